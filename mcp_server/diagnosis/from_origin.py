@@ -61,6 +61,9 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
         lines = made.model_locations or party.model_locations
         party = made.model_copy(update={"value": party.value, "model_locations": lines})
     value = f"{origin.bad_value} (allowed: {origin.allowed})" if origin.allowed else origin.bad_value
+    if party.kind == "input":  # its own elements: the bad value is what the expression makes of them
+        own = [each.value for each in inputs if each.input_index == party.input_index and each.value]
+        value = ", ".join(dict.fromkeys(own[:MOST_ELEMENTS])) if origin.launch_index is not None else value
     return party.model_copy(
         update={
             "elements": [each.text() for each in inputs[:MOST_ELEMENTS]],
@@ -152,7 +155,14 @@ def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
     if change is None or not change.changes:
         return None
     if condition is not None and condition.good is not None:
-        action = f"keep {condition.label} where the expression is good ({condition.text})"
+        one_sided = (condition.low is None) != (condition.high is None)
+        side = "below" if condition.high is None else "above"
+        limit = f"at {condition.good} or {side}" if one_sided else f"where {condition.text} does not hold"
+        action = f"keep {condition.label} {limit}"
+        if origin.sibling_difference is not None:
+            where = f"layer {origin.layer}" if origin.layer else f"launch {origin.launch_index}"
+            differs = origin.sibling_difference.text
+            action += f"; or correct {where}, if it should be as the others: it has {differs}"
     else:
         action = (
             "leave one element of each row of the mask open, or give rows that are masked as a whole another "

@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
+from mcp_server.diagnosis.interventions.base import UNSEEN, Effect, Intervention, Trial
 from mcp_server.diagnosis.interventions.call import given_values, with_variables
 from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_change, together
 from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
@@ -260,6 +260,8 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     if effects.layout:
         harm = f"an output has another layout ({effects.layout})"
     rest = f" {harm}." if effects else " No element changed that was not at fault."
+    if effects.unseen and not effects:
+        rest = f" Side effects: {UNSEEN}."
     if not effects.known:
         rest = (
             " What it does to elements that were not at fault is not known: nothing steady to compare with."

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.components import operators_from
 from mcp_server.diagnosis.interventions.base import (
+    UNSEEN,
     Effect,
     Trial,
     change_in_words,
@@ -138,6 +139,8 @@ def _side_effects(trial: Trial) -> str:
         return f"changes the layout of an output ({seen.layout})"
     if seen.elements:
         return f"changes {counted(seen.elements, 'output element')} that {was(seen.elements)} not at fault"
+    if seen.unseen:
+        return UNSEEN
     return "none; every output element that was not at fault is unchanged" if seen.known else ""
 
 

@@ -204,12 +204,16 @@ class Seen:
         return "not as expected: " + "; ".join(parts[:3])
 
 
+UNSEEN = "none where the output does not depend on the changed elements; the call gave no value for the rest"
+
+
 @dataclass(frozen=True)
 class SideEffects:
     """Elements of the outputs that were not at fault and came out changed.
 
     `rows` are indices of dimension 0 in which nothing was at fault. `layout` says how an output's shape or
-    dtype differs from before.
+    dtype differs from before. `unseen`: the call as it is returned nothing, so that elements which depend on
+    what was changed had no value to compare with; only the others were compared.
     """
 
     elements: int = 0
@@ -217,6 +221,7 @@ class SideEffects:
     first: tuple[ElementChange, ...] = ()
     layout: str = ""
     known: bool = True
+    unseen: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.elements or self.layout)

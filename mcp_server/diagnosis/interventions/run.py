@@ -220,6 +220,7 @@ def side_effects_of(after: Seen, again: Seen) -> SideEffects:
         rows=tuple(sorted({row for output in beside.outputs for row in output.innocent_rows})),
         first=tuple(each for output in beside.outputs for each in output.first_innocent)[:MOST_PLACES],
         layout=beside.layout,
+        unseen=again.ended != "ok",
     )
 
 

@@ -200,11 +200,25 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
     nearest = min(outside, key=lambda each: abs(each - rank))
     low = None if below is None else from_ordinal(first, dtype)
     high = None if above is None else from_ordinal(last, dtype)
-    good_value = from_ordinal(nearest, dtype)
+    good_value = _without_denormals(from_ordinal(nearest, dtype), points)
     text = f"{_what(points, (first, rank, last))} for {_where(name, low, high)}"
     if not is_float(dtype):
         text = f"{text} and {shown(points.value(nearest))} for {shown(good_value)}"
     return Condition(text=text, variable=name, low=low, high=high, good=good_value)
+
+
+# The smallest normal numbers (torch.finfo(...).tiny); float32 for the types that share its exponent.
+TINY = {"float64": 2.2250738585072014e-308, "float16": 6.103515625e-05}
+TINY_32 = 1.1754943508222875e-38
+
+
+def _without_denormals(value: Scalar, points: _Points) -> Scalar:
+    """The nearest normal number in place of a denormal one, which `torch.set_flush_denormal` takes for 0."""
+    tiny = TINY.get(points.dtype, TINY_32)
+    if not is_float(points.dtype) or not 0 < abs(value) < tiny:
+        return value
+    normal = math.copysign(tiny, value)
+    return normal if points.good(ordinal(normal, points.dtype)) else value
 
 
 def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
@@ -212,14 +226,18 @@ def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
     values = [points.value(rank) for rank in ranks]
     allowed = points.questions[0].allowed
     if any(value != value for value in values):
-        return "it is NaN" if all(value != value for value in values) else "it is not finite"
+        return (
+            "the expression is NaN"
+            if all(value != value for value in values)
+            else "the expression is not finite"
+        )
     if len(set(values)) == 1:
-        return f"it is {shown(values[0])}"
+        return f"the expression is {shown(values[0])}"
     if all(value > allowed.high for value in values):
-        return f"it is {shown(min(values))} or more"
+        return f"the expression is {shown(min(values))} or more"
     if all(value < allowed.low for value in values):
-        return f"it is {shown(max(values))} or less"
-    return "it is out of range"
+        return f"the expression is {shown(max(values))} or less"
+    return "the expression is out of range"
 
 
 def _where(name: str, low: Scalar | None, high: Scalar | None) -> str:

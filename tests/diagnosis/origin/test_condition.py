@@ -29,25 +29,25 @@ def test_the_bucket_of_a_clamped_distance() -> None:
         "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
         "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
     )
-    assert told(text, 731, Allowed(0, 63)) == "it is 64 for x >= 500 and 63 for 499"
+    assert told(text, 731, Allowed(0, 63)) == "the expression is 64 for x >= 500 and 63 for 499"
 
 
 def test_a_choice_parts_the_domain() -> None:
     """Buckets that are exact below 16 and logarithmic above: each part is looked at by itself."""
     far = "std::log(c10::convert<float>(x) / 16.0f) / 2.0794415f * 16.0f"
     text = f"x < 16 ? x : 16 + static_cast<int64_t>({far})"
-    assert told(text, 200, Allowed(0, 31)) == "it is 32 or more for x >= 128 and 31 for 127"
+    assert told(text, 200, Allowed(0, 31)) == "the expression is 32 or more for x >= 128 and 31 for 127"
 
 
 def test_where_a_function_ends() -> None:
     """A logarithm is finite above zero, an exponential below the largest float32."""
-    assert told("std::log(x)", -1.0, FINITE, "float32") == "it is not finite for x <= 0"
-    assert told("std::exp(x)", 100.0, FINITE, "float32") == "it is inf for x >= 88.72284"
+    assert told("std::log(x)", -1.0, FINITE, "float32") == "the expression is not finite for x <= 0"
+    assert told("std::exp(x)", 100.0, FINITE, "float32") == "the expression is inf for x >= 88.72284"
 
 
 def test_an_overflow_of_the_type_ends_nothing_silently() -> None:
     """A product is good in the middle only; the wrap of int64 far outside does not come back as good."""
-    assert told("x * 4 + 4", 5, Allowed(0, 19)) == "it is 20 or more for x >= 4 and 16 for 3"
+    assert told("x * 4 + 4", 5, Allowed(0, 19)) == "the expression is 20 or more for x >= 4 and 16 for 3"
 
 
 def test_a_term_that_is_not_monotone_is_not_guessed_at() -> None:
@@ -61,7 +61,7 @@ def test_every_point_of_a_loop_counts() -> None:
     found = condition(points, "x", 5)
     assert found is not None
     assert (found.low, found.good) == (4, 3)
-    assert found.text == "it is 20 or more for x >= 4 and 16 for 3"
+    assert found.text == "the expression is 20 or more for x >= 4 and 16 for 3"
 
 
 @st.composite

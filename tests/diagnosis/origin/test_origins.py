@@ -89,7 +89,7 @@ def test_a_bucket_beyond_the_table(origin: FindOrigin) -> None:
     assert elements(found) == ["args[1][2] = 731"]
     assert found.condition is not None
     assert (found.condition.low, found.condition.high, found.condition.good) == (500, None, 499)
-    assert found.condition.text == "it is 64 for x >= 500 and 63 for 499"
+    assert found.condition.text == "the expression is 64 for x >= 500 and 63 for 499"
 
 
 def test_a_logarithm_is_worded(origin: FindOrigin) -> None:
@@ -134,7 +134,9 @@ def test_one_of_two_elements_is_to_blame(origin: FindOrigin) -> None:
     assert found.expression == "x[0] - x[5] + 8"
     assert elements(found)[0] == "args[1][5] = 11"
     assert found.condition is not None
-    assert found.condition.text == "it is -1 or less for x[5] >= 9 and 0 for 8 (with x[0] as here)"
+    assert (
+        found.condition.text == "the expression is -1 or less for x[5] >= 9 and 0 for 8 (with x[0] as here)"
+    )
 
 
 def test_one_layer_of_twelve(origin: FindOrigin) -> None:
