@@ -11,7 +11,7 @@ from mcp_server.diagnosis.interventions.base import Failure, Intervention, Trial
 from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.captured import CapturedCall
@@ -419,7 +419,16 @@ class DiagnosisState:
 
         The good end of a program that never reached AOTInductor says nothing about a package.
         """
-        return self.plain is not None and not self.failed and not self.never_reached
+        ran = self.plain is not None and not self.only_loaded and not self.never_reached
+        return ran and not self.failed
+
+    @property
+    def only_loaded(self) -> bool:
+        """Whether the package takes inputs and none were given, so that its model was not called."""
+        workload, package = self.workload, self.package
+        if not isinstance(workload, PackageWorkload) or workload.inputs is not None or package is None:
+            return False
+        return not package.signature.known or bool(package.inputs)
 
     @property
     def open_question(self) -> str:
@@ -430,6 +439,11 @@ class DiagnosisState:
             return f"Nothing could be run: {self.notes[0]}."
         if self.cut_short:
             return ""
+        if self.only_loaded and not self.failed:
+            return (
+                "The package was loaded, and its model was not called: no inputs were given. "
+                f"Give {argument('inputs')}."
+            )
         if self.never_reached and self.ended_well:
             return NEVER_REACHED
         return "None of the checks identified the cause; the checks that were run are listed."

@@ -24,7 +24,7 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.tools.context import Context
 from mcp_server.worker.protocol import ElementChange, NeededElement
 
-Outcome = Literal["fixed", "harmful", "changed", "same", "no_failure", "not_applicable"]
+Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
 SHOWN = 8  # elements that are listed of each kind
 
 
@@ -83,8 +83,8 @@ class NeededShown(Record):
 class TriedFix(Record):
     """The result. `fixed`: the failure went with the change, came again without it, and nothing else changed.
 
-    `harmful`: it went, and elements changed that were not at fault. `changed`: another failure is left.
-    `enough` are the fewest changed elements that do the same.
+    `passes`: it went, and what else changes is not known. `harmful`: elements changed that were not at fault.
+    `changed`: another failure is left. `enough` are the fewest changed elements that do the same.
     `compared_with` says what the outputs were compared with; empty when nothing came back to compare with.
     """
 
@@ -246,6 +246,8 @@ def _outcome(trial: Trial) -> Outcome:
     if trial.effect is Effect.NOT_APPLICABLE:
         return "no_failure" if trial.before.failure == trial.again.failure == "none" else "not_applicable"
     if trial.effect is Effect.GONE:
+        if not trial.side_effects.known:
+            return "passes"
         return "harmful" if trial.side_effects else "fixed"
     return "changed" if trial.effect is Effect.CHANGED else "same"
 
@@ -267,6 +269,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
             " What it does to elements that were not at fault is not known: nothing steady to compare with."
         )
     sentences: dict[Outcome, str] = {
+        "passes": f"The failure ({before}) went with the change and came again without it.{rest}",
         "fixed": f"The failure ({before}) went with the change and came again without it.{rest}",
         "harmful": f"The failure ({before}) went with the change, but {harm}.",
         "changed": f"One failure ({before}) is removed, another is left: {after}.",

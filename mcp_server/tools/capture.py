@@ -12,6 +12,7 @@ from pydantic import Field
 
 from mcp_server import worker
 from mcp_server.errors import ProblemError
+from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.environment import child_environment
 from mcp_server.jobs.types import STACKS_SIGNAL, Command, Finished
 from mcp_server.logs.capture_journal import read_capture, stalled_call
@@ -79,6 +80,7 @@ async def capture(
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
         raise ProblemError(finished.note, value=list(argv))
+    _refuse_without_torch(context, workload, finished)
     rank = read_launcher_output(finished.output, context.launcher).first if not finished.ok else None
     seen = read_capture(directory)
     if rank is not None and any(process.rank == rank.rank for process in seen.processes):
@@ -103,6 +105,25 @@ async def capture(
         notes=notes,
         isolated=isolated,
     )
+
+
+def _refuse_without_torch(
+    context: Context, workload: ScriptWorkload | CommandWorkload, finished: Finished
+) -> None:
+    """Raise `ProblemError` for a script that ended for want of torch in its interpreter."""
+    if finished.ok or not isinstance(workload, ScriptWorkload):
+        return
+    text = finished.stderr.read_bytes()[-TAIL:] if finished.stderr.exists() else b""
+    if b"No module named 'torch'" in text:
+        raise ProblemError(
+            "torch cannot be imported (No module named 'torch')",
+            value=str(context.python_for(workload)),
+            next_call=interpreter_help(),
+            asks="python",
+        )
+
+
+TAIL = 4000  # bytes of a script's last words
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:

@@ -25,7 +25,6 @@ from .tensors import only_tensors
 EXPECTATION = "a file of torch.save with one tensor for each output"
 CHECK_LIMIT_S = 120.0  # of one run of the command
 TEXT_LIMIT = 2000  # characters of what it printed
-_SHELL_COULD_NOT = (126, 127)  # what a shell ends with for a command that it cannot run or find
 
 
 def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
@@ -153,8 +152,8 @@ def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: A
 def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> CheckFacts:
     """Run `argv` with the path of a `torch.save`d list of `outputs` as the last argument.
 
-    Raises `Refused` for a command that cannot be started, dies of a signal or does not end: that says nothing
-    about the outputs.
+    Status 0 means right and 1 wrong. Raises `Refused` for any other end, and for a command that cannot be
+    started or does not end: that says nothing about the outputs.
     """
     command = " ".join(argv)
     with tempfile.TemporaryDirectory(prefix="aoti-debug-outputs-") as directory:
@@ -178,7 +177,8 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> CheckFacts:
                 raise Refused(what, command, "a program that may be executed") from None
             printed.seek(max(0, printed.tell() - TEXT_LIMIT))
             text = printed.read().decode("utf-8", "replace").strip()
-    if status in _SHELL_COULD_NOT or status < 0:
-        why = "died of signal {}".format(-status) if status < 0 else "could not be run: " + text[-300:]
-        raise Refused("the check command " + why, command, "a program that ends with status 0 or 1")
+    if status not in (0, 1):
+        why = "died of signal {}".format(-status) if status < 0 else "ended with status {}".format(status)
+        what = "the check command {}, which says nothing about the outputs: {}".format(why, text[-300:])
+        raise Refused(what, command, "a program that ends with status 0 (right) or 1 (wrong)")
     return CheckFacts(status, text)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ScriptWorkload
+from mcp_server.model import PackageWorkload, ScriptWorkload
 from mcp_server.operations.arguments import CallArguments, DiagnoseArguments
 from mcp_server.operations.workload import package_workload, workload_of
 from mcp_server.package.archive import open_package
@@ -48,6 +48,20 @@ def test_a_script_that_never_reaches_aotinductor_is_inconclusive(tmp_path: Path,
     found = of_script(tmp_path, code)
     assert (found.outcome, found.category) == ("inconclusive", None)
     assert "compiled, loaded and called no package" in found.summary
+
+
+def test_a_package_without_inputs_is_inconclusive(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Loading alone says nothing about a call: a script that forgets --inputs must not go green."""
+    found = verdict(tmp_path, PackageWorkload(package=zoo("ranker")))
+    assert found.outcome == "inconclusive"
+    assert "no inputs were given" in found.summary
+
+
+def test_a_script_without_torch_is_told_what_is_missing(tmp_path: Path) -> None:
+    """An environment that is not active is no error of the program."""
+    found = of_script(tmp_path, "raise ModuleNotFoundError(\"No module named 'torch'\")\n")
+    assert (found.outcome, found.category) == ("inconclusive", None)
+    assert "torch cannot be imported" in found.summary
 
 
 OWN_FAILURES = {

@@ -64,16 +64,17 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(demo / source, folder / name)
     for name in ("nightly", "calls"):
         (folder / name).mkdir()
-    shutil.copy(demo / "ranker.pt2", folder / "nightly")
+    shutil.copy(demo / "ranker.pt2", folder / "nightly" / "candidate.pt2")
     shutil.copy(demo / "bad.pt", folder / "calls")
     shutil.copy(demo / "good.pt", folder / "calls" / "one.pt")
     (folder / "serve.py").write_text(SERVE)
     (folder / "crash.log").write_text(LOG)
     (folder / "cpp_host").write_text("#!/bin/sh\necho 'no such option' >&2\nexit 3\n")
     (folder / "cpp_host").chmod(0o755)
-    cases = re.search(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
-    if cases:
-        (folder / "cases.yaml").write_text(cases[1])
+    sweep = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
+    cases = re.search(r"```yaml\n(.*?)```", sweep, re.DOTALL)
+    assert cases, "the page shows the file that the README's command names"
+    (folder / "cases.yaml").write_text(cases[1])
     return folder
 
 
@@ -107,4 +108,4 @@ def test_a_command_works_as_shown(command: str, directory: Path, handle: str) ->
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
     done = said(HANDLE.sub(handle, command), directory)
     assert done.returncode in (0, 1, 3), f"{done.returncode}: {done.stderr[-2000:]}"
-    assert done.stdout and "Traceback" not in done.stderr + done.stdout
+    assert done.stdout + done.stderr and "Traceback" not in done.stderr + done.stdout

@@ -55,15 +55,15 @@ def searched(tmp_path: Path, expression: str, operators: list[str]) -> WorkerRun
     script = tmp_path / "repro.py"
     script.write_text(SCRIPT.format(expression=expression))
     request = {
-        "script": script,
-        "directory": tmp_path / "experiments",
+        "script": str(script),
+        "directory": str(tmp_path / "experiments"),
         "failure": {"kind": "departs"},
         "switches": {**SWITCHES["any"], **SWITCHES["cpu"], "no_such_option": 1},
         "precision": None,
         "operators": operators,
         "budget_s": 300,
         "each_s": 120,
-        "side_by_side": 2,
+        "parallel": 2,
         "fork": True,
     }
     (tmp_path / "experiments").mkdir()

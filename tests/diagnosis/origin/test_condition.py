@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +44,13 @@ def test_where_a_function_ends() -> None:
     """A logarithm is finite above zero, an exponential below the largest float32."""
     assert told("std::log(x)", -1.0, FINITE, "float32") == "the expression is not finite for x <= 0"
     assert told("std::exp(x)", 100.0, FINITE, "float32") == "the expression is inf for x >= 88.72284"
+
+
+def test_no_denormal_number_is_called_good() -> None:
+    """The logarithm is finite from the smallest denormal on, which a processor may take for zero."""
+    found = condition([question(read("std::log(x)"), "float32", FINITE)], "x", -1.0)
+    assert found is not None
+    assert found.good == torch.finfo(torch.float32).tiny
 
 
 def test_an_overflow_of_the_type_ends_nothing_silently() -> None:
