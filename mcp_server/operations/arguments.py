@@ -115,7 +115,8 @@ class DiagnoseArguments(WorkloadArguments):
         float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 300.")
     ] = 300
     symptom: Annotated[
-        Literal["", "wrong-output", "nan", "crash", "hang", "memory"], Field(description="Say what you see.")
+        Literal["", "wrong-output", "nan", "crash", "hang", "memory"],
+        Field(description="Say what you see: wrong-output, nan, crash, hang or memory."),
     ] = ""
     expect: Annotated[str, Field(description="Compare with this file of expected outputs.")] = ""
     rtol: Annotated[

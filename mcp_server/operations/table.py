@@ -340,7 +340,7 @@ OPERATIONS: tuple[Operation, ...] = (
         hints=RUNS_USER_CODE,
         call=try_fix,
         examples=(
-            "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9'",
+            "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
             "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 "
             "--replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
             "aoti-debug try-fix model.pt2 -i batch.pt --launch 3 --as finite-mask --expect right.pt",

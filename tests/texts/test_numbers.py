@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 
@@ -26,6 +27,13 @@ class Claim:
 
 
 CLAIMS = (
+    # Counted by a test of its own, below.
+    Claim(
+        "README.md",
+        "9 of 9 reports, in at most 10 compiles; 5 healthy programs",
+        "benchmarks/compiler_faults.json",
+        (r'"compiles": 10',),
+    ),
     Claim("README.md", "78 of 78 on the CPU", CORPUS, (r"\| category right \| 78 of 78 \|",)),
     Claim("README.md", "32 of 32 on CUDA", CORPUS, (r"\| category right \| 32 of 32 \|",)),
     Claim("README.md", "48 of 48 on the CPU", CORPUS, (r"\| right of `proven` \| 48 of 48",)),
@@ -157,3 +165,18 @@ def test_the_cpu_faults_are_counted() -> None:
     segfaults, silent = faults.count("SIGSEGV"), faults.count("**clean**")
     counted = rf"Of {len(faults)} CPU faults in .*, {segfaults} ended in SIGSEGV and {silent} ended cleanly"
     assert re.search(counted, (ROOT / "cpu-packages.md").read_text())
+
+
+def test_the_compiler_faults_of_the_readme_are_those_of_the_file() -> None:
+    """How many public reports were named, in how many compiles, and that no healthy program was accused."""
+    programs = json.loads((ROOT / "benchmarks" / "compiler_faults.json").read_text(encoding="utf-8"))[
+        "programs"
+    ]
+    faulty = [program for program in programs.values() if program["report"]]
+    named = [p for p in faulty if p["outcome"] == "decision" and p["whole"] == "gone"]
+    healthy = [program for program in programs.values() if not program["report"]]
+    assert all(program["outcome"] == "no failure" for program in healthy)
+    reports = f"{len({p['report'] for p in named})} of {len({p['report'] for p in faulty})} reports"
+    words = f"{reports}, in at most {max(p['compiles'] for p in named)} compiles"
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"{words}; {len(healthy)} healthy programs that round differently: none accused" in text
