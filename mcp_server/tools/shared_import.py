@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 
 import anyio
@@ -209,7 +210,7 @@ class WarmImports:
         self._end_some()
 
     async def _watch(self) -> None:
-        while True:  # until the server cancels it
+        for _ in repeat(None):  # until the server cancels it
             await anyio.sleep(min(LOOK_S, max(0.1, self.limits.idle_s)))
             self._end_some()
 

@@ -12,6 +12,7 @@ import json
 import os
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
 from ..protocol import BisectRequest
@@ -210,8 +211,8 @@ class Search:
         return Experiment(label, {kind: list(keys)})
 
     def _read_listing(self) -> None:
-        path = os.path.join(self.experiments.directory, "experiment-0", LISTING)
-        with open(path, encoding="utf-8") as file:
+        listing = Path(self.experiments.directory, "experiment-0", LISTING)
+        with listing.open(encoding="utf-8") as file:
             for line in file:
                 decision = json.loads(line)
                 # The compiler also traces its own patterns, with operators that the program does not have.

@@ -16,6 +16,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
 
 import torch
@@ -41,10 +42,10 @@ class Ended:
 
     @property
     def text(self) -> str:
-        path = os.path.join(self.directory, LOG)
-        with open(path, "rb") as file:
+        log = Path(self.directory, LOG)
+        with log.open("rb") as file:
             start = file.read(READ)
-            file.seek(max(file.tell(), os.path.getsize(path) - READ))
+            file.seek(max(file.tell(), log.stat().st_size - READ))
             return (start + file.read()).decode("utf-8", "replace")
 
     @property
