@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -64,28 +64,30 @@ def torch_environment() -> dict[str, str]:
     }
 
 
-def build(name: str) -> Path:
-    """Compile the zoo's model `name` into the cache unless this source built it already.
+def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, str] = {}) -> Path:
+    """`package`, made by `python -m MODULE WORDS FOLDER` unless this source and its `models.py` made it.
 
-    Test processes side by side share the cache: one of them builds, the others wait for it.
+    Test processes side by side share the folder: one of them builds, the others wait for it. `more` are
+    further variables for the compile.
     """
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{name}.lock").open("w") as lock:
+    folder, source = package.parent, ROOT / f"{module.replace('.', '/')}.py"
+    folder.mkdir(parents=True, exist_ok=True)
+    with package.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return _build(name)
-
-
-def _build(name: str) -> Path:
-    package = CACHE / f"{name}.pt2"
-    sources = [ROOT / "tests" / "zoo" / "models.py", ROOT / "tests" / "zoo" / "build.py"]
-    newest = max(path.stat().st_mtime for path in sources)
-    if package.exists() and package.stat().st_mtime > newest:
-        return package
-    argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.build", name, str(CACHE)]
-    environment = torch_environment()
-    done = subprocess.run(argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
+        newest = max(path.stat().st_mtime for path in (source, source.with_name("models.py")))
+        if not package.exists() or package.stat().st_mtime < newest:
+            argv = [sys.executable, "-W", "ignore", "-m", module, *words, str(folder)]
+            environment = {**torch_environment(), **more}
+            done = subprocess.run(
+                argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr[-4000:]
     return package
+
+
+def build(name: str) -> Path:
+    """The package of the zoo's model `name`."""
+    return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.build", name)
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import CACHE, ROOT, torch_environment
+from tests.conftest import CACHE, compiled_once
 
 MADE = CACHE.parent / "interventions"
 
@@ -17,14 +14,4 @@ MADE = CACHE.parent / "interventions"
 @pytest.fixture(scope="session")
 def masked() -> Path:
     """masked.pt2; its inputs lie beside it (see `models.py`)."""
-    package, source = MADE / "masked.pt2", Path(__file__).with_name("models.py")
-    MADE.mkdir(parents=True, exist_ok=True)
-    with (MADE / "masked.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not package.exists() or package.stat().st_mtime < source.stat().st_mtime:
-            argv = [sys.executable, "-W", "ignore", "-m", "tests.interventions.models", str(MADE)]
-            done = subprocess.run(
-                argv, env=torch_environment(), cwd=ROOT, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr[-4000:]
-    return package
+    return compiled_once(MADE / "masked.pt2", "tests.interventions.models")

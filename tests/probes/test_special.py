@@ -5,10 +5,7 @@ A compile takes ten seconds a form: AOTI_DEBUG_THOROUGH=1 tries them all, otherw
 
 from __future__ import annotations
 
-import fcntl
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import anyio
@@ -19,7 +16,7 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context, WorkerRun
-from tests.conftest import CACHE, ROOT, torch_environment
+from tests.conftest import CACHE, compiled_once
 
 pytestmark = pytest.mark.slow
 
@@ -40,7 +37,7 @@ EXPORTS = "{ global: AOTInductor*; local: *; };"
 
 def hiding_compiler(directory: Path) -> dict[str, str]:
     """The environment in which torch compiles with it."""
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "exports.map").write_text(EXPORTS)
     (directory / "g++").write_text(HIDING)
     (directory / "g++").chmod(0o755)
@@ -49,16 +46,8 @@ def hiding_compiler(directory: Path) -> dict[str, str]:
 
 def special(form: str) -> Path:
     """The package, compiled once and kept between runs."""
-    package = CACHE / f"{form}.pt2"
-    source = ROOT / "tests" / "zoo" / "forms.py"
-    CACHE.mkdir(parents=True, exist_ok=True)
-    with (CACHE / f"{form}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not package.exists() or package.stat().st_mtime < source.stat().st_mtime:
-            argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.forms", form, str(CACHE)]
-            more = hiding_compiler(CACHE / "hiding") if form == "hidden" else {}
-            subprocess.run(argv, env={**torch_environment(), **more}, cwd=ROOT, check=True)
-    return package
+    more = hiding_compiler(CACHE / "hiding") if form == "hidden" else {}
+    return compiled_once(CACHE / f"{form}.pt2", "tests.zoo.forms", form, more=more)
 
 
 def run(context: Context, operation: str, package: Path, inputs: Path, directory: Path) -> WorkerRun:

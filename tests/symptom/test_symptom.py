@@ -128,11 +128,11 @@ def test_an_expectation_that_cannot_be_one_is_an_error(
         verdict(tmp_path, scaled, "inputs", Symptom(expect=path))
 
 
-def test_a_check_that_itself_fails_accuses_nobody(scaled: Path) -> None:
+def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) -> None:
     """Status 1 means wrong outputs; any other says that the check could not do its work."""
     check = (sys.executable, "-c", "import sys; sys.exit(2)")
     with pytest.raises(ProblemError, match="ended with status 2, which says nothing about the outputs"):
-        verdict(scaled.parent, scaled, "inputs", Symptom(check=check))
+        verdict(tmp_path, scaled, "inputs", Symptom(check=check))
 
 
 @pytest.mark.parametrize(

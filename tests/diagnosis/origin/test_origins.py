@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,7 +21,7 @@ from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.first_bad import Choice
 from mcp_server.tools.kernel_io import KernelIO
-from tests.conftest import CACHE, ROOT, torch_environment
+from tests.conftest import CACHE, compiled_once
 
 pytestmark = pytest.mark.slow
 
@@ -32,20 +29,8 @@ FindOrigin = Callable[[str], Origin]
 
 
 def build(name: str) -> Path:
-    """Compile a model of `tests.zoo.origins` into the cache unless this source built it already."""
-    CACHE.mkdir(parents=True, exist_ok=True)
-    package = CACHE / f"{name}.pt2"
-    with (CACHE / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        source = ROOT / "tests" / "zoo" / "origins.py"
-        if not package.exists() or package.stat().st_mtime < source.stat().st_mtime:
-            argv = [sys.executable, "-W", "ignore", "-m", "tests.zoo.origins", name, str(CACHE)]
-            environment = torch_environment()
-            done = subprocess.run(
-                argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr[-4000:]
-    return package
+    """The package of a model of `tests.zoo.origins`."""
+    return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.origins", name)
 
 
 @pytest.fixture(scope="session")
