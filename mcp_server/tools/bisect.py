@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
@@ -13,7 +13,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, Record, ScriptWorkload
 from mcp_server.package.exported import exported_device
 from mcp_server.tools.context import Context, Event, WorkerRun
-from mcp_server.tools.reduce.failing import FailureShown, Reduced, of_attempt
+from mcp_server.tools.reduce.failing import SCRIPT, FailureShown, Reduced, of_attempt
 from mcp_server.tools.reduce.reduce import (
     MOST_CHILDREN,
     Failing,
@@ -55,8 +55,9 @@ SWITCHES: dict[str, dict[str, object]] = {
 }
 # Rounds intermediate results of bf16 and fp16 as eager does (torch/_inductor/config.py, 2.6 and later).
 PRECISION = {"emulate_precision_casts": True}
+TIMED = {"timed_calls": 5}  # of the whole program, with and without the workaround
 REDUCE_SHARE = 0.5  # of the budget: a smaller program makes every experiment cheaper
-SAID: dict[Kind, str] = {
+COMES_FROM: dict[Kind, str] = {
     "pass": "the graph pass {names}",
     "switch": "the code generation that {names} takes back",
     "decomposition": "the decomposition of {names}",
@@ -131,7 +132,7 @@ async def bisect(
     What is named was switched off (the failure was gone) and on again (it was back). The workaround is then
     tried on the whole program. Raises ProblemError for a program that does not fail.
     """
-    failing = await failing_program(context, workload)
+    failing = await failing_program(context, workload, TIMED)
     context.progress("making the program smaller")
     reduced = await reduce_program(context, failing, budget_s * REDUCE_SHARE)
     if reduced.outcome != "reduced":
@@ -148,13 +149,10 @@ async def bisect(
 
 async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s: float) -> WorkerRun:
     target, failure = failing.target, failing.failure
-    script = next(
-        file.path for file in reduced.files if file.path.suffix == ".py" and file.path.stem == "repro"
-    )
     device = exported_device(target.workload.exported)
     chosen = (device,) if device else ("cpu", "cuda")
     request = {
-        "script": script,
+        "script": _script(reduced.files),
         "directory": context.fresh("experiments"),
         "failure": failure.request(),
         "switches": {name: value for kind in ("any", *chosen) for name, value in SWITCHES[kind].items()},
@@ -180,21 +178,19 @@ async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s
 
 async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Workaround | None:
     """Try on the whole program what helped in the reduced one."""
-    told = done.last("workaround")
-    if told is None:
+    found = done.last("workaround")
+    if found is None:
         return None
-    asked = {name: told[name] for name in ("configs", "fallbacks", "decompositions") if told.get(name)}
+    asked = {name: found[name] for name in ("configs", "fallbacks", "decompositions") if found.get(name)}
     context.progress("trying the workaround on the whole program")
-    calls: dict[str, object] = {"timed_calls": 5}
-    without = await run_worker(context, "attempt", failing.target, calls)
-    trial = await run_worker(context, "attempt", failing.target, {"workaround": asked, **calls})
+    trial = await run_worker(context, "attempt", failing.target, {"workaround": asked, **TIMED})
     left = of_attempt(trial)
     same = left is not None and left.same_as(failing.failure)
     return Workaround(
         code=_code(asked),
-        reduced=told["outcome"],
+        reduced=found["outcome"],
         whole="gone" if left is None else "same" if same else "other",
-        price=_price(without, trial),
+        price=_price(failing.attempt, trial),
     )
 
 
@@ -279,7 +275,7 @@ def _summary(outcome: str, failure: FailureShown, found: Event | None, reason: s
             "(emulate_precision_casts) the outputs agree."
         )
     names = ", ".join(_name(detail) for detail in found["details"])
-    return f"The failure ({failure}) comes from {SAID[found['kind']].format(names=names)}."
+    return f"The failure ({failure}) comes from {COMES_FROM[found['kind']].format(names=names)}."
 
 
 def _name(detail: Mapping[str, Any]) -> str:
@@ -299,7 +295,7 @@ def _notes(done: WorkerRun, workaround: Workaround | None) -> list[str]:
 
 def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:
     """A report for PyTorch's tracker: what happens, the program, the versions, what was switched off."""
-    script = next(file.path for file in result.reproduction if file.path.name == "repro.py")
+    script = _script(result.reproduction)
     version = (done.last("torch") or {}).get("version", "")
     rows = [f"| {one.label} | {one.result} | {one.seconds} |" for one in result.experiments]
     changed = [line for decision in result.decisions for line in decision.change]
@@ -308,7 +304,7 @@ def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:
         "### Describe the bug",
         result.summary,
         *(["The pass makes this change in the graph:", _block(changed, "diff")] if changed else []),
-        f"Run `python repro.py` (exit status {_status(result)}):",
+        f"Run `python {SCRIPT}`: {result.failure}.",
         _block(script.read_text(encoding="utf-8").splitlines(), "python"),
         "### What was tried",
         "\n".join(["| compiled | failure | seconds |", "|---|---|---|", *rows]),
@@ -325,9 +321,8 @@ def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:
     return context.artifact(path, "text for PyTorch's issue tracker")
 
 
-def _status(result: Bisected) -> str:
-    meanings = {"not_finite": "3: an output is not finite", "departs": "4: an output differs from eager"}
-    return meanings.get(result.failure.kind, shlex.quote(result.failure.kind))
+def _script(files: Sequence[Artifact]) -> Path:
+    return next(file.path for file in files if file.path.name == SCRIPT)
 
 
 def _block(lines: list[str], language: str) -> str:

@@ -87,19 +87,24 @@ class Failing:
     failure: FailureShown
 
 
-async def failing_program(context: Context, workload: ExportedWorkload | ScriptWorkload) -> Failing:
-    """Compile and call the workload's program once. Raises `ProblemError` if it does not fail."""
+async def failing_program(
+    context: Context, workload: ExportedWorkload | ScriptWorkload, more: Mapping[str, object] | None = None
+) -> Failing:
+    """Compile and call the workload's program once. Raises `ProblemError` if it does not fail.
+
+    `more` are further arguments of the worker's attempt.
+    """
     target = await _find_target(context, workload)
-    attempt = await run_worker(context, "attempt", target)
+    attempt = await run_worker(context, "attempt", target, more)
     # Where the program is not read back: with the script's own module, which may have its operators, and
     # then with the program taken from the script.
     if attempt.last("reading_inputs") is None and target.imports and not target.taken:
         imports = [*target.workload.extra_imports, *target.imports]
         target = replace(target, workload=target.workload.model_copy(update={"extra_imports": imports}))
-        attempt = await run_worker(context, "attempt", target)
+        attempt = await run_worker(context, "attempt", target, more)
     if attempt.last("reading_inputs") is None and target.made_by and not target.taken:
         target = replace(target, taken=True)
-        attempt = await run_worker(context, "attempt", target)
+        attempt = await run_worker(context, "attempt", target, more)
     failure = of_attempt(attempt)
     if failure is None:
         raise ProblemError(

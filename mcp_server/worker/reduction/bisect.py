@@ -7,7 +7,6 @@ is then narrowed down to the decisions without which it stays away.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import time
@@ -18,6 +17,7 @@ from typing import Any, Mapping, Optional, Sequence
 from ..protocol import BisectRequest
 from ..report import Report
 from . import decisions
+from .reduce import import_compiler
 from .script import NO_FAULT, SCRIPT
 from .trials import Child, Ended, FailureClass, OutOfTime, in_parallel, minimise
 
@@ -126,10 +126,7 @@ def operate(request: BisectRequest, report: Report) -> None:
 
     torch.set_num_threads(1)  # forked children must not inherit a thread pool
     if request["fork"]:
-        import torch._inductor.codegen.cpp
-        import torch._inductor.codegen.cpp_wrapper_cpu
-        import torch._inductor.compile_fx
-        import torch._inductor.package
+        import_compiler(report)
     experiments = Experiments(
         original=str(request["script"]),
         directory=str(request["directory"]),
@@ -161,8 +158,11 @@ class Search:
         operators: Sequence[str],
         report: Report,
     ) -> None:
+        from torch._inductor import config
+
         self.experiments = experiments
-        self.switches = {name: value for name, value in switches.items() if _is_option(name)}
+        self.options = frozenset(config.get_config_copy())  # what this release's compiler has
+        self.switches = {name: value for name, value in switches.items() if name in self.options}
         self.precision = precision
         self.operators = operators
         self.report = report
@@ -183,7 +183,7 @@ class Search:
         for kind in found[:1]:
             self._narrow(kind, also=found[1:], rounding=outcomes.get("precision") == "gone")
         if not found and outcomes.get("precision") == "gone":
-            self._tell("precision", [], also=[], rounding=True)
+            self._report("precision", [], also=[], rounding=True)
             found = ["precision"]
         if not found:
             return "the failure stays whatever pass, decomposition, lowering or option is switched off"
@@ -216,7 +216,7 @@ class Search:
             for line in file:
                 decision = json.loads(line)
                 # The compiler also traces its own patterns, with operators that the program does not have.
-                if decision["kind"] == "decomposition" and not self._has(decision["key"]):
+                if decision["kind"] == "decomposition" and not self._has(decision["op"]):
                     continue
                 if decision["kind"] == "lowering" and decision["op"].startswith("prims."):
                     continue  # these have no eager form to fall back to
@@ -224,8 +224,7 @@ class Search:
         counts = {kind: len(found) for kind, found in self.listed.items() if kind != "switch"}
         self.report.event("decisions", counts=counts, switches=len(self.switches))
 
-    def _has(self, key: str) -> bool:
-        name = _operator_name(key.partition("#")[0])
+    def _has(self, name: str) -> bool:
         return any(operator in (name, name.rpartition(".")[0]) for operator in self.operators)
 
     def _alone(self, kind: str) -> bool:
@@ -244,7 +243,7 @@ class Search:
             keys = half if self._is_gone(kind, half) else keys[len(half) :]
         if not self._is_gone(kind, keys):
             keys = list(minimise(everything, lambda options: self._first_gone(kind, options)))
-        self._tell(kind, keys, also, rounding)
+        self._report(kind, keys, also, rounding)
 
     def _is_gone(self, kind: str, keys: Sequence[str]) -> bool:
         return self.experiments.run([self._without(kind, keys)]) == ["gone"]
@@ -253,7 +252,7 @@ class Search:
         outcomes = self.experiments.run([self._without(kind, keys) for keys in options])
         return next((place for place, outcome in enumerate(outcomes) if outcome == "gone"), None)
 
-    def _tell(self, kind: str, keys: list[str], also: list[str], rounding: bool) -> None:
+    def _report(self, kind: str, keys: list[str], also: list[str], rounding: bool) -> None:
         """Event `decision`, and `workaround` once that was seen to help."""
         details = [self.listed.get(kind, {}).get(key, {"kind": kind, "key": key}) for key in keys]
         self.report.event("decision", kind=kind, keys=keys, details=details, also=also, rounding=rounding)
@@ -272,28 +271,9 @@ class Search:
         if kind == "precision":
             return {"configs": self.precision}
         if kind == "pass":
-            if not _is_option("disabled_passes"):
+            if "disabled_passes" not in self.options:
                 return None
             names = sorted({key.partition("#")[0].upper() for key in keys})
             return {"configs": {"disabled_passes": ",".join(names)}}
-        if kind == "lowering":
-            return {"fallbacks": sorted({str(detail["op"]) for detail in details})}
-        names = sorted({key.partition("#")[0] for key in keys})
-        return {"decompositions": [_operator_name(name) for name in names]}
-
-
-def _operator_name(text: str) -> str:
-    """`aten.addmm.default` from the text `<OpOverload(op='aten.addmm', overload='default')>`."""
-    if not text.startswith("<"):
-        return text
-    parts = text.split("'")
-    return "{}.{}".format(parts[1], parts[3])
-
-
-def _is_option(name: str) -> bool:
-    """Whether this release's compiler has the option."""
-    if importlib.util.find_spec("torch._inductor.config") is None:
-        return False
-    from torch._inductor import config
-
-    return name in config.get_config_copy()
+        operators = sorted({str(detail["op"]) for detail in details})
+        return {"fallbacks" if kind == "lowering" else "decompositions": operators}

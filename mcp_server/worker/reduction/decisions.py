@@ -20,7 +20,7 @@ MOST_LINES = 40  # of the difference that a pass makes in the graph
 
 
 class Decisions:
-    """`off` has the keys of the decisions that are not taken, by kind; "all" stands for every one.
+    """`off` has the keys of the decisions that are not taken, by kind.
 
     A key is the name of a pass or node and, where that occurs again, its number: `remove_noop_ops#1`. Each
     decision is appended to the file `listing` as a line of JSON.
@@ -44,7 +44,7 @@ class Decisions:
 
         def asked(_backend: str, subsystem: str, debug_info: Any = None) -> bool:
             kind = SUBSYSTEMS.get(subsystem)
-            return kind is not None and bool(decisions.skips(kind, debug_info(), current_node(kind)))
+            return kind is not None and bool(decisions.skips(kind, debug_info()))
 
         self.name_rewrites()
         GraphTransformObserver.apply_graph_pass = lambda self, run: decisions.apply(graph_pass, self, run)
@@ -63,7 +63,7 @@ class Decisions:
         result = apply(observer, run)
         after = str(observer.gm.graph).splitlines()
         if before != after:
-            self.tell("pass", key, rewrites=self.rewrites[:10], change=difference(before, after))
+            self.list("pass", key, rewrites=self.rewrites[:10], change=difference(before, after))
         return result
 
     def name_rewrites(self) -> None:
@@ -81,11 +81,12 @@ class Decisions:
 
         return wrapped
 
-    def skips(self, kind: str, name: str, about: Any) -> bool:
+    def skips(self, kind: str, name: str) -> bool:
+        """Whether this lowering or decomposition is off; one that is made is listed with its operator."""
         key = self.key_of(kind, name)
         off = self.is_off(kind, key)
         if not off:
-            self.tell(kind, key, **about)
+            self.list(kind, key, op=lowered_operator() if kind == "lowering" else operator_name(name))
         return off
 
     def key_of(self, kind: str, name: str) -> str:
@@ -93,24 +94,26 @@ class Decisions:
         return name + ("#{}".format(number) if number else "")
 
     def is_off(self, kind: str, key: str) -> bool:
-        off = self.off.get(kind, ())
-        return off == "all" or key in off
+        return key in self.off.get(kind, ())
 
-    def tell(self, kind: str, key: str, **about: Any) -> None:
+    def list(self, kind: str, key: str, **about: Any) -> None:
         if self.listing:
             with open(self.listing, "a", encoding="utf-8") as file:
                 file.write(json.dumps({"kind": kind, "key": key, **about}) + "\n")
 
 
-def current_node(kind: str) -> Any:
-    """The operator and the source lines of the node that is being lowered."""
-    if kind != "lowering":
-        return {}
+def lowered_operator() -> str:
+    """The operator of the node that is being lowered, such as `aten.sin.default`."""
     from torch._inductor.virtualized import V
 
     node = getattr(V, "current_node", None) or getattr(V.graph, "current_node", None)
-    meta = getattr(node, "meta", {})
-    return {"op": str(getattr(node, "target", "")), "stack": str(meta.get("stack_trace") or "")[-2000:]}
+    return str(getattr(node, "target", ""))
+
+
+def operator_name(text: str) -> str:
+    """`aten.addmm.default` from the text `<OpOverload(op='aten.addmm', overload='default')>`."""
+    parts = text.split("'")
+    return "{}.{}".format(parts[1], parts[3]) if len(parts) > 3 else text
 
 
 def difference(before: Any, after: Any) -> Any:

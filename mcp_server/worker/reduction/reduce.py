@@ -39,8 +39,14 @@ SMALL = 64 << 10  # bytes of real values that a reproduction may hold without as
 TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
 MOST_NODES = 50  # of a reproduction that are reported
 SIZES = 6  # distinct sizes that are tried
-# Parts of Inductor that every child would import for itself.
 COMPILER = ("codegen.cpp", "codegen.cpp_wrapper_cpu", "compile_fx", "package")
+
+
+def import_compiler(report: Report) -> None:
+    """Import the parts of Inductor that every forked child would import for itself."""
+    report.event("importing_inductor")
+    for name in COMPILER:
+        importlib.import_module("torch._inductor." + name)
 
 
 def operate_attempt(request: ReduceRequest, report: Report) -> None:
@@ -115,9 +121,7 @@ def operate_reduce(request: ReduceRequest, report: Report) -> None:
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
     forks = on_cpu and not imports and request.get("made_by") is None
     if forks:
-        report.event("importing_inductor")
-        for name in COMPILER:
-            importlib.import_module("torch._inductor." + name)
+        import_compiler(report)
     trials = _trials(program, request, report, forks)
     complete = True
     try:
