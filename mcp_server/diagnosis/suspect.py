@@ -37,6 +37,7 @@ class Instrument(str, Enum):
     OPERATOR_WATCH = "operator watch"
     RUNTIME_CHECK = "run-time check"
     REPEATED_CALL = "repeated call"
+    COMPILER = "compiler"
     MACHINE = "machine"
     LOG = "log"
 
@@ -52,6 +53,7 @@ _STEPS: dict[Instrument, tuple[str, ...]] = {
     Instrument.OPERATOR_WATCH: ("watch_operators",),
     Instrument.RUNTIME_CHECK: ("run_with_input_checks",),
     Instrument.REPEATED_CALL: ("repeat_call",),
+    Instrument.COMPILER: ("bisect",),
     Instrument.MACHINE: ("check_devices",),
     Instrument.LOG: ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note"),
 }
