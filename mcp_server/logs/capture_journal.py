@@ -116,8 +116,8 @@ def _single(events: list[Event], name: str, kind: type[P]) -> list[P]:
 
 
 def _failed(begun: Event, end: Event) -> Event:
-    refilled = {"refilled": end["refilled"]} if end.get("refilled") else {}
-    return {**begun, **refilled, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
+    known = {name: end[name] for name in ("refilled", "retained") if end.get(name)}
+    return {**begun, **known, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
 
 
 def _build(kind: type[P], event: Event) -> P:

@@ -67,11 +67,29 @@ class Leaf(JournalRecord):
         return int(index) if index.isdigit() else None
 
 
+class RetainedOutputs(JournalRecord):
+    """Outputs of earlier calls on one kind of device whose memory is still in use.
+
+    `calls` they are of, and `bytes` in all; of `views` only a view is left, which keeps all of the memory.
+    """
+
+    calls: int
+    bytes: int
+    views: int = 0
+
+
+class Retained(JournalRecord):
+    """What the program held when a load or call failed: numbers of loads, and outputs by `cpu` or `cuda`."""
+
+    loads: list[int] = Field(default_factory=list)
+    outputs: dict[str, RetainedOutputs] = Field(default_factory=dict)
+
+
 class Phase(JournalRecord):
     """What all records share. `n` orders the events of a process; `notice` says what was not kept.
 
     `t` is when it began, in seconds of the wall clock. `processor_s`: the limit on the processor time of the
-    process, in seconds.
+    process, in seconds. `retained`: what was still in use when it failed.
     """
 
     pid: int
@@ -82,6 +100,7 @@ class Phase(JournalRecord):
     seconds: float | None = None
     error: CapturedError | None = None
     processor_s: int | None = None
+    retained: Retained | None = None
     stack: list[ModelLocation] = Field(default_factory=list)
 
     @property
@@ -190,7 +209,8 @@ class CapturedCall(Phase):
 
     `altered` and `refilled` are constants that the program manages: written in place since it passed them, by
     a count that all views of one memory share, and with other values than it passed, None where nobody read
-    them. `returned` holds the outputs of a call with such values.
+    them. `returned` holds the outputs of a call with such values. `lost` are those whose memory could not be
+    read before the call, with the file that it was mapped from, if any.
     """
 
     number: int
@@ -205,6 +225,7 @@ class CapturedCall(Phase):
     altered: list[str] = Field(default_factory=list)
     refilled: list[str] | None = None
     returned: Path | None = None
+    lost: dict[str, str] = Field(default_factory=dict)
     unmapped: list[int] = Field(default_factory=list)
     overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
     streams: bool = False

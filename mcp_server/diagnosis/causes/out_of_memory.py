@@ -48,7 +48,7 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
         return
     sizes = symbol_values(case.package.signature, case.given.tensors)
     for source, facts in case.logs:
-        asked = _asked(facts.root) if facts.root is not None else None
+        asked = asked_for(facts.root) if facts.root is not None else None
         for buffer in case.view.wrapper.buffers.values() if asked and facts.root is not None else ():
             size = _bytes(buffer, sizes) if buffer.kind == "allocated" and buffer.sizes else None
             # The first launch that writes its memory, under whatever name.
@@ -61,7 +61,7 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
                 return
 
 
-def _asked(root: ErrorFact) -> float | None:
+def asked_for(root: ErrorFact) -> float | None:
     """Bytes of the request, where the text tells them."""
     if "out_of_memory" not in root.candidates:
         return None

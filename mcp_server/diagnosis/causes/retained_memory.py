@@ -1,0 +1,163 @@
+"""Memory that the program still holds when a request fails: outputs of earlier calls, and loaded packages.
+
+A request that fails names the launch that asked last. What fills the memory is seen by the capture hook: the
+outputs whose memory is still in use, and the packages that nothing has released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from mcp_server.diagnosis.causes.common import reported, seen
+from mcp_server.diagnosis.causes.out_of_memory import asked_for
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedCall, CapturedLoad, Retained
+from mcp_server.logs.facts import ErrorFact
+from mcp_server.model import Component, Evidence, Fix
+from mcp_server.plurals import counted
+
+LEAST_OUTPUTS = 2  # the outputs of one call are in use anywhere
+LEAST_LOADS = 2
+_NOT_MAPPED = "executable_stack_or_mount"  # the family of: failed to map segment from shared object
+
+
+def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
+    """What the program holds, where releasing it would have left enough for the request that failed."""
+    phase = _failed(case)
+    root = next(((facts.root, source) for source, facts in case.own_logs if facts.root is not None), None)
+    if phase is None or phase.retained is None or root is None or root[0] is None:
+        return
+    error, source = root
+    if not _of_memory(error, phase, case):
+        return
+    device = "cuda" if "CUDA" in error.text else "cpu"
+    asked = asked_for(error) or 0.0
+    fact = reported(error, source)
+    held = phase.retained
+    outputs = held.outputs.get(device)
+    if outputs is not None and outputs.calls >= LEAST_OUTPUTS and outputs.bytes >= asked > 0:
+        yield _by_outputs(held, device, fact, case)
+    assert case.capture is not None
+    alive = [load for load in case.capture.loads if load.pid == phase.pid and load.number in held.loads]
+    again = [load for load in alive if load.package == alive[0].package]
+    if len(again) >= LEAST_LOADS and sum(load.bytes for load in again) >= asked:
+        yield _by_loads(again, phase, fact)
+
+
+def _failed(case: DiagnosisState) -> CapturedCall | CapturedLoad | None:
+    """The call or load that failed, the last one."""
+    if case.capture is None:
+        return None
+    loads = [load for load in case.capture.loads if load.outcome == "failed"]
+    return case.capture.failing or (loads[-1] if loads else None)
+
+
+def _of_memory(error: ErrorFact, phase: CapturedCall | CapturedLoad, case: DiagnosisState) -> bool:
+    """Whether memory was what was missing.
+
+    A library that cannot be mapped lies on a mount without execution, or has no address space left. The first
+    is excluded where the same package was loaded before.
+    """
+    if "out_of_memory" in error.candidates:
+        return True
+    loads = case.capture.loads if case.capture is not None else ()
+    return (
+        error.family.id == _NOT_MAPPED
+        and isinstance(phase, CapturedLoad)
+        and any(load.outcome == "ok" and load.package == phase.package for load in loads)
+    )
+
+
+def _by_outputs(held: Retained, device: str, fact: Evidence, case: DiagnosisState) -> Suspect:
+    outputs = held.outputs[device]
+    call = case.capture.failing if case.capture is not None else None
+    line = case.call_locations[0] if case.call_locations else None
+    views = f", {outputs.views} of them through views alone" if outputs.views else ""
+    what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
+    keep = "clone() what is kept of an output" if outputs.views else "release outputs that were used"
+    return Suspect(
+        category="out_of_memory",
+        guilty=Component(
+            kind="script",
+            name=f"{line.file}:{line.line}" if line is not None else "the program",
+            value=what,
+            model_locations=case.call_locations,
+        ),
+        summary=f"There is no memory left: the program still holds {what}{views}. "
+        + ("A view keeps the memory of the whole output." if outputs.views else ""),
+        level=CausalLevel.BUILD,
+        evidence=(fact, seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")),
+        fix=Fix(
+            action=f"{keep}, before the next calls",
+            before="kept.append(y[0])" if outputs.views else None,
+            after="kept.append(y[0].clone())" if outputs.views else None,
+        ),
+        intervention=_released(outputs.bytes, call, case),
+    )
+
+
+def _released(freed: int, call: CapturedCall | None, case: DiagnosisState) -> Intervention | None:
+    """The same call with as much more memory as the outputs hold."""
+    request = case.call.request if case.call is not None else {}
+    steps = [*request.get("steps", ())]
+    if call is None or call.headroom is None or not steps or "headroom" not in steps[-1]:
+        return None
+    steps[-1] = {**steps[-1], "headroom": steps[-1]["headroom"] + freed}
+    return Intervention(
+        key="call:released",
+        kind=Kind.CALL,
+        what="the call with the memory of the earlier outputs released",
+        options=Options(steps=tuple(steps)),
+    )
+
+
+def _by_loads(loads: list[CapturedLoad], phase: CapturedCall | CapturedLoad, fact: Evidence) -> Suspect:
+    where = phase.stack or [line for load in loads for line in load.stack[:1]]
+    name = loads[0].package.name
+    return Suspect(
+        category="out_of_memory",
+        guilty=Component(
+            kind="call",
+            name=f"aoti_load_package({name})",
+            value=f"{len(loads)} loads alive",
+            model_locations=where[:4],
+        ),
+        summary=f"There is no memory left: {name} is loaded {len(loads)} times at once, and each load maps "
+        f"its own constants and code ({loads[0].bytes} bytes in the package).",
+        level=CausalLevel.BUILD,
+        evidence=(fact, seen("capture", f"{counted(len(loads), 'load')} of {name} were never released")),
+        fix=Fix(
+            action="load a package once and share its runner, or drop every reference to a runner before the "
+            "next is loaded"
+        ),
+    )
+
+
+def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:
+    """Constants whose memory cannot be read any more, while the package reads it in place."""
+    call = case.capture.failing if case.capture is not None else None
+    if call is None or not call.lost:
+        return
+    name, file = next(iter(call.lost.items()))
+    others = f" and {counted(len(call.lost) - 1, 'other')}" if len(call.lost) > 1 else ""
+    why = f"its file {file} is shorter than what was mapped" if file else "the memory was freed or unmapped"
+    yield Suspect(
+        category="constants",
+        guilty=Component(
+            kind="constant", name=name, value="unreadable memory", model_locations=case.call_locations
+        ),
+        summary=f"The memory of constant {name}{others} cannot be read: {why}. The package reads it in place "
+        "(user_managed=True), so the call ends in a signal.",
+        level=CausalLevel.STATE,
+        evidence=(
+            seen("capture", f"before the call {counted(len(call.lost), 'constant')} could not be read"),
+        ),
+        fix=Fix(
+            action="keep the file of mapped weights as it is while the package is in use (replace it by a "
+            "rename), or give the package its own copy",
+            before="user_managed=True",
+            after="user_managed=False",
+        ),
+    )
