@@ -21,7 +21,6 @@ from mcp_server.model import (
 )
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
-from mcp_server.tools.reduce.variant import Variant
 
 Arguments = dict[str, Any]
 
@@ -96,7 +95,7 @@ def _operators(case: DiagnosisState) -> Arguments:
     return {"exported": str(program), **{name: call[name] for name in call if name != "package"}}
 
 
-# Arguments of a call that `compare_with_eager` takes beside package and program.
+# Arguments of a call that `compare_with_eager` takes with package and program.
 COMPARED = ("inputs", "extra_imports", "python")
 
 # What shows most about a category that is not settled: tool, and why.
@@ -180,19 +179,32 @@ def command_for(step: str, case: DiagnosisState) -> str:
     """The command of a step; empty when there is none."""
     step = RUNS.get(step, step)
     call, workload = case.call, case.workload
+    arguments = call_arguments(case)
     if step in ON_THE_CALL:
-        given = call_arguments(case)
-        return _line(*ON_THE_CALL[step], *package_words(given)) if given else ""
+        return _line(*ON_THE_CALL[step], *package_words(arguments)) if arguments else ""
     if step == "script":
         return _program(workload)
     if step == "compare_with_eager":
-        return _comparison(case)
+        # Of package and program; of the whole script where it updated constants before the call.
+        if case.program_path is None or not arguments:
+            return ""
+        if _updates(case):
+            return _line("compare-with-eager", "--script", str(getattr(workload, "script", "")))
+        options = {name: arguments[name] for name in COMPARED if name in arguments}
+        pair = ("--package", arguments["package"], "--exported", str(case.program_path))
+        return _line("compare-with-eager", *pair, *_options(options))
     if step in ("inspect_package", "open_package") and call is not None:
         model = call.request.get("model_name", "model")
         named = ("--model-name", str(model)) if model != "model" else ()
         return _line("inspect-package", str(call.package), *named)
     if step in ("try_padding", "try_wider"):
-        return _launch_alone(case.padding if step == "try_padding" else case.widened, case)
+        # The launch as it was, as a script next to the kernel's source, which can be changed there.
+        variants = case.padding if step == "try_padding" else case.widened
+        launches = [tried.launch for tried in variants.values() if tried.changed is not None]
+        taken = {name: value for name, value in arguments.items() if name in TAKEN}
+        if not launches or not taken:
+            return ""
+        return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken))
     if step == "read_log":
         plain = str(case.plain.finished.output) if case.plain is not None else ""
         log = case.log_source if case.log is not None else plain
@@ -236,28 +248,6 @@ def _updates(case: DiagnosisState) -> bool:
     """Whether constants are updated before the call."""
     steps = case.call.request.get("steps", ()) if case.call is not None else ()
     return any(step["do"] == "constants" for step in steps)
-
-
-def _launch_alone(variants: Mapping[str, Variant], case: DiagnosisState) -> str:
-    """The launch as it was, as a script beside the kernel's source, which can be changed there."""
-    launches = [tried.launch for tried in variants.values() if tried.changed is not None]
-    taken = {name: value for name, value in call_arguments(case).items() if name in TAKEN}
-    if not launches or not taken:
-        return ""
-    return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken))
-
-
-def _comparison(case: DiagnosisState) -> str:
-    """Of package and program; of the whole script where it updated constants before the call."""
-    given, program = call_arguments(case), case.program_path
-    if program is None or not given:
-        return ""
-    if _updates(case):
-        return _line("compare-with-eager", "--script", str(getattr(case.workload, "script", "")))
-    taken = {name: given[name] for name in COMPARED if name in given}
-    return _line(
-        "compare-with-eager", "--package", given["package"], "--exported", str(program), *_options(taken)
-    )
 
 
 def _options(given: Mapping[str, Any]) -> Iterator[str]:
@@ -322,26 +312,19 @@ def unseen_symptom(case: DiagnosisState) -> str:
 def _to_see_the_symptom(case: DiagnosisState) -> list[NextStep]:
     """The calls that would show the symptom."""
     assert case.workload is not None
-    given = call_arguments(case)
+    arguments = call_arguments(case)
     if case.symptom.seen != "wrong-output":
         why = "see the failure where it happens"
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
-    if not given or not isinstance(case.workload, PackageWorkload):
-        arguments = given or workload_arguments(case.workload)
+    if not arguments or not isinstance(case.workload, PackageWorkload):
+        arguments = arguments or workload_arguments(case.workload)
         return [NextStep(why="see whether repeats agree", tool="run_deterministic", arguments=arguments)]
+    expected = {**arguments, "symptom": "wrong-output", "expect": RIGHT_OUTPUTS}
+    pair = {"package": arguments["package"], "exported": EXPORTED}
+    pair |= {name: arguments[name] for name in COMPARED if name in arguments}
     return [
+        NextStep(why="say what the outputs are to be", tool="diagnose", arguments=expected),
         NextStep(
-            why="say what the outputs are to be",
-            tool="diagnose",
-            arguments={**given, "symptom": "wrong-output", "expect": RIGHT_OUTPUTS},
-        ),
-        NextStep(
-            why="compare each launch with the exported program",
-            tool="compare_with_eager",
-            arguments={
-                "package": given["package"],
-                "exported": EXPORTED,
-                **{name: given[name] for name in COMPARED if name in given},
-            },
+            why="compare each launch with the exported program", tool="compare_with_eager", arguments=pair
         ),
     ]

@@ -21,9 +21,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.call import as_promised
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import told
 from mcp_server.memory_faults.triton_reductions import (
-    Padding,
     narrow_pointers,
     narrow_sums,
     paddings,
@@ -92,15 +90,15 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
-    """The launch of `torch.ops.namespace.name.overload`, if it has only one, and its model lines.
+    """The only launch of `torch.ops.namespace.name.overload` (None for several), and its model lines.
 
-    Those of the exported program come first: the compiler gives an operator those of what it was merged with.
+    Lines of the exported program come first: in the package an operator also has those of what was fused with
+    it.
     """
     exported = case.exported.special if case.exported is not None else ()
     written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]
     short = op.removeprefix("torch.ops.").removesuffix(".default")
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    found = [launch.index for launch in launches if _launches(launch, short, case)]
+    found = [launch.index for launch in case.launches if _launches(launch, short, case)]
     if not found:
         return None, written[:2]
     lines = list(dict.fromkeys([*written, *launch_lines(found[0], case, 2)]))
@@ -189,7 +187,7 @@ def describe(layout: Layout) -> str:
 
 def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
     """Operators outside torch whose result, in the exported program, is not what their fake promised."""
-    for event in told(case, "fake_mismatch"):
+    for event in case.eager_events("fake_mismatch"):
         if str(event["op"]).startswith(("aten.", "<")):
             continue
         op, promised, returned = f"torch.ops.{event['op']}", event["promised"], event["returned"]
@@ -218,8 +216,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
             op = case.package.proxy_target(int(root.fields["node"]))
         if not op or op.startswith(TORCHS):
             continue
-        launches = case.view.wrapper.launches if case.view is not None else ()
-        calling = [launch.index for launch in launches if operator_of(launch.index, case) == op]
+        calling = [launch.index for launch in case.launches if operator_of(launch.index, case) == op]
         launch = calling[0] if len(calling) == 1 else None
         at = ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))
         place = f"{at.file}:{at.line}, in {root.fields['at_function']}"
@@ -307,7 +304,10 @@ def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
         own = paddings(text, symbol)
         found = (own or paddings(kernel.source, symbol))[0]
         lines = [line_in_script(case, text, each.load_line) for each in own]
-        needed = _literal(found.needed)
+        needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
+        advice = f"give masked lanes {needed} before {found.reduction}, with tl.where(mask, …, {needed}) say"
+        if math.isinf(found.needed):
+            advice = f"load masked lanes as other={needed}, and begin a running {found.operation} with it"
         reaches = f"gives lanes beyond its mask that reach {found.reduction} at line {found.line}"
         yield Suspect(
             category="wrong_output",
@@ -323,16 +323,5 @@ def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
                     "source as it is what was recorded",
                 ),
             ),
-            fix=Fix(action=_advice(found), before=found.load),
+            fix=Fix(action=advice, before=found.load),
         )
-
-
-def _advice(found: Padding) -> str:
-    needed = _literal(found.needed)
-    if math.isinf(found.needed):
-        return f"load masked lanes as other={needed}, and begin a running {found.operation} with it"
-    return f"give masked lanes {needed} before {found.reduction}, with tl.where(mask, …, {needed}) say"
-
-
-def _literal(value: float) -> str:
-    return repr(value) if math.isfinite(value) else f"float('{value}')"

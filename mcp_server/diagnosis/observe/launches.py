@@ -232,10 +232,10 @@ def _admits(run: RunSeen) -> bool:
 
 
 def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
-    """Whether the failing call's end admits a bad access: its text, its signal, or a lost assertion.
+    """Whether the end of the call suggests a bad access: its text, its signal, or a lost assertion.
 
-    No checker sees into Python operators. The text of a device assertion is never printed where the process
-    ended before the device's output was read: under memcheck the device is read after each kernel.
+    Not inside Python operators, which no checker sees into. A device assertion is lost if the process ends
+    before the device's output is read; under memcheck it is read after each kernel.
     """
     root, inside = plain.root, operator_inside(died(case), case)
     if _admits(plain) and not inside:
@@ -257,10 +257,10 @@ def silent_suspicion(case: DiagnosisState) -> bool:
 
 
 def _unwatched(case: DiagnosisState, open_suspects: Sequence[Suspect]) -> bool:
-    """A call that nothing is known against, on a GPU or with indices that nobody checks.
+    """A call without any suspicion, on a GPU or with indices that nobody checks.
 
-    A small overrun shows neither as a fault nor as NaN. A package alone has no reference that numbers could
-    be compared with. Wrong numbers may be due to a kernel of the user's own, which no compiler checks.
+    A small overrun shows neither as a fault nor as NaN. A package alone has no reference for its numbers. If
+    numbers are wrong, a kernel of the user's own may be the cause, which no compiler checks.
     """
     by_package = isinstance(case.workload, PackageWorkload)
     if case.device != "cuda":
