@@ -34,10 +34,10 @@ def test_a_large_stack_decides() -> None:
     case = died(stack=SMALL)
     (found,) = environment.detect_small_stack(case)
     assert found.category == "environment" and confidence(found, case) == "possible"
-    case.trials[environment.KEY] = trial(found.intervention, Effect.GONE)
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     (found,) = environment.detect_small_stack(case)
     assert confidence(found, case) == "proven" and str(SMALL) in found.summary
-    case.trials[environment.KEY] = trial(found.intervention, Effect.SAME)
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     assert ranked(environment.detect_small_stack(case), case) == []
 
 
