@@ -75,13 +75,14 @@ def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
 
 
 def changed_launches(
-    tried: Mapping[str, Variant], launches: Mapping[str, Launch], more_than: float
-) -> Iterator[tuple[str, Launch, Changed]]:
+    tried: Mapping[str, Variant], launches: Mapping[str, Launch], more_than: float, case: DiagnosisState
+) -> Iterator[tuple[Kernel, Launch, Changed]]:
     """Kernels whose launch another source changed by more than that part of the largest value it wrote."""
     for symbol, variant in tried.items():
+        kernel = kernel_of(launches[symbol], case) if symbol in launches else None
         changed = variant.changed
-        if symbol in launches and changed is not None and changed.relative > more_than:
-            yield symbol, launches[symbol], changed
+        if kernel is not None and changed is not None and changed.relative > more_than:
+            yield kernel, launches[symbol], changed
 
 
 def own_operators(case: DiagnosisState) -> list[str]:

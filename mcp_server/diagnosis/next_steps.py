@@ -10,6 +10,7 @@ from typing import Any
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Seen
+from mcp_server.errors import argument
 from mcp_server.model import (
     Category,
     CommandWorkload,
@@ -188,7 +189,7 @@ def command_for(step: str, case: DiagnosisState) -> str:
         # Of package and program; of the whole script where it updated constants before the call.
         if case.program_path is None or not arguments:
             return ""
-        if _updates(case):
+        if call is not None and call.updated:
             return _line("compare-with-eager", "--script", str(getattr(workload, "script", "")))
         options = {name: arguments[name] for name in COMPARED if name in arguments}
         pair = ("--package", arguments["package"], "--exported", str(case.program_path))
@@ -235,24 +236,20 @@ def call_words(case: DiagnosisState) -> tuple[str, ...]:
 
     Empty for a call that needs what no file holds, such as updates of constants before it.
     """
-    given = call_arguments(case)
-    return package_words(given) if given and not _updates(case) else ()
+    arguments = call_arguments(case)
+    in_files = case.call is not None and not case.call.updated
+    return package_words(arguments) if arguments and in_files else ()
 
 
-def package_words(given: Mapping[str, Any]) -> tuple[str, ...]:
+def package_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Arguments with a package as words of a command: the package, then options."""
-    return (given["package"], *_options({name: given[name] for name in given if name != "package"}))
+    options = {name: value for name, value in arguments.items() if name != "package"}
+    return (arguments["package"], *_options(options))
 
 
-def _updates(case: DiagnosisState) -> bool:
-    """Whether constants are updated before the call."""
-    steps = case.call.request.get("steps", ()) if case.call is not None else ()
-    return any(step["do"] == "constants" for step in steps)
-
-
-def _options(given: Mapping[str, Any]) -> Iterator[str]:
+def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Arguments as options: a list is named once for each item, specs are JSON."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         option = f"--{name.replace('_', '-')}"
         if name == "inputs" and isinstance(value, list):
             yield from (option, json.dumps(value))
@@ -296,6 +293,31 @@ UNSEEN: dict[Seen, str] = {
     "memory": "This call ends well, in the memory that there is. Give the program that runs out of memory, "
     "or the sizes of inputs with which it does.",
 }
+
+
+NEVER_REACHED = (
+    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
+    "Python process, through torch. Name the script or the package that fails; of a host in another "
+    "language, give the package with the inputs of a call."
+)
+
+
+def open_question(case: DiagnosisState) -> str:
+    """What is missing for a verdict."""
+    if not case.runs and case.log is not None:
+        return "Only a log was given; run the failing program to settle it."
+    if not case.runs and case.notes:
+        return f"Nothing could be run: {case.notes[0]}."
+    if case.cut_short:
+        return ""
+    if case.only_loaded and not case.failed:
+        return (
+            "The package was loaded, and its model was not called: no inputs were given. "
+            f"Give {argument('inputs')}."
+        )
+    if case.never_reached and case.ended_well:
+        return NEVER_REACHED
+    return "None of the checks identified the cause; the checks that were run are listed."
 
 
 def unseen_symptom(case: DiagnosisState) -> str:

@@ -174,10 +174,9 @@ def health_summary(case: DiagnosisState) -> str:
             f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
         )
     # The package has arguments that are no tensors as they were at export, and does not look at them.
-    paths = case.given.paths if case.given is not None else ()
     fixed = [
         f"{path} = {leaf['value']}"
-        for path, leaf in zip(paths, case.leaves, strict=False)
+        for path, leaf in case.named_leaves
         if leaf.get("kind") in ("int", "float", "bool", "str")
     ][:MOST_NAMED]
     if fixed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -11,7 +11,7 @@ from mcp_server.diagnosis.interventions.base import Failure, Intervention, Trial
 from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.errors import ProblemError, argument
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.captured import CapturedCall, CapturedLoad, CapturedUpdate
@@ -37,12 +37,6 @@ from mcp_server.tools.trace_launches import Trace
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
-
-NEVER_REACHED = (
-    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
-    "Python process, through torch. Name the script or the package that fails; of a host in another "
-    "language, give the package with the inputs of a call."
-)
 
 
 @dataclass(frozen=True)
@@ -149,6 +143,17 @@ class CallSpec:
     package: Path
     inputs: Path | None = None
 
+    @property
+    def steps(self) -> Sequence[Mapping[str, Any]]:
+        """What a replay does before the call: loads, updates of constants, earlier calls."""
+        steps: Sequence[Mapping[str, Any]] = self.request.get("steps", ())
+        return steps
+
+    @property
+    def updated(self) -> bool:
+        """Whether constants are updated before the call."""
+        return any(step["do"] == "constants" for step in self.steps)
+
 
 @dataclass(frozen=True)
 class GeneratedKernel:
@@ -240,6 +245,11 @@ class DiagnosisState:
     def updates(self) -> list[CapturedUpdate]:
         """The updates of constants in the program, where one was captured."""
         return self.capture.updates if self.capture is not None else []
+
+    @property
+    def named_leaves(self) -> list[tuple[str, Event]]:
+        """The arguments of the call with their paths (`args[1]`), where the inputs were described."""
+        return list(zip(self.given.paths, self.leaves, strict=False)) if self.given is not None else []
 
     def eager_events(self, name: str) -> list[Event]:
         """The events of that name from the exported program, run operator by operator."""
@@ -474,21 +484,3 @@ class DiagnosisState:
         if not isinstance(workload, PackageWorkload) or workload.inputs is not None or package is None:
             return False
         return not package.signature.known or bool(package.inputs)
-
-    @property
-    def open_question(self) -> str:
-        """What is missing for a verdict."""
-        if not self.runs and self.log is not None:
-            return "Only a log was given; run the failing program to settle it."
-        if not self.runs and self.notes:
-            return f"Nothing could be run: {self.notes[0]}."
-        if self.cut_short:
-            return ""
-        if self.only_loaded and not self.failed:
-            return (
-                "The package was loaded, and its model was not called: no inputs were given. "
-                f"Give {argument('inputs')}."
-            )
-        if self.never_reached and self.ended_well:
-            return NEVER_REACHED
-        return "None of the checks identified the cause; the checks that were run are listed."

@@ -12,7 +12,7 @@ from mcp_server.diagnosis.interventions.base import (
     fix_in_words,
     trial_in_words,
 )
-from mcp_server.diagnosis.next_steps import command_for, next_steps, unseen_symptom
+from mcp_server.diagnosis.next_steps import command_for, next_steps, open_question, unseen_symptom
 from mcp_server.diagnosis.ranking import (
     bystanders,
     confidence,
@@ -176,7 +176,9 @@ def _without_fault(
     return Verdict(
         outcome=outcome,
         confidence=health_confidence(case) if healthy else "possible",
-        summary=health_summary(case) if healthy else f"{unknown}{unseen_symptom(case) or case.open_question}",
+        summary=health_summary(case)
+        if healthy
+        else f"{unknown}{unseen_symptom(case) or open_question(case)}",
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
@@ -205,7 +207,7 @@ def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     if order[0].settle:
         return f"Inconclusive: {order[0].summary} {order[0].settle}"
     categories = list(dict.fromkeys(suspect.category for suspect in order))[:4]
-    return f"Inconclusive: the evidence fits {listed(categories, 'or')}. {case.open_question}"
+    return f"Inconclusive: the evidence fits {listed(categories, 'or')}. {open_question(case)}"
 
 
 def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:

@@ -85,12 +85,6 @@ def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
     return test if trial is None or trial.proves else None
 
 
-def replayed_well(case: DiagnosisState) -> bool:
-    """Whether the call, made again in a process of its own, does not fail."""
-    plain = case.runs.get("plain")
-    return plain is not None and plain.failure == "none"
-
-
 def written_inputs(case: DiagnosisState) -> set[int]:
     """Positions of the inputs that some launch or copy writes, as far as the package tells."""
     storages = written_storages(case)

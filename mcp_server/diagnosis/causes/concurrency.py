@@ -190,8 +190,7 @@ def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
             return
     again = [call for call in calls if call.again and call.thread_name != "MainThread"]
     minds = not case.ended_well and all(call.outcome == "ok" for call in calls)
-    plain = case.runs.get("plain")
-    wrong_alone = plain is not None and plain.failure not in ("none", "differs")
+    wrong_alone = case.failure_of("plain") not in (None, "none", "differs")
     for call in again[-1:] if minds and case.equals_eager is not False and not wrong_alone else ():
         words = {"calls": len(again), "thread": call.thread_name}
         yield _overlap(_SAME_CONTENT, call.again[0], call.stack[:2], case, **words)

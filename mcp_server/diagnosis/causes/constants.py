@@ -148,15 +148,16 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
-    replayed = case.call is not None and case.call.operation == "replay"
-    steps = case.call.request.get("steps", ()) if case.call is not None and replayed else ()
-    updated = any(step["do"] == "constants" for step in steps)
+    call = case.call
+    test = None
+    if call is not None and call.operation == "replay" and call.updated:
+        test = compiled_values(call.steps)
     yield _OfUpdate(
         guilty=_updated(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
-        intervention=compiled_values(steps) if updated else None,
+        intervention=test,
     )
 
 
@@ -262,7 +263,7 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     if case.call is not None and case.call.operation == "replay":
         steps = tuple(
             {**step, "arguments": [False, *step["arguments"][1:]]} if step["do"] == "constants" else step
-            for step in case.call.request.get("steps", ())
+            for step in case.call.steps
         )
         what = "the call after an update of the half in use"
         test = Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=steps))

@@ -11,7 +11,6 @@ from mcp_server.diagnosis.components import (
     TORCHS,
     changeable,
     changed_launches,
-    kernel_of,
     kernel_party,
     line_in_script,
     operator_of,
@@ -259,13 +258,11 @@ def detect_narrow(case: DiagnosisState) -> Iterator[Suspect]:
     """Kernels whose result another precision changed in this call by more than rounding."""
     launches = narrow_launches(case) if case.widened else {}
     text = script_text(case) if launches else ""
-    for symbol, launch, changed in changed_launches(case.widened, launches, NARROW_ROUNDING):
-        kernel = kernel_of(launch, case)
-        assert kernel is not None
-        pointers = narrow_pointers(kernel.source)
+    for kernel, launch, changed in changed_launches(case.widened, launches, NARROW_ROUNDING, case):
+        symbol, pointers = kernel.symbol, narrow_pointers(kernel.source)
         first = narrow_sums(kernel.source, symbol, pointers)[0]
         # The sums in the user's script, where the kernel stands there.
-        own = narrow_sums(text, kernel.symbol, pointers)
+        own = narrow_sums(text, symbol, pointers)
         lines = [line_in_script(case, text, each.line) for each in own]
         yield Suspect(
             category="wrong_output",
@@ -298,9 +295,8 @@ def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
     """Kernels whose result the padding changed in this call by more than rounding."""
     launches = padded_launches(case) if case.padding else {}
     text = script_text(case) if launches else ""
-    for symbol, launch, changed in changed_launches(case.padding, launches, PADDING_ROUNDING):
-        kernel = kernel_of(launch, case)
-        assert kernel is not None
+    for kernel, launch, changed in changed_launches(case.padding, launches, PADDING_ROUNDING, case):
+        symbol = kernel.symbol
         own = paddings(text, symbol)
         found = (own or paddings(kernel.source, symbol))[0]
         lines = [line_in_script(case, text, each.load_line) for each in own]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, replayed_well, seen
+from mcp_server.diagnosis.causes.common import component, seen
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
 from mcp_server.diagnosis.interventions.call import large_stack
 from mcp_server.diagnosis.state import DiagnosisState
@@ -76,7 +76,7 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
     else:
         return
     facts = [seen("capture", fact)]
-    if replayed_well(case):
+    if case.failure_of("plain") == "none":
         facts.append(seen("run", "the same, made again in a process of its own, went well"))
     yield _Reached(
         guilty=Component(kind="environment", name=name, value=f"limit {limit}", model_locations=phase.stack),
@@ -128,7 +128,7 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
     if seconds is not None:
         saw = f"the hook saw a limit of {seconds} s on the processor time of the process ({variable})"
         facts.append(seen("capture", saw))
-    if replayed_well(case):
+    if case.failure_of("plain") == "none":
         facts.append(seen("run", "the call, made again in a process of its own, went well"))
     yield _Reached(
         guilty=component(
@@ -155,7 +155,7 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
     signal = plain.finished.signal if plain is not None else None
     if signal not in ("SIGSEGV", "SIGBUS") or call is None or call.operation != "replay":
         return
-    size = next((step["stack"] for step in call.request.get("steps", ())[-1:] if "stack" in step), None)
+    size = next((step["stack"] for step in call.steps[-1:] if "stack" in step), None)
     if size is None:
         return
     died = case.capture.failing if case.capture is not None else None

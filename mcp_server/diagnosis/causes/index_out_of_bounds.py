@@ -118,8 +118,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
 def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
     """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
     labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
-    paths = case.given.paths if case.given is not None else ()
-    nan = {path: int(leaf.get("nan") or 0) for path, leaf in zip(paths, case.leaves, strict=False)}
+    nan = {path: int(leaf.get("nan") or 0) for path, leaf in case.named_leaves}
     for item in case.compiled_inputs:
         count = nan.get(item.path or "", 0)
         if item.label not in labels or not count:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.components import launch_component, own_operators, said, users_code
+from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCompile, StoppedAt
@@ -172,7 +173,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
             harmful=case.failed,
             weak=several or survived or refused_alone(root, case),
-            settle=case.open_question if alone else "",
+            settle=open_question(case) if alone else "",
             observed=len(root.candidates) == 1,
         )
 
@@ -195,7 +196,7 @@ def _of_values(root: ErrorFact) -> bool:
 
 def _excluded(category: Category, case: DiagnosisState) -> bool:
     """Whether what was observed rules a candidate of an ambiguous text out."""
-    plain, capture, calls = case.runs.get("plain"), case.capture, case.calls
+    capture, calls, alone = case.capture, case.calls, case.failure_of("plain")
     match category:
         case "input_mismatch" | "device_mismatch" | "shape_out_of_range":
             compared = case.given is not None and "run_with_input_checks" in case.done
@@ -206,12 +207,12 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
         case "constants":
             return case.package is not None and capture is not None and not case.updates
         case "nan_or_inf":
-            return plain is not None and not case.outputs_nonfinite
+            return alone is not None and not case.outputs_nonfinite
         case "script_error":
             # The call fails by itself, or what failed last is a compile that the program asked for.
             compiled = capture.compiles[-1:] if capture is not None else []
             not_compiled = any(each.outcome == "failed" for each in compiled)
-            fails_alone = plain is not None and plain.failure not in ("none", "differs")
+            fails_alone = alone not in (None, "none", "differs")
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
         case "concurrency":
             # Every call was made by the main thread on one stream, and nothing changed under one.
@@ -220,7 +221,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
         case "index_out_of_bounds":
             # No call of the program refused an index, nor does the suspect one when it is made again.
             came_back = capture is not None and all(call.outcome == "ok" for call in calls)
-            return came_back and plain is not None and plain.failure == "none"
+            return came_back and alone == "none"
         case "wrong_output":
             # The script compared the call with nothing but what eager mode gives as well. What the user's own
             # kernels and operators compute is in both.
@@ -297,9 +298,8 @@ def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
     Not for programs, whose own statements may raise the same. The text has no fixed form, so that it does not
     tell what is wrong with the values; the launch that raised it is known.
     """
-    plain = case.runs.get("plain")
-    alone = isinstance(case.workload, PackageWorkload) and plain is not None and plain.failure == "exception"
-    return alone and "open_refusal" in root.family.tags
+    refused = isinstance(case.workload, PackageWorkload) and case.failure_of("plain") == "exception"
+    return refused and "open_refusal" in root.family.tags
 
 
 def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:

@@ -117,8 +117,7 @@ def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
-    paths = case.given.paths if case.given is not None else ()
-    with_nan = {path for path, leaf in zip(paths, case.leaves, strict=False) if leaf.get("nan")}
+    with_nan = {path for path, leaf in case.named_leaves if leaf.get("nan")}
     leaves = [leaf_of(i) for i in case.compiled_inputs if i.index == index or i.path in with_nan]
     fills = tuple(replace_where(leaf, Where(non_finite=True), 0.0) for leaf in leaves)
     if len(fills) == 1:
@@ -214,8 +213,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
     if event is None or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
         return
-    plain = case.runs.get("plain")
-    if plain is not None and plain.failure in ("none", "differs") and not case.outputs_nonfinite:
+    if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
         return  # the package gives finite values all the same: no failure is due to those of eager mode
     kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
     known = kernel if kernel is not None and kernel.kind == "kernel" else None

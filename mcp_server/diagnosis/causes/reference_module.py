@@ -166,7 +166,7 @@ def _reloaded(near: ModuleSnapshot, case: DiagnosisState) -> Intervention | None
         "arguments": [False, False],
         "only_known": True,
     }
-    steps = list(case.call.request.get("steps", ()))
+    steps = list(case.call.steps)
     steps.insert(max(len(steps) - 1, 0), step)
     what = f"the call after the package was given the weights of {near.name}"
     return Intervention(f"weights:{near.file.name}", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))

@@ -77,18 +77,16 @@ class TraceLaunches(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case):
             return 1.0
-        plain = case.runs.get("plain")
-        if case.call is None or case.package is None or plain is None:
+        failure = case.failure_of("plain")
+        if case.call is None or case.package is None:
             return 0.0
         nothing_located = case.located is not None and case.located.fault is None
-        if plain.failure == "timeout" or (nothing_located and plain.failure in ("signal", "exception")):
-            return 0.8
-        return 0.0
+        hangs_or_dies = failure == "timeout" or (nothing_located and failure in ("signal", "exception"))
+        return 0.8 if hangs_or_dies else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         workload = case.package_call
-        plain = case.runs.get("plain")
-        if plain is None or plain.failure == "timeout":
+        if case.failure_of("plain") in (None, "timeout"):
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
             workload = workload.model_copy(update={"timeout_s": hang_limit(case), "env": env})
         case.trace = await trace_launches(context, workload, sync=True)
@@ -145,10 +143,9 @@ class _TrySource(Observation):
         """Where the results are kept."""
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        plain = case.runs.get("plain")
-        if case.call is None or case.device != "cuda" or plain is None or case.ended_well:
+        if case.call is None or case.device != "cuda" or case.ended_well:
             return 0.0
-        return 0.4 if plain.failure in ("none", "differs") and self.launches(case) else 0.0
+        return 0.4 if case.failure_of("plain") in ("none", "differs") and self.launches(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         for symbol, launch in list(self.launches(case).items())[:MOST]:
