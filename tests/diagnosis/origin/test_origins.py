@@ -78,7 +78,7 @@ def test_a_bucket_beyond_the_table(origin: FindOrigin) -> None:
 
 
 def test_a_logarithm_is_worded(origin: FindOrigin) -> None:
-    """A folded `log1p(64)` is told as the model has it."""
+    """A folded `log1p(64)` is shown as the model has it."""
     found = origin("log_buckets")
     assert found.expression == "int(log1p(x) / log1p(64) * 32)"
     assert found.condition is not None and found.condition.low == 64
@@ -174,7 +174,7 @@ def test_only_what_the_walk_needs_is_kept() -> None:
 
 
 def test_without_values_the_code_is_worded() -> None:
-    """Nothing ran: the expression of the check and what passes it are told, and no element."""
+    """Nothing ran: the expression of the check and what passes it are reported, and no element."""
     view = view_package(build("buckets"))
     assertion = read_assertion("index out of bounds: 0 <= tmp17 < 64L")
     assert assertion is not None
