@@ -109,7 +109,7 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
             choices = choose(available, case, case.suspects)
             if not choices:
                 longer = choose(available, case, case.suspects, whatever_it_takes=True)
-                case.cut_short += [choice.observation.name for choice in longer]
+                case.cut_short += [each.observation.name for each in longer if not each.observation.extra]
                 return
             await perform(choices, case, context)
     if budget.cancelled_caught:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mcp_server.diagnosis.causes.compiler import compiler_suspect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Seen
@@ -67,8 +68,11 @@ TAKEN = frozenset(
 
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
-    """The call of `reduce` that cuts this failure down, if there is one."""
+    """The call of `reduce`, or of `bisect`, that cuts this failure down, if there is one."""
     operators = _operators(case) if best.category in OF_GRAPH else {}
+    if operators and compiler_suspect([best], case) is not None and case.bisected is None:
+        why = "name the decision of the compiler, and run a workaround (several minutes)"
+        return [NextStep(why=why, tool="bisect", arguments=operators)]
     if operators:
         why = "cut the program down to the operators that still fail in this way"
         return [NextStep(why=why, tool="reduce", arguments=operators)]
@@ -198,6 +202,9 @@ def command_for(step: str, case: DiagnosisState) -> str:
         model = call.request.get("model_name", "model")
         named = ("--model-name", str(model)) if model != "model" else ()
         return _line("inspect-package", str(call.package), *named)
+    if step == "bisect":
+        program = _operators(case) if workload is not None else {}
+        return _line("bisect", *_options(program)) if program else ""
     if step in ("try_padding", "try_wider"):
         # The launch as it was, as a script next to the kernel's source, which can be changed there.
         variants = case.padding if step == "try_padding" else case.widened

@@ -73,12 +73,14 @@ def open_categories(case: DiagnosisState) -> str:
 class Observation(ABC):
     """Something that can be observed; `registry` finds the classes of `observe/` by themselves.
 
-    `seconds` is about what it costs. `alone` marks one that must not share the machine with another run.
+    `seconds` is about what it costs. `alone` marks one that must not share the machine with another run,
+    `extra` one that the verdict is complete without: it is made where the budget has room for it.
     """
 
     name: str
     seconds: float
     alone: bool = False
+    extra: bool = False
 
     @abstractmethod
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:

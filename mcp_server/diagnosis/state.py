@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mcp_server.diagnosis.interventions.base import Failure, Intervention, Trial
 from mcp_server.diagnosis.origin.records import Origin
@@ -34,6 +34,9 @@ from mcp_server.tools.machine import Problem
 from mcp_server.tools.reduce.variant import Variant
 from mcp_server.tools.requests import failing_phase
 from mcp_server.tools.trace_launches import Trace
+
+if TYPE_CHECKING:  # `bisect` brings what few need
+    from mcp_server.tools.bisect import Bisected
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
@@ -196,6 +199,7 @@ class DiagnosisState:
     call: CallSpec | None = None
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None
+    bisected: tuple[Suspect, Bisected] | None = None  # what the compiler was suspected of, and what came out
     interpreted: WorkerRun | None = None
     operators: WorkerRun | None = None
     repeated: WorkerRun | None = None

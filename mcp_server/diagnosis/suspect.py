@@ -37,6 +37,7 @@ class Instrument(Enum):
     OPERATOR_WATCH = ("watch_operators",)
     RUNTIME_CHECK = ("run_with_input_checks",)
     REPEATED_CALL = ("repeat_call",)
+    COMPILER = ("bisect",)
     MACHINE = ("check_devices",)
     LOG = ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note")
 

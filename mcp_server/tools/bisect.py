@@ -12,6 +12,7 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, Record, ScriptWorkload
 from mcp_server.package.exported import exported_device
+from mcp_server.tools.capture import Capture
 from mcp_server.tools.context import Context, Event, WorkerRun
 from mcp_server.tools.reduce.failing import SCRIPT, FailureShown, Reduced, of_attempt
 from mcp_server.tools.reduce.reduce import (
@@ -125,14 +126,19 @@ class Bisected(Record):
 
 
 async def bisect(
-    context: Context, workload: ExportedWorkload | ScriptWorkload, *, budget_s: float = 600
+    context: Context,
+    workload: ExportedWorkload | ScriptWorkload,
+    *,
+    budget_s: float = 600,
+    seen: Capture | None = None,
 ) -> Bisected:
     """Reduce the failing program, then compile it repeatedly with decisions of the compiler switched off.
 
     What is named was switched off (the failure was gone) and on again (it was back). The workaround is then
-    tried on the whole program. Raises ProblemError for a program that does not fail.
+    tried on the whole program. `seen` is a captured run of the script, which is not run again then.
+    Raises ProblemError for a program that does not fail.
     """
-    failing = await failing_program(context, workload, TIMED)
+    failing = await failing_program(context, workload, TIMED, seen)
     context.progress("making the program smaller")
     reduced = await reduce_program(context, failing, budget_s * REDUCE_SHARE)
     if reduced.outcome != "reduced":

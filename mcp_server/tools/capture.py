@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -35,7 +35,8 @@ class Capture(Captured):
     """How the run ended, and what the hook saw. `notes` say what could not be captured, and why.
 
     `rank` is the first rank that failed under a launcher; then only its processes are captured. `isolated`:
-    Python was started with options that keep the hook out.
+    Python was started with options that keep the hook out. `quiet_s`: seconds from the last thing that the
+    hook saw to the end of the program, None if it saw nothing.
     """
 
     finished: Finished
@@ -43,6 +44,7 @@ class Capture(Captured):
     directory: Path
     notes: list[str] = Field(default_factory=list)
     isolated: bool = False
+    quiet_s: float | None = None
 
 
 async def capture(
@@ -104,7 +106,17 @@ async def capture(
         rank=rank,
         notes=notes,
         isolated=isolated,
+        quiet_s=_quiet_s(directory, finished, [phase.t + (phase.seconds or 0.0) for phase in phases]),
     )
+
+
+def _quiet_s(directory: Path, finished: Finished, events: Sequence[float]) -> float | None:
+    """Seconds from the last of `events` (wall clock) to the end of the program."""
+    if not events:
+        return None
+    # The hook is written right before the program starts. Its time stays when a job is read again.
+    started = (directory / "site" / "sitecustomize.py").stat().st_mtime
+    return max(0.0, started + finished.waited_s + finished.wall_s - max(events))
 
 
 def _refuse_without_torch(

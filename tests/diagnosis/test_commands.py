@@ -38,6 +38,7 @@ STEPS = sorted({s for f in SOURCES.rglob("*.py") for s in re.findall(STEP, f.rea
 # Said by us; brings its own command; read from a file that no command of ours shows.
 ASKED_AGAIN = ("interpret", "watch_operators", "repeat_call")
 OTHERWISE = {
+    "bisect",
     "capture",
     "compare_with_eager",
     "read_generated_kernel",

@@ -282,6 +282,16 @@ def test_a_program_that_was_compiling_only_needed_time() -> None:
     assert shown.weak and shown.category == "hang" and "compiling" in shown.summary
 
 
+def test_a_program_that_worked_until_shortly_before_its_limit_may_be_slow() -> None:
+    """A wait of a few seconds is no hang, whatever the thread waits for."""
+    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
+    case.capture = capture().model_copy(update={"quiet_s": 3.0})
+    waits = STACKS.format(file="/usr/lib/python3.11/subprocess.py", function="communicate")
+    case.runs["script"] = run("script", waits, ending="timeout")
+    (suspect,) = hang.detect_no_end(case)
+    assert suspect.weak and "may just be slow" in suspect.summary
+
+
 @pytest.mark.parametrize(("ended", "harmful"), [("", False), ("RuntimeError: no answer", True)])
 def test_a_refused_call_that_the_program_handled_is_no_fault(
     zoo: ZooPackage, ended: str, harmful: bool

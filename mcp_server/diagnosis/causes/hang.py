@@ -10,6 +10,7 @@ from pathlib import PurePath
 from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.causes.log_text import WORKER, locations_of
 from mcp_server.diagnosis.components import launch_component
+from mcp_server.diagnosis.planner import HANGING_S
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
@@ -170,6 +171,17 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
             evidence=(seen("capture", f"{last.how} had started and did not return"),),
             fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
+            weak=True,
+        )
+    elif own and capture.quiet_s is not None and capture.quiet_s < HANGING_S:
+        line = locations_of(own[0].frames_of_user)[0]
+        seconds, quiet = run.finished.wall_s, capture.quiet_s
+        yield _Hang(
+            guilty=Component(kind="script", name=f"{line.file}:{line.line}", model_locations=[line]),
+            summary=f"The time limit ended the program after {seconds:.0f} s. It had compiled, loaded or "
+            f"called a package {quiet:.0f} s before, so it may just be slow.",
+            evidence=(seen("capture", f"at the time limit it was at line {line.line}"),),
+            fix=Fix(action="give it more time (timeout_s, and budget_s of the diagnosis)"),
             weak=True,
         )
     elif own:

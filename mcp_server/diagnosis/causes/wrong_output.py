@@ -142,8 +142,8 @@ def _changed(where: Changed | None, case: DiagnosisState) -> Component:
 
 
 FIXES: dict[Kind, str] = {
-    "error": "cut the program down to this launch with reduce and report it; until then keep its operators "
-    "out of one kernel, or try another version of torch",
+    "error": "find the decision of the compiler with bisect, which gives a workaround and a report; until "
+    "then keep the operators of this launch out of one kernel, or try another version of torch",
     "tf32": "forbid TF32 where the numbers matter: torch.set_float32_matmul_precision('highest') before the "
     "compile, or compare with the tolerance that TF32 needs",
     "nondeterministic": "make the operator deterministic (torch.use_deterministic_algorithms), or compare "

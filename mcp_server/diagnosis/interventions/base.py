@@ -26,6 +26,7 @@ class Kind(Enum):
     CONSTANT = "constant"
     KERNEL = "kernel"
     OPERATOR = "operator"
+    COMPILER = "compiler"
     ENVIRONMENT = "environment"
 
 
@@ -151,7 +152,8 @@ class Intervention:
 class Seen:
     """How one call of a trial ended. `facts` is None when it ended the process, or was never made.
 
-    `essence` is what failed, without what differs from run to run; `family` that of the error text.
+    `essence` is what failed, without what differs from run to run; `family` that of the error text. `differs`
+    says how the outputs differ from those of eager mode, where these are the reference.
     """
 
     ended: Literal["ok", "raised", "died", "timeout", "out_of_memory", "refused", "not_made"]
@@ -161,10 +163,13 @@ class Seen:
     family: str = ""
     essence: str = ""
     infinities: bool = False
+    differs: str = ""
 
     @property
     def failure(self) -> Failure:
         """How the call failed, as far as its end, its outputs and the expectation tell."""
+        if self.differs:
+            return "differs"
         if self.ended == "timeout" or self.ended == "out_of_memory":
             return self.ended
         if self.ended != "ok":
@@ -178,6 +183,8 @@ class Seen:
 
     def describe(self) -> str:
         """In a few words, for a table."""
+        if self.differs:
+            return self.differs
         if self.ended == "raised" or self.ended == "refused":
             return f"raised: {short_message(self.text) or 'an exception'}"
         if self.ended == "died":

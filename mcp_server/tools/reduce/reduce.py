@@ -14,7 +14,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedUpdate
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.exported import exported_device
-from mcp_server.tools.capture import capture
+from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.reduce.failing import (
     SCRIPT,
@@ -88,13 +88,16 @@ class Failing:
 
 
 async def failing_program(
-    context: Context, workload: ExportedWorkload | ScriptWorkload, more: Mapping[str, object] | None = None
+    context: Context,
+    workload: ExportedWorkload | ScriptWorkload,
+    more: Mapping[str, object] | None = None,
+    seen: Capture | None = None,
 ) -> Failing:
     """Compile and call the workload's program once. Raises `ProblemError` if it does not fail.
 
-    `more` are further arguments of the worker's attempt.
+    `more` are further arguments of the worker's attempt. `seen` is a run of the script that was captured.
     """
-    target = await _find_target(context, workload)
+    target = await _find_target(context, workload, seen)
     attempt = await run_worker(context, "attempt", target, more)
     # Where the program is not read back: with the script's own module, which may have its operators, and
     # then with the program taken from the script.
@@ -142,11 +145,13 @@ class Target:
     taken: bool = False
 
 
-async def _find_target(context: Context, workload: ExportedWorkload | ScriptWorkload) -> Target:
+async def _find_target(
+    context: Context, workload: ExportedWorkload | ScriptWorkload, seen: Capture | None = None
+) -> Target:
     """The program to reduce. Raises `ProblemError` for a script that compiles none, or whose is not kept."""
     if isinstance(workload, ExportedWorkload):
         return Target(workload, {})
-    seen = await capture(context, workload)
+    seen = seen or await capture(context, workload)
     phase = failing_phase(seen)
     # The failing or suspect call with the compile of its package; a compile alone when that failed.
     call = phase if isinstance(phase, CapturedCall) else seen.suspect

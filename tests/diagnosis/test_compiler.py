@@ -1,0 +1,124 @@
+"""A decision of the compiler as the cause of wrong numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.causes.compiler import compiler_suspect, detect_decision, trial_of
+from mcp_server.diagnosis.diagnose import detect
+from mcp_server.diagnosis.next_steps import command_for, next_steps
+from mcp_server.diagnosis.observe.compiler import BisectCompiler
+from mcp_server.diagnosis.ranking import confidence, ranked
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import fix_of
+from mcp_server.model import Artifact, Cost, ModelLocation, ScriptWorkload
+from mcp_server.tools.bisect import Bisected, Decision, Workaround
+from mcp_server.tools.divergence import Divergence, OtherConstant
+from mcp_server.tools.reduce.failing import FailureShown
+from tests.conftest import ZooPackage
+from tests.diagnosis.test_divergence import diverged
+from tests.server.command_lines import parse
+
+LINE = ModelLocation(file="model.py", line=7, code="h.sinh()")
+WORKAROUND = "aoti_compile_and_package(..., inductor_configs={'cpp.simdlen': 1})"
+
+
+def bisected(**changed: Any) -> Bisected:
+    """What a search gave that named the vector width."""
+    found = {
+        "outcome": "decision",
+        "summary": "The failure (an output that differs from eager) comes from cpp.simdlen.",
+        "failure": FailureShown(kind="departs"),
+        "decisions": [Decision(kind="switch", name="cpp.simdlen", location=LINE)],
+        "workaround": Workaround(code=WORKAROUND, reduced="gone", whole="gone", price=1.4),
+        "compiles": 9,
+        "log": Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
+        "cost": Cost(),
+    }
+    return Bisected.model_validate({**found, **changed})
+
+
+def suspected(zoo: ZooPackage) -> DiagnosisState:
+    """A script whose package gives other numbers than eager from launch 1 on."""
+    case = diverged(zoo)
+    case.workload = ScriptWorkload(script=Path("serve.py"))
+    case.suspects = detect(case)
+    return case
+
+
+def decided(zoo: ZooPackage, found: Bisected) -> DiagnosisState:
+    """The same after the search."""
+    case = suspected(zoo)
+    suspect = compiler_suspect(case.suspects, case)
+    assert suspect is not None
+    case.bisected = suspect, found
+    trial = trial_of(found) if found.decisions else None
+    case.trials = {trial.intervention.key: trial} if trial is not None else {}
+    return case
+
+
+def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: ZooPackage) -> None:
+    """Switched off the failure was gone, and on again it was back: the fix is what was compiled with."""
+    case = decided(zoo, bisected())
+    best = ranked(detect(case), case)[0]
+    assert (best.category, best.guilty.name, confidence(best, case)) == ("wrong_output", "k1", "proven")
+    assert "comes from cpp.simdlen" in best.summary and best.guilty.model_locations == [LINE]
+    fix = fix_of(best, case)
+    assert fix is not None and fix.after == WORKAROUND and fix.ran is not None
+    assert "1.4 times" in fix.action
+
+
+def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage) -> None:
+    """What did not help the whole program is no fix, and nothing says that it ran there."""
+    found = bisected(workaround=Workaround(code=WORKAROUND, reduced="gone", whole="same"))
+    case = decided(zoo, found)
+    best = ranked(detect(case), case)[0]
+    assert confidence(best, case) != "proven"
+    fix = fix_of(best, case)
+    assert fix is not None and fix.after is None and fix.ran is None
+
+
+def test_rounding_accuses_nobody(zoo: ZooPackage) -> None:
+    """Where the outputs agree with intermediate results rounded as in eager, the launch is not at fault."""
+    case = decided(zoo, bisected(outcome="rounding", decisions=[], workaround=None))
+    (found,) = detect_decision(case)
+    assert found.weak and not found.harmful
+
+
+@pytest.mark.parametrize("kind", ["tf32", "nondeterministic", "uninitialised"])
+def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage, kind: Any) -> None:
+    """TF32, chance and unset memory are no decisions of the compiler."""
+    case = diverged(zoo, kind)
+    assert compiler_suspect(detect(case), case) is None
+
+
+def test_other_weights_leave_the_compiler_alone(zoo: ZooPackage) -> None:
+    """A package of another model gives other numbers whatever the compiler decides."""
+    case = suspected(zoo)
+    assert case.with_eager is not None
+    other = OtherConstant(name="inp.weight", launch=0, elements=64, different=3)
+    case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
+    assert compiler_suspect(detect(case), case) is None
+
+
+def test_it_is_searched_for_where_the_budget_has_room(zoo: ZooPackage) -> None:
+    """The search is worth its time for a program; a short budget gets the command instead."""
+    case = suspected(zoo)
+    search = BisectCompiler()
+    assert search.gain(case, case.suspects) > 0 and search.seconds >= case.seconds_left and search.extra
+    case.with_eager = None
+    assert search.gain(case, detect(case)) == 0
+
+
+def test_the_next_step_is_the_search(zoo: ZooPackage) -> None:
+    """A verdict that the compiler may be at fault says how to find out."""
+    case = suspected(zoo)
+    best = ranked(case.suspects, case)[0]
+    assert "bisect" in [step.tool for step in next_steps(best, case)]
+    parse(command_for("bisect", case))
+    case.bisected = best, bisected()
+    assert "bisect" not in [step.tool for step in next_steps(best, case)]
+    assert isinstance(case.with_eager.first if case.with_eager else None, Divergence)
