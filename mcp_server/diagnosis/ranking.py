@@ -190,12 +190,6 @@ def health_summary(case: DiagnosisState) -> str:
     return " ".join(sentences)
 
 
-def health_confidence(case: DiagnosisState) -> Confidence:
-    """A program that ended well was content with its numbers; a package alone has nobody to say so."""
-    alone = isinstance(case.workload, PackageWorkload) and not compared(case)
-    return "possible" if alone else "likely"
-
-
 def health_evidence(case: DiagnosisState) -> list[Evidence]:
     """What speaks for health, run by run."""
     ended = [

@@ -15,8 +15,8 @@ from mcp_server.diagnosis.interventions.base import (
 from mcp_server.diagnosis.next_steps import command_for, next_steps, open_question, unseen_symptom
 from mcp_server.diagnosis.ranking import (
     bystanders,
+    compared,
     confidence,
-    health_confidence,
     health_evidence,
     health_summary,
     is_cause,
@@ -34,6 +34,7 @@ from mcp_server.model import (
     FixRun,
     InterventionRun,
     Outcome,
+    PackageWorkload,
     RuledOut,
     Verdict,
 )
@@ -163,6 +164,8 @@ def _without_fault(
     outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 ) -> Verdict:
     healthy = outcome == "no_fault"
+    # A program that ended well was content with its numbers; a package alone has nobody to say so.
+    judged = compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
         # The program may have ended well, or said it elsewhere.
@@ -175,7 +178,7 @@ def _without_fault(
     ]
     return Verdict(
         outcome=outcome,
-        confidence=health_confidence(case) if healthy else "possible",
+        confidence="likely" if healthy and judged else "possible",
         summary=health_summary(case)
         if healthy
         else f"{unknown}{unseen_symptom(case) or open_question(case)}",

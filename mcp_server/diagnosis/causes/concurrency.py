@@ -35,8 +35,28 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
         return
     for load in case.capture.loads:
         pair = _overlapping(case.capture, load) if load.options.get("run_single_threaded") else None
-        if pair is not None:
-            yield _unsynchronised(load, *pair, case)
+        if pair is None:
+            continue
+        first, second = pair
+        fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
+        lines = [*load.stack[:1], *first.stack[:1]]
+        yield _Race(
+            guilty=component("call", "run_single_threaded=True, called from several threads", lines),
+            summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
+            "and several threads called it at the same time.",
+            evidence=(
+                seen("capture", fact),
+                seen("capture", "the model was loaded with run_single_threaded=True"),
+            ),
+            # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
+            # another one waits for its runner (torch 2.13): only a lock is right for every model.
+            fix=Fix(
+                action="let one thread at a time call it: hold a lock around the call",
+                before="model(*inputs)",
+                after="with lock:\n    model(*inputs)",
+            ),
+            harmful=case.failed,
+        )
     yield from _moved(case.capture, case)
 
 
@@ -52,33 +72,6 @@ def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, C
             if second.thread != first.thread:
                 return first, second
     return None
-
-
-def _unsynchronised(
-    load: CapturedLoad, first: CapturedCall, second: CapturedCall, case: DiagnosisState
-) -> Suspect:
-    fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
-    return _Race(
-        guilty=component(
-            "call",
-            "run_single_threaded=True, called from several threads",
-            [*load.stack[:1], *first.stack[:1]],
-        ),
-        summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
-        "and several threads called it at the same time.",
-        evidence=(
-            seen("capture", fact),
-            seen("capture", "the model was loaded with run_single_threaded=True"),
-        ),
-        # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
-        # another one waits for its runner (torch 2.13): only a lock is right for every model.
-        fix=Fix(
-            action="let one thread at a time call it: hold a lock around the call",
-            before="model(*inputs)",
-            after="with lock:\n    model(*inputs)",
-        ),
-        harmful=case.failed,
-    )
 
 
 def _moved(capture: Captured, case: DiagnosisState) -> Iterator[Suspect]:

@@ -53,12 +53,21 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
     error = index_error(case)
     if error is None:
         return
-    bad = [suspect for suspect in checked_inputs(case) if _outside(suspect.part, case)]
+    checked = checked_inputs(case)
+    bad = [suspect for suspect in checked if _outside(suspect.part, case)]
     for suspect in bad:
         yield _by_input(suspect, error, case)
-    if not bad:
-        yield from _by_nan(error, case)
-        yield from _by_kernel(error, case)
+    if bad:
+        return
+    yield from _by_nan(error, case)
+    # The launches with the check, but for those whose input elements were all looked at and are inside.
+    found = candidates(case)
+    single = len({(c.launch.index, c.check.line) for c in found}) == 1
+    for candidate in found[:4]:
+        parts = [each.part for each in checked if each.candidate == candidate]
+        cleared = all(part in case.index_values and not _outside(part, case) for part in parts)
+        if not parts or not cleared:
+            yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
 
 
 def _outside(part: InputSlice, case: DiagnosisState) -> int:
@@ -133,21 +142,6 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
             intervention=replace_where(leaf_of(item), Where(non_finite=True), 0.0),
             observed=False,
         )
-
-
-def _by_kernel(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
-    """The launches with the check, if no value of an input explains the failure.
-
-    Without those whose input elements were all looked at and are inside the bound.
-    """
-    found = candidates(case)
-    single = len({(c.launch.index, c.check.line) for c in found}) == 1
-    checked = checked_inputs(case)
-    for candidate in found[:4]:
-        parts = [each.part for each in checked if each.candidate == candidate]
-        cleared = all(part in case.index_values and not _outside(part, case) for part in parts)
-        if not parts or not cleared:
-            yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
 
 
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
