@@ -18,8 +18,7 @@ from mcp_server.tools.requests import failing_phase
 
 def launch_component(number: int, kernel: str, case: DiagnosisState) -> Component:
     """The launch of that number: `kernel`, or the user's own Triton kernel or operator that it calls."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    launch = launches[number] if number < len(launches) else None
+    launch = case.launches[number] if number < len(case.launches) else None
     op = operator_of(number, case)
     own = launch.symbol if launch is not None and launch.kind == "user_triton" else ""
     return Component(
@@ -33,17 +32,16 @@ def launch_component(number: int, kernel: str, case: DiagnosisState) -> Componen
 
 def operator_of(number: int, case: DiagnosisState) -> str:
     """The operator that the proxy executor calls for a launch; empty for kernels."""
-    if case.view is None or case.package is None or number >= len(case.view.wrapper.launches):
+    if case.package is None or number >= len(case.launches):
         return ""
-    return case.package.proxy_target(case.view.wrapper.launches[number].proxy_index)
+    return case.package.proxy_target(case.launches[number].proxy_index)
 
 
 def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation]:
     """The model's lines of the first launch that reads that input: where a bad one has its effect."""
-    inputs = case.package.inputs if case.package is not None else ()
-    if case.view is None or index is None or index >= len(inputs):
+    if case.view is None or index is None or index >= len(case.compiled_inputs):
         return []
-    launches = case.view.readers_of_name.get(inputs[index].name, [])
+    launches = case.view.readers_of_name.get(case.compiled_inputs[index].name, [])
     found = (case.view.provenance(case.view.wrapper.launches[n]).locations for n in launches)
     return list(next((lines for lines in found if lines), ()))[:2]
 
@@ -58,7 +56,7 @@ def changeable(case: DiagnosisState, change: Change) -> dict[str, Launch]:
     """The first launch of each kernel whose source `change` can rewrite, by its name on the device."""
     found: dict[str, Launch] = {}
     read: set[str] = set()  # a kernel is looked at once, however often it is launched
-    for launch in case.view.wrapper.launches if case.view is not None else ():
+    for launch in case.launches:
         kernel = kernel_of(launch, case)
         if kernel is None or kernel.name in read or kernel.symbol in found:
             continue
@@ -77,13 +75,14 @@ def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
 
 
 def changed_launches(
-    tried: Mapping[str, Variant], launches: Mapping[str, Launch], more_than: float
-) -> Iterator[tuple[str, Launch, Changed]]:
+    tried: Mapping[str, Variant], launches: Mapping[str, Launch], more_than: float, case: DiagnosisState
+) -> Iterator[tuple[Kernel, Launch, Changed]]:
     """Kernels whose launch another source changed by more than that part of the largest value it wrote."""
     for symbol, variant in tried.items():
+        kernel = kernel_of(launches[symbol], case) if symbol in launches else None
         changed = variant.changed
-        if symbol in launches and changed is not None and changed.relative > more_than:
-            yield symbol, launches[symbol], changed
+        if kernel is not None and changed is not None and changed.relative > more_than:
+            yield kernel, launches[symbol], changed
 
 
 def own_operators(case: DiagnosisState) -> list[str]:
@@ -93,12 +92,11 @@ def own_operators(case: DiagnosisState) -> list[str]:
 
 
 def users_code(case: DiagnosisState) -> list[str]:
-    """Kernels and operators of the user's in the package: an exported program runs the very same.
+    """The user's kernels and operators in the package. The exported program runs the same code.
 
-    That the two agree says nothing of what these compute.
+    If package and program agree, that is therefore no evidence for what this code computes.
     """
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    kernels = {kernel.symbol for launch in launches if (kernel := kernel_of(launch, case)) is not None}
+    kernels = {kernel.symbol for launch in case.launches if (kernel := kernel_of(launch, case)) is not None}
     return [*sorted(kernels), *own_operators(case)]
 
 
@@ -145,9 +143,9 @@ MOST_LINES = 6
 
 
 def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
-    """Why a call cannot be made outside its program: an operator that the program had is missing; or "".
+    """Why the call cannot be made outside its program: it lacks an operator that the program had; or "".
 
-    Such a run shows nothing about the program.
+    Such a run is evidence of nothing.
     """
     root, seen = run.root, case.capture
     if root is None or root.family.id != MISSING or seen is None:

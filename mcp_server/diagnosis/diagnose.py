@@ -24,7 +24,7 @@ from mcp_server.tools.fault_methods import ONE_THREAD
 from mcp_server.tools.requests import run_request
 
 # What reading an exported program imports beyond torch, most of the time that it takes (1.3 s of processor
-# time beside 0.3 s for the rest, torch 2.13). A package alone is not read with them.
+# time, and 0.3 s for the rest, torch 2.13). A package alone is not read with them.
 EXPORTED = ("torch._inductor.codecache", "torch._export.serde.serialize")
 
 
@@ -54,7 +54,7 @@ async def diagnose(
     """A verdict on `workload`, within `budget_s` seconds, not counting those in which another has the GPU.
 
     `log` is what a failing run printed: with no workload it is all there is, and a package workload without
-    inputs is then read beside it. `symptom` is what the user sees, and what the outputs are to be. Raises
+    inputs is then read with it. `symptom` is what the user sees, and what the outputs are to be. Raises
     `ProblemError` when neither is given, and for an expectation that cannot be one of this call.
     """
     if workload is None and log is None:
@@ -66,7 +66,15 @@ async def diagnose(
         case.log, case.log_source = await read_users_log(log), str(log)
     if isinstance(workload, PackageWorkload):
         inputs = workload.inputs if isinstance(workload.inputs, Path) else None
-        case.call = CallSpec("run", _request(workload), workload.package, inputs)
+        # Without inputs the package is loaded, and not called.
+        request: dict[str, Any] = {
+            "package": workload.package,
+            "model_name": workload.model_name,
+            "extra_imports": workload.extra_imports,
+        }
+        if workload.inputs is not None:
+            request = run_request(workload)
+        case.call = CallSpec("run", request, workload.package, inputs)
     try:
         async with context.sharing_imports():
             import_ahead(case, context)
@@ -80,19 +88,8 @@ async def diagnose(
     return _concluded(case, context)
 
 
-def _request(workload: PackageWorkload) -> dict[str, Any]:
-    """The package called with its inputs; without any it is loaded, and not called."""
-    if workload.inputs is not None:
-        return run_request(workload)
-    return {
-        "package": workload.package,
-        "model_name": workload.model_name,
-        "extra_imports": workload.extra_imports,
-    }
-
-
 def _concluded(case: DiagnosisState, context: Context) -> Verdict:
-    """The verdict for now, with the subject of the job beside it, if the disk takes that."""
+    """The verdict for now; what a report needs is left in the job's directory, if the disk takes it."""
     try:
         case.artifacts.append(leave_subject(case, context))
     except ProblemError as problem:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mcp_server.diagnosis.components import launch_component
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Number, Trial, Where
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Trial, Where
 from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
 from mcp_server.diagnosis.origin.records import Condition, OffendingElement, Origin
 from mcp_server.diagnosis.origin.values import Tensor
@@ -52,18 +52,28 @@ def _trial(case: DiagnosisState) -> Trial | None:
 def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component:
     """The launch that computed the value; the input where no launch changed it."""
     inputs = _inputs(origin)
-    if origin.launch_index is None:
-        party = _input_party(party, inputs[0], case) if inputs else party
-    elif party.kind == "input" and inputs and all(each.input_index != party.input_index for each in inputs):
-        party = _input_party(party, inputs[0], case)
-    elif party.kind not in ("input", "constant") and party.launch_index != origin.launch_index:
+    others = party.kind == "input" and all(each.input_index != party.input_index for each in inputs)
+    if inputs and (origin.launch_index is None or others):
+        place = inputs[0].input_index
+        assert place is not None, "only elements with a place are asked for"
+        item = case.compiled_inputs[place] if place < len(case.compiled_inputs) else None
+        name = (item.path or item.name) if item is not None else inputs[0].label
+        party = party.model_copy(
+            update={"kind": "input", "name": name, "input_index": place, "launch_index": None, "value": None}
+        )
+    elif (
+        origin.launch_index is not None
+        and party.kind not in ("input", "constant")
+        and party.launch_index != origin.launch_index
+    ):
         made = launch_component(origin.launch_index, origin.kernel, case)
         lines = made.model_locations or party.model_locations
         party = made.model_copy(update={"value": party.value, "model_locations": lines})
     value = f"{origin.bad_value} (allowed: {origin.allowed})" if origin.allowed else origin.bad_value
-    if party.kind == "input":  # its own elements: the bad value is what the expression makes of them
+    if party.kind == "input" and origin.launch_index is not None:
+        # Its own elements: the bad value is what the expression makes of them.
         own = [each.value for each in inputs if each.input_index == party.input_index and each.value]
-        value = ", ".join(dict.fromkeys(own[:MOST_ELEMENTS])) if origin.launch_index is not None else value
+        value = ", ".join(dict.fromkeys(own[:MOST_ELEMENTS]))
     return party.model_copy(
         update={
             "elements": [each.text() for each in inputs[:MOST_ELEMENTS]],
@@ -76,29 +86,22 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
 def _inputs(origin: Origin) -> list[OffendingElement]:
     """The offending elements of inputs, those that the condition is about first."""
     label = origin.condition.label if origin.condition is not None else ""
-    return sorted(_of_inputs(origin), key=lambda each: each.label != label)
-
-
-def _of_inputs(origin: Origin) -> list[OffendingElement]:
-    return [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
-
-
-def _input_party(party: Component, element: OffendingElement, case: DiagnosisState) -> Component:
-    place = element.input_index
-    assert place is not None, "only elements with a place are asked for"
-    inputs = case.package.inputs if case.package is not None else ()
-    item = inputs[place] if place < len(inputs) else None
-    name = (item.path or item.name) if item is not None else element.label
-    return party.model_copy(
-        update={"kind": "input", "name": name, "input_index": place, "launch_index": None, "value": None}
-    )
+    found = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
+    return sorted(found, key=lambda each: each.label != label)
 
 
 def _sentences(origin: Origin) -> list[str]:
     """Where it was computed and how it differs from other layers, a sentence each."""
-    value = f" = {origin.bad_value}" if origin.bad_value and origin.bad_value != origin.expression else ""
-    allowed = f", allowed are {origin.allowed}" if origin.allowed else ""
-    computed = f"{origin.result} = {origin.expression}{value}{allowed}{_from(origin)}"
+    computed = f"{origin.result} = {origin.expression}"
+    if origin.bad_value and origin.bad_value != origin.expression:
+        computed += f" = {origin.bad_value}"
+    if origin.allowed:
+        computed += f", allowed are {origin.allowed}"
+    inputs = _inputs(origin)
+    if inputs:
+        more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
+        computed += f", from {', '.join(each.text() for each in inputs[:MOST_ELEMENTS])}"
+        computed += f" and {more} more elements" if more > 0 else ""
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
     if origin.launch_index is None:
         found = [f"The value is as it was given: {computed}."]
@@ -110,18 +113,9 @@ def _sentences(origin: Origin) -> list[str]:
         found.append(f"For {origin.condition.label or origin.condition.variable}: {origin.condition.text}.")
     if any(part.isdigit() for part in origin.layer.split(".")):
         found.append(f"It is in layer {origin.layer}.")
-    if origin.sibling_difference is not None:
-        found.append(f"It has {origin.sibling_difference.text}.")
+    if origin.sibling_difference:
+        found.append(f"It has {origin.sibling_difference}.")
     return found
-
-
-def _from(origin: Origin) -> str:
-    inputs = _inputs(origin)
-    if not inputs:
-        return ""
-    more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
-    shown = ", ".join(each.text() for each in inputs[:MOST_ELEMENTS])
-    return f", from {shown}{f' and {more} more elements' if more > 0 else ''}"
 
 
 def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
@@ -159,9 +153,9 @@ def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
         side = "below" if condition.high is None else "above"
         limit = f"at {condition.good} or {side}" if one_sided else f"where {condition.text} does not hold"
         action = f"keep {condition.label} {limit}"
-        if origin.sibling_difference is not None:
+        if origin.sibling_difference:
             where = f"layer {origin.layer}" if origin.layer else f"launch {origin.launch_index}"
-            differs = origin.sibling_difference.text
+            differs = origin.sibling_difference
             action += f"; or correct {where}, if it should be as the others: it has {differs}"
     else:
         action = (
@@ -171,35 +165,41 @@ def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
     return Fix(action=action, before=change.before_code, after=change.after_code)
 
 
-@dataclass(frozen=True)
-class _Input:
-    """An input behind the bad value: the call's leaf, its offending elements, its values where seen."""
-
-    leaf: Leaf
-    elements: Sequence[OffendingElement]
-    complete: bool
-    tensor: Tensor | None
-
-
 def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:
     """The call with the offending elements made the nearest good value, or a masked row given one element.
 
     `leaves` are the inputs by their place, `tensor_of` gives the values of one. None where no element of an
     input is known, or no value of it that is good.
     """
-    condition, elements = origin.condition, _of_inputs(origin)
-    by_condition = condition is not None and condition.good is not None
-    if condition is not None and by_condition:
-        blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
-    else:
+    condition = origin.condition
+    elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
+    if condition is None or condition.good is None:
         masked = [e for e in elements if e.value in _BOOLEAN]
         blamed = [e for e in masked if (e.label, e.value) == (masked[0].label, masked[0].value)]
+    else:
+        blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
     place = blamed[0].input_index if blamed else None
     if place is None or place >= len(leaves):
         return None
+    leaf, tensor = leaves[place], tensor_of(place)
+    if condition is None or condition.good is None:
+        return _unmasked(leaf, blamed, tensor)
+    # One limit for the tensor where it changes these elements alone, else each element by itself.
+    good, alike = condition.good, -1
+    if tensor is not None and tensor.count <= MOST_COUNTED:
+        alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
     complete = origin.element_count <= len(origin.elements)
-    found = _Input(leaves[place], blamed, complete, tensor_of(place))
-    return _by_condition(found, condition) if condition is not None and by_condition else _unmasked(found)
+    above, below = condition.low is not None, condition.high is not None
+    if above != below and (alike == len(blamed) or not complete):
+        change = Change("elements", leaf.input, low=good, where=Where(below=good))
+        if above:
+            change = Change("elements", leaf.input, high=good, where=Where(above=good))
+        part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} made {good}"
+        return replace(
+            changed(leaf, change), what=f"the call with {part}, the others as they are", smallest=True
+        )
+    parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
+    return _joined(leaf, parts, f"made {good}") if len(parts) > 0 and len(blamed) <= MOST_CHANGED else None
 
 
 def _is_bad(text: str, condition: Condition) -> bool:
@@ -214,43 +214,15 @@ def _is_bad(text: str, condition: Condition) -> bool:
     )
 
 
-def _by_condition(found: _Input, condition: Condition) -> Intervention | None:
-    """One limit for the tensor where it changes these elements alone, else each element by itself."""
-    good, tensor = condition.good, found.tensor
-    assert good is not None
-    alike = -1  # bad elements of the whole tensor, where they were seen
-    if tensor is not None and tensor.count <= MOST_COUNTED:
-        alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
-    one_sided = (condition.low is None) != (condition.high is None)
-    if one_sided and (alike == len(found.elements) or not found.complete):
-        return _limited(found.leaf, good, above=condition.low is not None)
-    if len(found.elements) > MOST_CHANGED:
-        return None
-    parts = tuple(replace_element(found.leaf, tuple(e.index), good) for e in found.elements if e.index)
-    return _joined(found.leaf, parts, f"made {good}") if parts else None
-
-
-def _limited(leaf: Leaf, good: Number, *, above: bool) -> Intervention:
-    """The elements beyond the limit made the limit: for them a clamp."""
-    if above:
-        change = Change("elements", leaf.input, high=good, where=Where(above=good))
-    else:
-        change = Change("elements", leaf.input, low=good, where=Where(below=good))
-    side = "above" if above else "below"
-    what = f"the call with the elements of {leaf.name} {side} {good} made {good}, the others as they are"
-    return replace(changed(leaf, change), what=what, smallest=True)
-
-
-def _unmasked(found: _Input) -> Intervention | None:
+def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor | None) -> Intervention | None:
     """One element of each row of a mask that lets nothing through set the other way round."""
-    name, tensor = found.leaf.name, found.tensor
-    bad = _BOOLEAN[found.elements[0].value]
-    first = tuple(found.elements[0].index)
+    bad = _BOOLEAN[elements[0].value]
+    first = tuple(elements[0].index)
     if not first:
         return None
     axis, rows = len(first) - 1, [first]
     if tensor is not None:
-        axis = _axis(tensor, found.elements, bad)
+        axis = _axis(tensor, elements, bad)
         rows = [
             index
             for index in tensor.indices()
@@ -261,16 +233,16 @@ def _unmasked(found: _Input) -> Intervention | None:
     # The worker takes numbers; the code for a person is a bool.
     parts = tuple(
         replace(
-            replace_element(found.leaf, row, int(not bad)),
-            after_code=f"{name}[{', '.join(map(str, row))}] = {not bad}",
+            replace_element(leaf, row, int(not bad)),
+            after_code=f"{leaf.name}[{', '.join(map(str, row))}] = {not bad}",
         )
         for row in rows
     )
-    joined = _joined(found.leaf, parts, f"made {not bad}")
+    joined = _joined(leaf, parts, f"made {not bad}")
     if axis != len(first) - 1 or tensor is None:
         return joined
-    closed = f"{name}.all(-1)" if bad else f"~{name}.any(-1)"
-    return replace(joined, after_code=f"{name}[{closed}, 0] = {not bad}")  # for every mask of that kind
+    closed = f"{leaf.name}.all(-1)" if bad else f"~{leaf.name}.any(-1)"
+    return replace(joined, after_code=f"{leaf.name}[{closed}, 0] = {not bad}")  # for every such mask
 
 
 def _axis(tensor: Tensor, elements: Sequence[OffendingElement], bad: bool) -> int:

@@ -11,6 +11,7 @@ from mcp_server.diagnosis.causes.compiler import compiler_suspect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Seen
+from mcp_server.errors import argument
 from mcp_server.model import (
     Category,
     CommandWorkload,
@@ -22,7 +23,6 @@ from mcp_server.model import (
 )
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
-from mcp_server.tools.reduce.variant import Variant
 
 Arguments = dict[str, Any]
 
@@ -100,7 +100,7 @@ def _operators(case: DiagnosisState) -> Arguments:
     return {"exported": str(program), **{name: call[name] for name in call if name != "package"}}
 
 
-# Arguments of a call that `compare_with_eager` takes beside package and program.
+# Arguments of a call that `compare_with_eager` takes with package and program.
 COMPARED = ("inputs", "extra_imports", "python")
 
 # What shows most about a category that is not settled: tool, and why.
@@ -184,13 +184,20 @@ def command_for(step: str, case: DiagnosisState) -> str:
     """The command of a step; empty when there is none."""
     step = RUNS.get(step, step)
     call, workload = case.call, case.workload
+    arguments = call_arguments(case)
     if step in ON_THE_CALL:
-        given = call_arguments(case)
-        return _line(*ON_THE_CALL[step], *package_words(given)) if given else ""
+        return _line(*ON_THE_CALL[step], *package_words(arguments)) if arguments else ""
     if step == "script":
         return _program(workload)
     if step == "compare_with_eager":
-        return _comparison(case)
+        # Of package and program; of the whole script where it updated constants before the call.
+        if case.program_path is None or not arguments:
+            return ""
+        if call is not None and call.updated:
+            return _line("compare-with-eager", "--script", str(getattr(workload, "script", "")))
+        options = {name: arguments[name] for name in COMPARED if name in arguments}
+        pair = ("--package", arguments["package"], "--exported", str(case.program_path))
+        return _line("compare-with-eager", *pair, *_options(options))
     if step in ("inspect_package", "open_package") and call is not None:
         model = call.request.get("model_name", "model")
         named = ("--model-name", str(model)) if model != "model" else ()
@@ -199,7 +206,13 @@ def command_for(step: str, case: DiagnosisState) -> str:
         program = _operators(case) if workload is not None else {}
         return _line("bisect", *_options(program)) if program else ""
     if step in ("try_padding", "try_wider"):
-        return _launch_alone(case.padding if step == "try_padding" else case.widened, case)
+        # The launch as it was, as a script next to the kernel's source, which can be changed there.
+        variants = case.padding if step == "try_padding" else case.widened
+        launches = [tried.launch for tried in variants.values() if tried.changed is not None]
+        taken = {name: value for name, value in arguments.items() if name in TAKEN}
+        if not launches or not taken:
+            return ""
+        return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken))
     if step == "read_log":
         plain = str(case.plain.finished.output) if case.plain is not None else ""
         log = case.log_source if case.log is not None else plain
@@ -230,46 +243,20 @@ def call_words(case: DiagnosisState) -> tuple[str, ...]:
 
     Empty for a call that needs what no file holds, such as updates of constants before it.
     """
-    given = call_arguments(case)
-    return package_words(given) if given and not _updates(case) else ()
+    arguments = call_arguments(case)
+    in_files = case.call is not None and not case.call.updated
+    return package_words(arguments) if arguments and in_files else ()
 
 
-def package_words(given: Mapping[str, Any]) -> tuple[str, ...]:
+def package_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Arguments with a package as words of a command: the package, then options."""
-    return (given["package"], *_options({name: given[name] for name in given if name != "package"}))
+    options = {name: value for name, value in arguments.items() if name != "package"}
+    return (arguments["package"], *_options(options))
 
 
-def _updates(case: DiagnosisState) -> bool:
-    """Whether constants are updated before the call."""
-    steps = case.call.request.get("steps", ()) if case.call is not None else ()
-    return any(step["do"] == "constants" for step in steps)
-
-
-def _launch_alone(variants: Mapping[str, Variant], case: DiagnosisState) -> str:
-    """The launch as it was, as a script beside the kernel's source, which can be changed there."""
-    launches = [tried.launch for tried in variants.values() if tried.changed is not None]
-    taken = {name: value for name, value in call_arguments(case).items() if name in TAKEN}
-    if not launches or not taken:
-        return ""
-    return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken))
-
-
-def _comparison(case: DiagnosisState) -> str:
-    """Of package and program; of the whole script where it updated constants before the call."""
-    given, program = call_arguments(case), case.program_path
-    if program is None or not given:
-        return ""
-    if _updates(case):
-        return _line("compare-with-eager", "--script", str(getattr(case.workload, "script", "")))
-    taken = {name: given[name] for name in COMPARED if name in given}
-    return _line(
-        "compare-with-eager", "--package", given["package"], "--exported", str(program), *_options(taken)
-    )
-
-
-def _options(given: Mapping[str, Any]) -> Iterator[str]:
+def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Arguments as options: a list is named once for each item, specs are JSON."""
-    for name, value in given.items():
+    for name, value in arguments.items():
         option = f"--{name.replace('_', '-')}"
         if name == "inputs" and isinstance(value, list):
             yield from (option, json.dumps(value))
@@ -315,6 +302,31 @@ UNSEEN: dict[Seen, str] = {
 }
 
 
+NEVER_REACHED = (
+    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
+    "Python process, through torch. Name the script or the package that fails; of a host in another "
+    "language, give the package with the inputs of a call."
+)
+
+
+def open_question(case: DiagnosisState) -> str:
+    """What is missing for a verdict."""
+    if not case.runs and case.log is not None:
+        return "Only a log was given; run the failing program to settle it."
+    if not case.runs and case.notes:
+        return f"Nothing could be run: {case.notes[0]}."
+    if case.cut_short:
+        return ""
+    if case.only_loaded and not case.failed:
+        return (
+            "The package was loaded, and its model was not called: no inputs were given. "
+            f"Give {argument('inputs')}."
+        )
+    if case.never_reached and case.ended_well:
+        return NEVER_REACHED
+    return "None of the checks identified the cause; the checks that were run are listed."
+
+
 def unseen_symptom(case: DiagnosisState) -> str:
     """That a symptom was given and not seen, and what to give; empty for a failure, and for right outputs."""
     seen = case.symptom.seen
@@ -329,26 +341,19 @@ def unseen_symptom(case: DiagnosisState) -> str:
 def _to_see_the_symptom(case: DiagnosisState) -> list[NextStep]:
     """The calls that would show the symptom."""
     assert case.workload is not None
-    given = call_arguments(case)
+    arguments = call_arguments(case)
     if case.symptom.seen != "wrong-output":
         why = "see the failure where it happens"
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
-    if not given or not isinstance(case.workload, PackageWorkload):
-        arguments = given or workload_arguments(case.workload)
+    if not arguments or not isinstance(case.workload, PackageWorkload):
+        arguments = arguments or workload_arguments(case.workload)
         return [NextStep(why="see whether repeats agree", tool="run_deterministic", arguments=arguments)]
+    expected = {**arguments, "symptom": "wrong-output", "expect": RIGHT_OUTPUTS}
+    pair = {"package": arguments["package"], "exported": EXPORTED}
+    pair |= {name: arguments[name] for name in COMPARED if name in arguments}
     return [
+        NextStep(why="say what the outputs are to be", tool="diagnose", arguments=expected),
         NextStep(
-            why="say what the outputs are to be",
-            tool="diagnose",
-            arguments={**given, "symptom": "wrong-output", "expect": RIGHT_OUTPUTS},
-        ),
-        NextStep(
-            why="compare each launch with the exported program",
-            tool="compare_with_eager",
-            arguments={
-                "package": given["package"],
-                "exported": EXPORTED,
-                **{name: given[name] for name in COMPARED if name in given},
-            },
+            why="compare each launch with the exported program", tool="compare_with_eager", arguments=pair
         ),
     ]

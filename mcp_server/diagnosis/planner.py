@@ -106,10 +106,10 @@ def choose(
     *,
     whatever_it_takes: bool = False,
 ) -> list[Choice]:
-    """The best observation, and one that can run beside it; empty when nothing is worth its time.
+    """The best observation, and one that can run at the same time; empty when nothing is worth its time.
 
-    What is expected to take longer than the budget leaves is tried only when nothing else can be, and nothing
-    has run yet: then it is all that there is to learn from.
+    An observation that takes longer than the budget leaves is tried only if there is no other and nothing has
+    run yet.
     """
     open_ones = [each for each in observations if each.name not in case.done]
     possible = [each for each in open_ones if whatever_it_takes or each.seconds < case.seconds_left]

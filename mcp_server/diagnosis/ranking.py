@@ -7,7 +7,7 @@ and the failure is never evidence for a cause.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.wrong_output import own_code
@@ -21,32 +21,28 @@ ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
 
 def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
-    """One suspect per cause, with the evidence of all that saw it."""
+    """One suspect per cause: the most specific view of it, with the evidence of all that saw it."""
     views: dict[str, list[Suspect]] = {}
     for suspect in suspects:
         views.setdefault(suspect.key, []).append(suspect)
-    return [_joined(of_one_cause) for of_one_cause in views.values()]
-
-
-def _joined(views: list[Suspect]) -> Suspect:
-    """The most specific view of one cause, with what the others add.
-
-    All at once: joined in pairs, the result would depend on who was asked first.
-    """
-    joined, *others = sorted(views, key=_detail, reverse=True)
-    for other in others:
-        joined = replace(
-            joined,
-            evidence=tuple({e.fact: e for e in (*joined.evidence, *other.evidence)}.values()),
-            crashing=joined.crashing or other.crashing,
-            fix=joined.fix or other.fix,
-            intervention=joined.intervention or other.intervention,
-            refusal=joined.refusal or other.refusal,
-            observed=joined.observed or other.observed,
-            harmful=joined.harmful or other.harmful,
-            only_in_program=joined.only_in_program and other.only_in_program,
-        )
-    return joined
+    found = []
+    for of_one_cause in views.values():
+        # All at once: joined in pairs, the result would depend on which detector came first.
+        joined, *others = sorted(of_one_cause, key=_detail, reverse=True)
+        for other in others:
+            joined = replace(
+                joined,
+                evidence=tuple({e.fact: e for e in (*joined.evidence, *other.evidence)}.values()),
+                crashing=joined.crashing or other.crashing,
+                fix=joined.fix or other.fix,
+                intervention=joined.intervention or other.intervention,
+                refusal=joined.refusal or other.refusal,
+                observed=joined.observed or other.observed,
+                harmful=joined.harmful or other.harmful,
+                only_in_program=joined.only_in_program and other.only_in_program,
+            )
+        found.append(joined)
+    return found
 
 
 def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
@@ -69,14 +65,10 @@ def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without it."""
     if any(trial.effect is Effect.SAME for trial in trials_of(suspect, case)):
         return True
-    return suspect.only_in_program and _fails_alike_alone(case)
-
-
-def _fails_alike_alone(case: DiagnosisState) -> bool:
-    """Whether the call by itself fails as the program did: nothing around it is needed for that."""
     script, plain = case.runs.get("script"), case.runs.get("plain")
-    if script is None or plain is None or script.failure != plain.failure:
+    if not suspect.only_in_program or script is None or plain is None or script.failure != plain.failure:
         return False
+    # The call by itself fails as the program did: nothing around it is needed for that.
     same = script.family is None or plain.family is None or script.family == plain.family
     return same and plain.failure not in ("none", "differs", "timeout")
 
@@ -112,24 +104,24 @@ def confidence(suspect: Suspect, case: DiagnosisState) -> Confidence:
 def ranked(suspects: Iterable[Suspect], case: DiagnosisState) -> list[Suspect]:
     """Those that are no bystanders, the best first.
 
-    What did harm comes before what did none, and candidates of a list last. A proven cause comes before all
-    that is not proven; of the others the nearest to the root cause comes first, then the surest.
+    Harmful ones come before harmless ones, and weak ones last. Proven causes come first; of the others the
+    one nearest to the root cause, then the surest.
     """
+
+    def rank(suspect: Suspect) -> tuple[bool, bool, bool, bool, int, int, int]:
+        sure = confidence(suspect, case)
+        return (
+            suspect.harmful,
+            not suspect.weak,
+            sure == "proven",
+            sure == "proven" and not suspect.leaves_out,
+            suspect.level,
+            ORDER.index(sure),
+            len(suspect.instruments - {Instrument.LOG}),
+        )
+
     alive = [s for s in merged(suspects) if not is_bystander(s, case) and (s.harmful or not s.weak)]
-    return sorted(alive, key=lambda suspect: _rank(suspect, case), reverse=True)
-
-
-def _rank(suspect: Suspect, case: DiagnosisState) -> tuple[bool, bool, bool, bool, int, int, int]:
-    sure = confidence(suspect, case)
-    return (
-        suspect.harmful,
-        not suspect.weak,
-        sure == "proven",
-        sure == "proven" and not suspect.leaves_out,
-        suspect.level,
-        ORDER.index(sure),
-        len(suspect.instruments - {Instrument.LOG}),
-    )
+    return sorted(alive, key=rank, reverse=True)
 
 
 def bystanders(suspects: Iterable[Suspect], case: DiagnosisState) -> list[RuledOut]:
@@ -163,45 +155,39 @@ def health_summary(case: DiagnosisState) -> str:
     fit = " and inputs that fit"
     if case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
-    ended = f"No fault found: the workload ran to the end with {outputs}{fit}."
+    sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
     plain = case.runs.get("plain")
     if plain is not None and plain.as_expected:
-        return f"{ended} The outputs are what is expected of them."
-    return ended if compared(case) else " ".join([ended, *_unchecked(case)])
-
-
-def _unchecked(case: DiagnosisState) -> Iterator[str]:
-    """What is known of outputs without a reference, and what nobody can know, a sentence or two each."""
+        return f"{sentences[0]} The outputs are what is expected of them."
+    if compared(case):
+        return sentences[0]
+    # What is known of outputs without a reference, and what nobody can know.
     if case.differs_in("second"):
-        yield "It returns different outputs each time because it draws random numbers."
+        sentences.append("It returns different outputs each time because it draws random numbers.")
     elif case.differs_in("second") is False:
-        yield "Repeated, it returns the same outputs."
-    yield NO_REFERENCE
+        sentences.append("Repeated, it returns the same outputs.")
+    sentences.append(NO_REFERENCE)
     own = own_code(case)
     if own:
         names = ", ".join(own[:MOST_NAMED])
-        yield f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
+        sentences.append(
+            f"Only the author knows what {names} should compute; compare with plain PyTorch operators."
+        )
     # The package has arguments that are no tensors as they were at export, and does not look at them.
-    paths = case.given.paths if case.given is not None else ()
     fixed = [
         f"{path} = {leaf['value']}"
-        for path, leaf in zip(paths, case.leaves, strict=False)
+        for path, leaf in case.named_leaves
         if leaf.get("kind") in ("int", "float", "bool", "str")
     ][:MOST_NAMED]
     if fixed:
         values = "this value" if len(fixed) == 1 else "these values"
-        yield f"The package ignores {', '.join(fixed)}: export fixed {values}."
+        sentences.append(f"The package ignores {', '.join(fixed)}: export fixed {values}.")
     if isinstance(case.workload, PackageWorkload):
-        yield (
+        sentences.append(
             "A package does not include the program around it (constants that it loads, threads, streams). "
             "If calls fail in a program, diagnose the program."
         )
-
-
-def health_confidence(case: DiagnosisState) -> Confidence:
-    """A program that ended well was content with its numbers; a package alone has nobody to say so."""
-    alone = isinstance(case.workload, PackageWorkload) and not compared(case)
-    return "possible" if alone else "likely"
+    return " ".join(sentences)
 
 
 def health_evidence(case: DiagnosisState) -> list[Evidence]:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mcp_server.diagnosis.interventions.base import Failure, Intervention, Trial
 from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.errors import ProblemError, argument
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
-from mcp_server.logs.captured import CapturedCall
+from mcp_server.logs.captured import CapturedCall, CapturedLoad, CapturedUpdate
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.model import Artifact, ExportedWorkload, ModelLocation, PackageWorkload, Workload
 from mcp_server.package.archive import Package
 from mcp_server.package.exported import ExportedFacts
+from mcp_server.package.launches import Launch
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.problems import PackageError
+from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
@@ -38,12 +40,6 @@ if TYPE_CHECKING:  # `bisect` brings what few need
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
-
-NEVER_REACHED = (
-    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
-    "Python process, through torch. Name the script or the package that fails; of a host in another "
-    "language, give the package with the inputs of a call."
-)
 
 
 @dataclass(frozen=True)
@@ -89,7 +85,7 @@ class RunSeen:
             return "none"
         if any(out.get("nan") or (self.infinities and out.get("inf")) for out in self.outputs):
             return "nonfinite"
-        return "differs" if self.departs or self.last("checked_outputs").get("status") else "none"
+        return "differs" if self.differs or self.last("checked_outputs").get("status") else "none"
 
     @property
     def as_expected(self) -> bool:
@@ -100,7 +96,7 @@ class RunSeen:
         return (not compared.get("given") or bool(compared["equal"])) and not checked.get("status")
 
     @property
-    def departs(self) -> bool:
+    def differs(self) -> bool:
         """Whether the outputs have the shapes of the script's own reference, and other values."""
         compared = self.last("compared_expected")
         if not compared or compared["equal"]:
@@ -109,28 +105,36 @@ class RunSeen:
 
     @property
     def held(self) -> dict[str, bool]:
-        """Of each tensor that the program had when its own check failed: whether the call gives it."""
+        """For each tensor that the program had when its own check failed: whether the call gives it."""
         return dict(self.last("compared_held").get("equal", {}))
 
     @property
     def attributes_compared(self) -> dict[str, bool]:
-        """The same of attributes that the functions name in which the check failed."""
+        """The same for attributes that are named in the functions in which the check failed."""
         return dict(self.last("compared_held").get("attributes", {}))
 
     @property
     def left_alone(self) -> list[int]:
-        """Inputs that the call was to change and did not, and that lie where the package copies them."""
+        """Inputs that the call should change and did not, at addresses at which the package copies them."""
         inputs = self.last("changed_inputs").get("inputs", ())
         return [each["input"] for each in inputs if each["misaligned"] and not each["changed"]]
 
     @property
     def changed(self) -> list[int]:
-        """Inputs that the call was to change and did."""
+        """Inputs that the call should change and did."""
         return [each["input"] for each in self.last("changed_inputs").get("inputs", ()) if each["changed"]]
 
     @property
     def family(self) -> str | None:
         return self.root.family.id if self.root else None
+
+
+class Surroundings(TypedDict, total=False):
+    """Where a call is made; empty without a workload. Keyword arguments of `Context.worker`."""
+
+    env: Mapping[str, str]
+    python: Path | None
+    cwd: Path | None
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,17 @@ class CallSpec:
     request: dict[str, Any]
     package: Path
     inputs: Path | None = None
+
+    @property
+    def steps(self) -> Sequence[Mapping[str, Any]]:
+        """What a replay does before the call: loads, updates of constants, earlier calls."""
+        steps: Sequence[Mapping[str, Any]] = self.request.get("steps", ())
+        return steps
+
+    @property
+    def updated(self) -> bool:
+        """Whether constants are updated before the call."""
+        return any(step["do"] == "constants" for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -216,9 +231,49 @@ class DiagnosisState:
         return self._view
 
     @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches of the package, as far as its wrapper is known."""
+        return self.view.wrapper.launches if self.view is not None else ()
+
+    @property
+    def compiled_inputs(self) -> tuple[CompiledInput, ...]:
+        """The inputs that the package was compiled for, as far as it says."""
+        return self.package.inputs if self.package is not None else ()
+
+    @property
+    def calls(self) -> list[CapturedCall]:
+        """The calls of the program, where one was captured."""
+        return self.capture.calls if self.capture is not None else []
+
+    @property
+    def updates(self) -> list[CapturedUpdate]:
+        """The updates of constants in the program, where one was captured."""
+        return self.capture.updates if self.capture is not None else []
+
+    @property
+    def named_leaves(self) -> list[tuple[str, Event]]:
+        """The arguments of the call with their paths (`args[1]`), where the inputs were described."""
+        return list(zip(self.given.paths, self.leaves, strict=False)) if self.given is not None else []
+
+    def eager_events(self, name: str) -> list[Event]:
+        """The events of that name from the exported program, run operator by operator."""
+        return self.interpreted.all(name) if self.interpreted is not None else []
+
+    @property
+    def compared_with_program(self) -> Event | None:
+        """How the outputs of the call compare with the exported program's; None: nobody looked."""
+        return self.interpreted.last("compared") if self.interpreted is not None else None
+
+    @property
     def suspect_call(self) -> CapturedCall | None:
         """The call of a program that failed, or that is to blame if one is."""
         return self.capture.suspect if self.capture is not None else None
+
+    @property
+    def suspect_load(self) -> CapturedLoad | None:
+        """The load of the model of the suspect call."""
+        call = self.suspect_call
+        return self.capture.load_of(call) if self.capture is not None and call is not None else None
 
     @property
     def outputs_nonfinite(self) -> bool:
@@ -246,7 +301,7 @@ class DiagnosisState:
     def plain_diverges(self) -> bool:
         """Whether the call, made as it was, gives what the script found wrong."""
         plain = self.runs.get("plain")
-        return plain is not None and plain.departs
+        return plain is not None and plain.differs
 
     @property
     def call_locations(self) -> list[ModelLocation]:
@@ -254,9 +309,9 @@ class DiagnosisState:
         return self.suspect_call.stack[:2] if self.suspect_call is not None else []
 
     def differs_in(self, run: str) -> bool | None:
-        """Whether the call gave other outputs when it was made again, as `second` or with memory `filled`.
+        """Whether the call gave other outputs when repeated, as `second` or with new memory `filled`.
 
-        None where that was not tried.
+        None if that was not tried.
         """
         repeats = self.repeated.all("repeated") if self.repeated is not None else []
         return next((not event["equal"] for event in repeats if event["run"] == run), None)
@@ -267,12 +322,12 @@ class DiagnosisState:
         return self.differs_in("second") is False and bool(self.differs_in("filled"))
 
     @property
-    def surroundings(self) -> dict[str, Any]:
+    def surroundings(self) -> Surroundings:
         """Variables, interpreter and directory of the workload, as the worker takes them."""
         workload = self.workload
         return {"env": workload.env, "python": workload.python, "cwd": workload.cwd} if workload else {}
 
-    def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> dict[str, Any]:
+    def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> Surroundings:
         """The same with more variables: some that the workload overrides, and some that override its own."""
         env = self.workload.env if self.workload else {}
         return {**self.surroundings, "env": {**below, **env, **above}}
@@ -370,7 +425,7 @@ class DiagnosisState:
     @property
     def equals_eager(self) -> bool | None:
         """Whether the call gives what its exported program gives, NaN included; None: nobody looked."""
-        compared = self.interpreted.last("compared") if self.interpreted is not None else None
+        compared = self.compared_with_program
         return bool(compared["equal"]) if compared is not None else None
 
     @property
@@ -421,7 +476,7 @@ class DiagnosisState:
     def healthy(self) -> bool:
         """Whether the workload ran to a good end, and nothing that was tried says otherwise.
 
-        The good end of a program that never reached AOTInductor says nothing about a package.
+        A program that never reached AOTInductor is no evidence for a package, however well it ends.
         """
         ran = self.plain is not None and not self.only_loaded and not self.never_reached
         return ran and not self.failed
@@ -433,21 +488,3 @@ class DiagnosisState:
         if not isinstance(workload, PackageWorkload) or workload.inputs is not None or package is None:
             return False
         return not package.signature.known or bool(package.inputs)
-
-    @property
-    def open_question(self) -> str:
-        """What is missing for a verdict."""
-        if not self.runs and self.log is not None:
-            return "Only a log was given; run the failing program to settle it."
-        if not self.runs and self.notes:
-            return f"Nothing could be run: {self.notes[0]}."
-        if self.cut_short:
-            return ""
-        if self.only_loaded and not self.failed:
-            return (
-                "The package was loaded, and its model was not called: no inputs were given. "
-                f"Give {argument('inputs')}."
-            )
-        if self.never_reached and self.ended_well:
-            return NEVER_REACHED
-        return "None of the checks identified the cause; the checks that were run are listed."

@@ -110,18 +110,14 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
 def _environment(case: DiagnosisState, context: Context) -> dict[str, str]:
     workload = case.workload
     python = workload.python if workload and workload.python else context.python
-    facts = {"aoti-debug": __version__, "torch": _torch(case), "interpreter": str(python), **machine_facts()}
+    # The version that a worker reported; none where none ran.
+    workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
+    events = [event for worker in workers if worker is not None and (event := worker.last("torch"))]
+    torch = str(events[0]["version"]) if events else ""
+    if events and events[0].get("cuda"):
+        torch = f"{torch}, CUDA {events[0]['cuda']}"
+    facts = {"aoti-debug": __version__, "torch": torch, "interpreter": str(python), **machine_facts()}
     if case.package is not None:
         facts["package"] = f"compiled for {case.package.device_type}"
     asked = workload.env if workload else {}
     return {name: value for name, value in {**facts, **variables(asked)}.items() if value}
-
-
-def _torch(case: DiagnosisState) -> str:
-    """The version that a worker reported; empty when none ran."""
-    workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
-    events = [worker.last("torch") for worker in workers if worker is not None]
-    found = next((event for event in events if event is not None), None)
-    if found is None:
-        return ""
-    return f"{found['version']}, CUDA {found['cuda']}" if found.get("cuda") else str(found["version"])

@@ -24,41 +24,26 @@ class CausalLevel(IntEnum):
     BUILD = 5
 
 
-class Instrument(str, Enum):
-    """What made an observation."""
+class Instrument(Enum):
+    """What made an observation, by the steps whose evidence it is."""
 
-    PACKAGE_READER = "package reader"
-    INPUT_READER = "input reader"
-    CAPTURE_HOOK = "capture hook"
-    LAUNCH_PROBE = "launch probe"
-    MEMORY_CHECKER = "memory checker"
-    EXPORTED_PROGRAM = "exported program"
-    EAGER = "eager"
-    OPERATOR_WATCH = "operator watch"
-    RUNTIME_CHECK = "run-time check"
-    REPEATED_CALL = "repeated call"
-    COMPILER = "compiler"
-    MACHINE = "machine"
-    LOG = "log"
+    PACKAGE_READER = ("open_package", "inspect_package", "read_generated_kernel")
+    INPUT_READER = ("look_at_indices",)
+    CAPTURE_HOOK = ("capture",)
+    LAUNCH_PROBE = ("dump_kernel_io", "trace_launches", "try_padding", "try_wider")
+    MEMORY_CHECKER = ("locate_fault",)
+    EXPORTED_PROGRAM = ("read_exported",)
+    EAGER = ("interpret", "compare_with_eager")
+    OPERATOR_WATCH = ("watch_operators",)
+    RUNTIME_CHECK = ("run_with_input_checks",)
+    REPEATED_CALL = ("repeat_call",)
+    COMPILER = ("bisect",)
+    MACHINE = ("check_devices",)
+    LOG = ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note")
 
 
-_STEPS: dict[Instrument, tuple[str, ...]] = {
-    Instrument.PACKAGE_READER: ("open_package", "inspect_package", "read_generated_kernel"),
-    Instrument.INPUT_READER: ("look_at_indices",),
-    Instrument.CAPTURE_HOOK: ("capture",),
-    Instrument.LAUNCH_PROBE: ("dump_kernel_io", "trace_launches", "try_padding", "try_wider"),
-    Instrument.MEMORY_CHECKER: ("locate_fault",),
-    Instrument.EXPORTED_PROGRAM: ("read_exported",),
-    Instrument.EAGER: ("interpret", "compare_with_eager"),
-    Instrument.OPERATOR_WATCH: ("watch_operators",),
-    Instrument.RUNTIME_CHECK: ("run_with_input_checks",),
-    Instrument.REPEATED_CALL: ("repeat_call",),
-    Instrument.COMPILER: ("bisect",),
-    Instrument.MACHINE: ("check_devices",),
-    Instrument.LOG: ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note"),
-}
-# The step of a piece of evidence says what made it. A step without a row is an instrument of its own.
-INSTRUMENTS = {step: instrument for instrument, steps in _STEPS.items() for step in steps}
+# A step that no instrument names is an instrument of its own.
+INSTRUMENTS = {step: instrument for instrument in Instrument for step in instrument.value}
 
 
 @dataclass(frozen=True)
@@ -95,7 +80,7 @@ class Suspect:
         return f"{self.category}:{self.guilty.kind}:{self.guilty.name}"
 
     @property
-    def instruments(self) -> frozenset[str]:
+    def instruments(self) -> frozenset[Instrument | str]:
         """What has seen it."""
         return frozenset(INSTRUMENTS.get(each.step, each.step) for each in self.evidence)
 

@@ -182,11 +182,11 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
     beside = facts.beside if facts is not None else None
     names = {item.index: item.path or item.name for item in known}
     outcome = _outcome(trial)
-    smallest = facts.smallest if facts is not None else None
     enough = None
-    if smallest is not None:
-        elements = _elements(smallest.first, names)
-        enough = NeededShown(needed=smallest.needed, changed=smallest.changed, elements=elements)
+    if facts is not None and facts.smallest is not None:
+        least = facts.smallest
+        elements = _elements(least.first, names)
+        enough = NeededShown(needed=least.needed, changed=least.changed, elements=elements)
     compared_with = "the call as it is" if beside is not None else ""
     if beside is not None and beside.against == "smallest":
         compared_with = "the call with only the fewest elements changed that let it come back"
@@ -268,9 +268,10 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
         rest = (
             " What it does to elements that were not at fault is not known: nothing steady to compare with."
         )
+    gone = f"The failure ({before}) went with the change and came again without it.{rest}"
     sentences: dict[Outcome, str] = {
-        "passes": f"The failure ({before}) went with the change and came again without it.{rest}",
-        "fixed": f"The failure ({before}) went with the change and came again without it.{rest}",
+        "passes": gone,
+        "fixed": gone,
         "harmful": f"The failure ({before}) went with the change, but {harm}.",
         "changed": f"One failure ({before}) is removed, another is left: {after}.",
         "same": f"The change does not remove the failure: {after}.",

@@ -43,7 +43,6 @@ class CheckedInput:
     """A candidate of the trace with the part of an input that it reads directly."""
 
     candidate: Candidate
-    source: IndexSource
     part: InputSlice
 
 
@@ -77,15 +76,15 @@ def checked_inputs(case: DiagnosisState) -> list[CheckedInput]:
             index, place = _input_index(source, case), affine(source.load.index)
             ends = _allowed(candidate, source, case)
             if source.direct and index is not None and ends is not None and place is not None:
-                found.append(CheckedInput(candidate, source, InputSlice(index, *place, *ends)))
+                found.append(CheckedInput(candidate, InputSlice(index, *place, *ends)))
     return found
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
-    """The elements of the only input behind a check whose kernel does to them what has no inverse.
+    """The elements of the only input behind a check, if the kernel maps them in a way without inverse.
 
-    A label that is ignored, say, is replaced before it is used: elements within the bound pass all the same,
-    and one outside of it is the first to suspect.
+    A label to ignore, say, is replaced before it is used. Elements within the bound always pass; the first
+    one outside is the first to suspect.
     """
     source = candidate.sources[0] if len(candidate.sources) == 1 else None
     if source is None or not source.direct or case.package is None:
@@ -123,15 +122,14 @@ def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
 
 
 def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
-    inputs = case.package.inputs if case.package is not None else ()
-    return next((item.index for item in inputs if item.label == source.label), None)
+    return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
 
 
 def affine(index: str) -> tuple[int, int] | None:
     """(offset, stride) of an index expression that is linear in loop variables; None when it is not.
 
-    With several variables the stride is the greatest common divisor of their factors, so that the elements
-    named are at least those that are read.
+    For several variables the stride is the greatest common divisor of their factors: the slice then has all
+    elements that are read, and perhaps more.
     """
     names = names_in(index)
     zero = dict.fromkeys(names, 0)
@@ -153,19 +151,14 @@ _LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
 
 
-def told(case: DiagnosisState, event: str) -> list[Event]:
-    """The events of that name from the interpretation of the exported program."""
-    return case.interpreted.all(event) if case.interpreted is not None else []
-
-
 def first_made(case: DiagnosisState) -> Event | None:
-    """The first operator to make NaN or plus infinity, of finite values or of the minus infinity of a mask.
+    """The first operator to make NaN or plus infinity of finite values, or of a mask's minus infinity.
 
-    A row of which everything is masked is such a case. Where the minus infinity came from a logarithm, that
-    made the first. None where an input or a constant brought it.
+    A row that is masked as a whole is such a case. If a logarithm made the minus infinity, the logarithm is
+    the first. None if an input or a constant had the value already.
     """
     masks: dict[str, Event] = {}
-    for event in told(case, "node_non_finite"):
+    for event in case.eager_events("node_non_finite"):
         if not set(event["bad_inputs"]) <= masks.keys():
             continue
         if event["masked"]:
@@ -181,7 +174,7 @@ def first_made(case: DiagnosisState) -> Event | None:
 
 
 def of_mask(event: Event) -> bool:
-    """Whether minus infinity was all that the operator was given beside finite values."""
+    """Whether the operator got finite values and minus infinity, and nothing else."""
     return bool(event["bad_inputs"])
 
 
@@ -223,7 +216,7 @@ def operator_indices(case: DiagnosisState) -> list[OperatorIndex]:
     # The operator calls of the generated code that reported an error.
     errors = (each for _, facts in case.logs for each in facts.errors)
     names = {each.fields["call"] for each in errors if each.family.id == "shim_call"}
-    inputs = {item.name: item.index for item in case.package.inputs} if case.package is not None else {}
+    inputs = {item.name: item.index for item in case.compiled_inputs}
     found = []
     for launch in view.wrapper.launches:
         bound = _bound(launch, error, case)
@@ -285,8 +278,10 @@ def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
 
 def raised(case: DiagnosisState) -> Event | None:
     """The operator of the exported program that refuses to divide by zero in eager mode, too."""
-    events = told(case, "node_raised")
-    return next((event for event in events if any(text in str(event["text"]) for text in _BY_ZERO)), None)
+    for event in case.eager_events("node_raised"):
+        if any(text in str(event["text"]) for text in _BY_ZERO):
+            return event
+    return None
 
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
@@ -316,14 +311,14 @@ KINDS: dict[Category, Kind] = {
         UNBOUNDED,
     ),
 }
-MOST = 3  # lines of a kernel that detectors always tell in full
+MOST = 3  # lines of a kernel, all of which detectors always show
 
 
 def deepened(party: Component, category: Category, case: DiagnosisState) -> tuple[Component, list[Evidence]]:
-    """The party with the line before the others that one of them calls, and what that rests on.
+    """The party with the line of a called function before its own lines, and the evidence for that.
 
-    A program that we ran has told all lines (worker/capture_lines.py). A kernel that computed what another
-    one indexes with has done nothing of that kind.
+    Not needed for a program that we ran, whose lines were all recorded (worker/capture_lines.py), nor for a
+    kernel that only computed an index for another one.
     """
     made_index = party.kind == "kernel" and category == "index_out_of_bounds"
     kind = KINDS.get(category) if not made_index else None
@@ -332,24 +327,25 @@ def deepened(party: Component, category: Category, case: DiagnosisState) -> tupl
     line = _only_line(party, kind, case) if kind is not None and not ran else None
     if line is None or line in party.model_locations:
         return party, []
+    place = f"{line.file}:{line.line}"
     inferred = Evidence(
         step="read_source",
-        fact=f"inferred from the source: of all that the recorded lines call, only {line.file}:{line.line} "
-        "can do it; export records the lines of forward alone",
-        source=f"{line.file}:{line.line}",
+        fact=f"inferred from the source: of all that the recorded lines call, only {place} can do it; export "
+        "records the lines of forward alone",
+        source=place,
         command=shlex.join(["sed", "-n", f"{line.line}p", line.file]),
     )
     return party.model_copy(update={"model_locations": [line, *party.model_locations]}), [inferred]
 
 
 def _only_line(party: Component, kind: Kind, case: DiagnosisState) -> ModelLocation | None:
-    """The one line of all that the recorded lines call that can do it.
+    """The one line, of all that the recorded lines call, that can be at fault; None if there are several.
 
-    Recorded is the line of the operator that raises or makes the bad value in eager mode, where eager names
-    one; else the lines of the whole kernel.
+    Recorded is the line of the operator that raises or makes the bad value in eager mode. If eager mode names
+    none, all lines of the kernel are.
     """
     operator, text = kind
-    event = next(iter(told(case, "node_raised")), None) or first_made(case)
+    event = next(iter(case.eager_events("node_raised")), None) or first_made(case)
     recorded = party.model_locations[:1] if event is not None else party.model_locations
     if len(recorded) > MOST:
         return None  # there may be more that are not shown
@@ -367,11 +363,8 @@ def _only_line(party: Component, kind: Kind, case: DiagnosisState) -> ModelLocat
 
 def _in_library(at: ModelLocation, case: DiagnosisState) -> Iterator[str]:
     """What modules of libraries do that are called below that line: the operator may be theirs."""
-    view = case.view
-    if view is None:
-        return
-    for launch in view.wrapper.launches:
-        for stack in view.provenance(launch).stacks:
-            own = [frame for frame in stack if not frame.library]
-            if own and (own[-1].file, own[-1].line) == (at.file, at.line) and stack[-1].library:
-                yield stack[-1].code
+    provenance = [case.view.provenance(launch) for launch in case.launches] if case.view is not None else []
+    for stack in (stack for each in provenance for stack in each.stacks):
+        own = [frame for frame in stack if not frame.library]
+        if own and (own[-1].file, own[-1].line) == (at.file, at.line) and stack[-1].library:
+            yield stack[-1].code

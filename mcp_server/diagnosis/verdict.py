@@ -8,16 +8,15 @@ from mcp_server.diagnosis.components import operators_from
 from mcp_server.diagnosis.interventions.base import (
     UNSEEN,
     Effect,
-    Trial,
     change_in_words,
     fix_in_words,
     trial_in_words,
 )
-from mcp_server.diagnosis.next_steps import command_for, next_steps, unseen_symptom
+from mcp_server.diagnosis.next_steps import command_for, next_steps, open_question, unseen_symptom
 from mcp_server.diagnosis.ranking import (
     bystanders,
+    compared,
     confidence,
-    health_confidence,
     health_evidence,
     health_summary,
     is_cause,
@@ -35,6 +34,7 @@ from mcp_server.model import (
     FixRun,
     InterventionRun,
     Outcome,
+    PackageWorkload,
     RuledOut,
     Verdict,
 )
@@ -93,9 +93,10 @@ def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
 
 
 def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
-    """All that are proven, those first that have to be fixed first.
+    """All proven causes, those that have to be fixed first before the others.
 
-    Lines, summary and trial of the first are those of the verdict: an agent pays for every word.
+    Lines, summary and trial of the first one are left out, as the verdict has them: an agent pays for every
+    word.
     """
     causes = [
         Cause(
@@ -118,55 +119,53 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     advice = suspect.fix
     if trial is None or (trial.intervention.hides and not trial.side_effects.known):
         return advice
-    tried = trial.intervention
-    if trial.side_effects:
+    tried, effects = trial.intervention, trial.side_effects
+    harm = "none; every output element that was not at fault is unchanged" if effects.known else ""
+    if effects.layout:
+        harm = f"changes the layout of an output ({effects.layout})"
+    elif effects.elements:
+        harm = (
+            f"changes {counted(effects.elements, 'output element')} that {was(effects.elements)} not at fault"
+        )
+    elif effects.unseen:
+        harm = UNSEEN
+    if effects:
         # The change also changed what was not at fault: it is no fix, and the advice is given without it.
-        harm = f"not offered as a fix: {fix_in_words(trial)}, but this also {_side_effects(trial)}"
+        harm = f"not offered as a fix: {fix_in_words(trial)}, but this also {harm}"
         return Fix(action=advice.action, side_effects=harm) if advice is not None else None
     return Fix(
         action=advice.action if advice else f"make the call {change_in_words(tried.what)}",
         before=tried.before_code or (advice.before if advice else None),
         after=tried.after_code or (advice.after if advice else None),
         ran=FixRun(result=fix_in_words(trial), command=trial.command),
-        side_effects=_side_effects(trial),
+        side_effects=harm,
     )
 
 
-def _side_effects(trial: Trial) -> str:
-    """What the change did to outputs that were not at fault."""
-    seen = trial.side_effects
-    if seen.layout:
-        return f"changes the layout of an output ({seen.layout})"
-    if seen.elements:
-        return f"changes {counted(seen.elements, 'output element')} that {was(seen.elements)} not at fault"
-    if seen.unseen:
-        return UNSEEN
-    return "none; every output element that was not at fault is unchanged" if seen.known else ""
-
-
 def placed(party: Component, case: DiagnosisState) -> Component:
-    """The guilty party with the user's line that failed, where no line is known that tells more.
+    """The guilty party, with the user's line that failed if it has no lines of its own.
 
-    Each line once: a comprehension has two frames at one.
+    Each line once: a comprehension has two frames at one line.
     """
     lines = party.model_locations or case.failing_locations or case.call_locations
     return party.model_copy(update={"model_locations": list(dict.fromkeys(lines))})
 
 
 def _outcome(best: Suspect | None, case: DiagnosisState) -> Outcome:
+    healthy: Outcome = "inconclusive" if unseen_symptom(case) else "no_fault"
     if best is None:
-        return "no_fault" if case.healthy and not unseen_symptom(case) else "inconclusive"
+        return healthy if case.healthy else "inconclusive"
     if not best.harmful and case.healthy:
-        return "inconclusive" if unseen_symptom(case) else "no_fault"
-    if best.weak:
-        return "inconclusive"
-    return "fault"
+        return healthy
+    return "inconclusive" if best.weak else "fault"
 
 
 def _without_fault(
     outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 ) -> Verdict:
     healthy = outcome == "no_fault"
+    # A program that ended well was content with its numbers; a package alone has nobody to say so.
+    judged = compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
         # The program may have ended well, or said it elsewhere.
@@ -179,8 +178,10 @@ def _without_fault(
     ]
     return Verdict(
         outcome=outcome,
-        confidence=health_confidence(case) if healthy else "possible",
-        summary=health_summary(case) if healthy else f"{unknown}{unseen_symptom(case) or case.open_question}",
+        confidence="likely" if healthy and judged else "possible",
+        summary=health_summary(case)
+        if healthy
+        else f"{unknown}{unseen_symptom(case) or open_question(case)}",
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
@@ -203,12 +204,13 @@ def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:
 
 def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
     """What is suspected and what would settle it, where that is known; else the categories that are open."""
-    if unseen_symptom(case):
-        return f"{unseen_symptom(case)} What stands out: {order[0].summary}"
+    unseen = unseen_symptom(case)
+    if unseen:
+        return f"{unseen} What stands out: {order[0].summary}"
     if order[0].settle:
         return f"Inconclusive: {order[0].summary} {order[0].settle}"
-    categories = list(dict.fromkeys(h.category for h in order))[:4]
-    return f"Inconclusive: the evidence fits {listed(categories, 'or')}. {case.open_question}"
+    categories = list(dict.fromkeys(suspect.category for suspect in order))[:4]
+    return f"Inconclusive: the evidence fits {listed(categories, 'or')}. {open_question(case)}"
 
 
 def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:
@@ -232,12 +234,9 @@ def _around(case: DiagnosisState) -> Iterator[Evidence]:
 
 def checked_call(case: DiagnosisState) -> list[Evidence]:
     """The number of the call among those of its process, where the check named it and it is the suspect."""
-    seen = case.capture
-    call = seen.refused if seen is not None else None
-    if seen is None or call is None or call is not seen.suspect:
-        return []
-    calls = [each for each in seen.calls if each.pid == call.pid]
-    if len(calls) == 1:
+    call = case.capture.refused if case.capture is not None else None
+    calls = [each for each in case.calls if call is not None and each.pid == call.pid]
+    if call is None or call is not case.suspect_call or len(calls) == 1:
         return []
     place = f"call {calls.index(call) + 1} of {len(calls)}"
     fact = f"the check that failed looked at what {place} gave: that call was examined"

@@ -101,7 +101,7 @@ def test_the_buffer_that_was_to_be_made_decides(zoo: ZooPackage) -> None:
 
 
 def test_only_a_failed_call_is_made_again_under_its_limit(tmp_path: Path) -> None:
-    """A process of ours has other needs beside the call: one that passed must not fail for them."""
+    """A process of ours needs more than the call: one that passed must not fail for them."""
     call = CapturedCall.model_validate(
         phase(1, load=0, thread=1, file=tmp_path, headroom=4096, outcome="failed")
     )

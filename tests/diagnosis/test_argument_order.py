@@ -1,4 +1,4 @@
-"""Inputs in each other's place, and what a program held when its own check failed."""
+"""Inputs in each other's place, and what a program had when its own check failed."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_inputs_of_one_layout_are_exchanged_and_tried(zoo: ZooPackage) -> None:
     "why", ["nothing expected", "expected as given", "other layouts", "departs from eager"]
 )
 def test_no_order_is_suspected_without_need(zoo: ZooPackage, why: str) -> None:
-    """Nothing else that was held, other layouts, and a package that is wrong itself say nothing."""
+    """No other tensor of the program, other layouts, and a package that is wrong itself say nothing."""
     case = pair(zoo, want=False)
     if why == "other layouts":
         case.leaves = [ALIKE, {**ALIKE, "dtype": "float64"}]

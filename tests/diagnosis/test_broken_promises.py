@@ -17,7 +17,7 @@ LAYOUT = {"shape": [2, 3], "stride": [3, 1], "dtype": "torch.float32", "device":
 
 
 def test_a_write_that_only_the_model_sees_is_proven_by_the_model_without_it() -> None:
-    """The package is right as it is; the program departs from it until the operator works on copies."""
+    """The package is right as it is; the program differs from it until the operator works on copies."""
     assert in_eager(worker_run({"event": "compared", "equal": True}), FOUND).proves
 
 

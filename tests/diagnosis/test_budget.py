@@ -64,8 +64,8 @@ def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
     found = diagnosed(context_of(tmp_path / "job"), ScriptWorkload(script=script, cwd=tmp_path), budget_s)
     assert time.monotonic() - began < budget_s + 2
     assert (found.outcome, found.category) == ("inconclusive", None)
-    told = [*found.decisions, *(e.fact for e in found.evidence)]
-    assert any("budget" in line for line in told), told
+    messages = [*found.decisions, *(e.fact for e in found.evidence)]
+    assert any("budget" in line for line in messages), messages
     assert children_of(os.getpid()) == []
     assert f"The budget of {budget_s} s ended during capture. Known so far: " in found.summary
     assert "To continue: aoti-debug diagnose --resume job --budget-s 120" in found.summary
@@ -77,8 +77,8 @@ def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "nvidia0").touch()
     monkeypatch.setattr("mcp_server.tools.context.DEVICES", tmp_path)
     monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
-    told: list[str] = []
-    context = context_of(tmp_path / "job", progress=told.append)
+    messages: list[str] = []
+    context = context_of(tmp_path / "job", progress=messages.append)
     found: list[Verdict] = []
 
     async def other_job(started: anyio.Event) -> None:
@@ -100,12 +100,12 @@ def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.
     cost = found[0].cost
     assert cost.runs == 1 and "budget" not in found[0].summary
     assert 8 < cost.waited_s <= cost.wall_s <= wall_s < cost.waited_s + 5
-    assert "waiting for GPU 0, in use by diagnose job_0000000a" in told
+    assert "waiting for GPU 0, in use by diagnose job_0000000a" in messages
     assert found[0].next_steps, "nothing names the cause, so that something has to be done next"
 
 
 def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The failure was seen, its cause was not: no more than that is claimed, and where it stopped is told."""
+    """The failure was seen, its cause was not: no more is claimed, and where it stopped is reported."""
     found = stopped_at("index-values", context_of(tmp_path / "job"), bad_index(zoo))
     assert found.confidence != "proven" and found.cost.runs == 1
     assert found.decisions[-1] == "stopped during look_at_indices"

@@ -1,4 +1,4 @@
-"""The command beside each piece of evidence can be run."""
+"""The command of each piece of evidence can be run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_program_is_run_alone_as_its_user_does(tmp_path: Path) -> None:
 
 
 def test_a_launch_with_other_padding_can_be_made_alone(zoo: ZooPackage) -> None:
-    """`reduce` leaves a script of that launch with the kernel's source beside it."""
+    """`reduce` leaves a script of that launch with the kernel's source next to it."""
     case = full_case(zoo)
     assert command_for("try_padding", case) == ""
     case.padding["row_sum"] = Variant(3, sound=True, changed=Changed("out", by=1.0, reach=2.0))

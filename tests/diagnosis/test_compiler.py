@@ -19,7 +19,7 @@ from mcp_server.tools.bisect import Bisected, Decision, Workaround
 from mcp_server.tools.divergence import Divergence, OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
 from tests.conftest import ZooPackage
-from tests.diagnosis.test_departure import diverged
+from tests.diagnosis.test_divergence import diverged
 from tests.server.command_lines import parse
 
 LINE = ModelLocation(file="model.py", line=7, code="h.sinh()")

@@ -275,7 +275,7 @@ def test_a_suspicious_size_on_a_healthy_run_is_no_fault(zoo: ZooPackage) -> None
 
 
 def test_what_did_no_harm_is_no_fault() -> None:
-    """A sound observation that broke nothing, such as a departure in rounding, does not make a fault."""
+    """A sound observation that broke nothing, such as a difference in rounding, does not make a fault."""
     case = DiagnosisState(None)
     case.runs["plain"] = run("plain", "", called())
     assert verdict(case, suspect("a", "wrong_output", "eager", harmful=False)).outcome == "no_fault"
@@ -314,11 +314,11 @@ def test_evidence_is_bounded_and_told_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ending", "signal", "told"),
+    ("ending", "signal", "words"),
     [("signal", "SIGSEGV", "died with SIGSEGV"), ("timeout", None, "did not end")],
 )
 def test_an_end_that_nothing_explains_is_told(
-    tmp_path: Path, ending: Ending, signal: str | None, told: str
+    tmp_path: Path, ending: Ending, signal: str | None, words: str
 ) -> None:
     """An open verdict says how the program ended: by a signal, or at its time limit."""
     case = DiagnosisState(None)
@@ -326,7 +326,7 @@ def test_an_end_that_nothing_explains_is_told(
     ended = Finished(ending, None, signal, 2.0, LOG, LOG, LOG)
     case.runs["script"] = RunSeen("script", ended, read_log([]))
     found = verdict(case, directory=tmp_path)
-    assert found.outcome == "inconclusive" and told in found.evidence[0].fact
+    assert found.outcome == "inconclusive" and words in found.evidence[0].fact
     case.runs["script"] = run("script")
     assert all("exit code" not in each.fact for each in verdict(case, directory=tmp_path).evidence)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, environment, invalid_package, log_text
+from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
@@ -115,7 +116,7 @@ REFUSED = "torch._inductor.exc.InductorError: AssertionError: Metadata must only
     ("outcome", "left"), [("failed", ["compile_failure"]), ("ok", ["script_error", "compile_failure"])]
 )
 def test_what_a_compile_raised_is_no_error_of_the_script(outcome: str, left: list[Category]) -> None:
-    """An argument that the compiler refuses is told by the compile that failed with it."""
+    """An argument that the compiler refuses is reported by the compile that failed with it."""
     case = DiagnosisState(None)
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome=outcome)])
     case.runs["script"] = run("script", REFUSED)
@@ -157,7 +158,7 @@ def test_a_log_alone_says_what_its_text_means(lines: str, said: str) -> None:
     case = DiagnosisState(None)
     case.log, case.log_source = read_log([lines]), "crash.log"
     found = next(iter(log_text.detect_from_log(case)))
-    assert found.weak and found.settle == case.open_question
+    assert found.weak and found.settle == open_question(case)
     assert said in found.summary and len(found.summary) > len(said) + 20
 
 
@@ -183,7 +184,7 @@ def test_queued_calls_that_all_see_the_last_content(thread: str, again: list[int
 
 
 def test_a_call_that_is_wrong_by_itself_was_not_overtaken() -> None:
-    """NaN or a departure of the call made again has another cause than what was written over before it."""
+    """NaN or a divergence of the call made again has another cause than what was written over before it."""
     case = after_calls(OWN_CHECK, thread_name="pool_0", again=[0])
     case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": []})
     assert list(concurrency.detect_rewritten(case)) == []
@@ -327,13 +328,13 @@ def test_a_refusal_that_names_no_component_is_no_proof() -> None:
 
 def test_a_comparison_of_the_program_is_no_expectation_of_the_user() -> None:
     """A replay reports it under the same name, and it has no layout to refuse."""
-    told = {
+    comparison = {
         "event": "compared_expected",
         "equal": False,
         "counts": [1, 1],
         "outputs": [{"shape": [[2], [2]]}],
     }
-    refuse_misfit(run("plain", "", called(), told), Symptom())
+    refuse_misfit(run("plain", "", called(), comparison), Symptom())
 
 
 NO_IMAGE = "RuntimeError: CUDA error: no kernel image is available for execution on the device"

@@ -219,8 +219,8 @@ def test_whose_symbol_is_missing(symbol: str, words: str) -> None:
     """A symbol of torch calls for a build with this torch, any other one for the library that has it."""
     root = read_log([f"OSError: /opt/lib/libplugin.so: undefined symbol: {symbol}"]).root
     assert root is not None
-    told = action(root, "toolchain")
-    assert words in told and "/opt/lib/libplugin.so" in told
+    shown = action(root, "toolchain")
+    assert words in shown and "/opt/lib/libplugin.so" in shown
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ Current thread 0x2 (most recent call first):
     ],
 )
 def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, sure: str) -> None:
-    """Every thread of the program waits; one that computes or reads may be slow, and its line is told."""
+    """Every thread of the program waits; one that computes or reads may be slow, and its line is named."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture()
     case.runs["script"] = run("script", STACKS.format(file=file, function=function), ending="timeout")
@@ -274,12 +274,12 @@ def test_threads_that_all_wait_for_each_other_hang(file: str, function: str, sur
 
 
 def test_a_program_that_was_compiling_only_needed_time() -> None:
-    """A compile that the time limit cut is told, and claims nothing."""
+    """A compile that the time limit cut is reported, and claims nothing."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome="unfinished")])
     case.runs["script"] = run("script", "", ending="timeout")
-    (told,) = hang.detect_no_end(case)
-    assert told.weak and told.category == "hang" and "compiling" in told.summary
+    (shown,) = hang.detect_no_end(case)
+    assert shown.weak and shown.category == "hang" and "compiling" in shown.summary
 
 
 def test_a_program_that_worked_until_shortly_before_its_limit_may_be_slow() -> None:

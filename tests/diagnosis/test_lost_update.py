@@ -32,14 +32,14 @@ OWN_CHECK = """Traceback (most recent call last):
 RuntimeError: stored state is off by 0.144"""
 
 
-def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **told: Any) -> DiagnosisState:
+def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **facts: Any) -> DiagnosisState:
     """A program whose check failed over a call of the recorded `counter`, which doubles an input in place."""
     case = cuda_case("counter", tmp_path)
     leaf = Leaf(dtype="float32", device="cuda:0", shape=[4, 8], storage_offset=513, alignment=alignment)
     call = phase(1, load=1, thread=1, leaves=[leaf], file=str(tmp_path))
     case.capture = capture(calls=[call])
     case.runs["script"] = run("script", check)
-    inputs = [{"input": 0, "misaligned": True, "changed": False, **told}]
+    inputs = [{"input": 0, "misaligned": True, "changed": False, **facts}]
     case.runs["plain"] = run("plain", "", {"event": "changed_inputs", "inputs": inputs})
     return case
 
@@ -136,8 +136,8 @@ def test_the_worker_tells_whether_the_update_arrived(
     monkeypatch.setattr(running, "read", lambda _: None)
     monkeypatch.setattr(running, "flatten", lambda *_: [state])
     request = {"package": "m.pt2", "inputs": "x.pt", "changes": changes, "tell_changes": {"0": 16}}
-    told = [event for event in here(tmp_path, "run", request) if event["event"] == "changed_inputs"]
-    assert [event["inputs"] for event in told] == [
+    facts = [event for event in here(tmp_path, "run", request) if event["event"] == "changed_inputs"]
+    assert [event["inputs"] for event in facts] == [
         [{"input": 0, "changed": not misaligned, "misaligned": misaligned}]
     ]
     (copy,) = apply([state], [{"change": "align", "input": 0}])

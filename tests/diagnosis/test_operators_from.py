@@ -9,7 +9,7 @@ from tests.diagnosis.support import capture, phase, run
 MISSING = "RuntimeError: Could not find schema for shop::halve. Custom operators created via torch"
 
 
-def told(refused: str = "", *lines: int) -> dict[str, object]:
+def taken(refused: str = "", *lines: int) -> dict[str, object]:
     return {"event": "operators_taken", "file": "/job/serve.py", "lines": list(lines), "refused": refused}
 
 
@@ -23,7 +23,7 @@ def program(text: str) -> DiagnosisState:
 
 def test_a_call_that_lacks_what_the_program_had() -> None:
     """The run in the worker says nothing about the program, and it is said why it could not be made."""
-    plain = run("plain", MISSING, told("line 4 would have to be run"))
+    plain = run("plain", MISSING, taken("line 4 would have to be run"))
     reason = operator_missing_here(plain, program("AssertionError: Tensor-likes are not close!"))
     assert "shop::halve" in reason and "line 4" in reason
 
@@ -37,8 +37,8 @@ def test_an_operator_that_the_program_lacked_too() -> None:
 def test_where_the_operators_came_from() -> None:
     """The verdict tells the lines of the program that were run for its operators."""
     case = program("x")
-    case.runs["plain"] = run("plain", "", told("", 12, 30))
+    case.runs["plain"] = run("plain", "", taken("", 12, 30))
     (fact,) = operators_from(case)
     assert "line 12, 30 of serve.py" in fact.fact
-    case.runs["plain"] = run("plain", "", told("it cannot be read"))
+    case.runs["plain"] = run("plain", "", taken("it cannot be read"))
     assert operators_from(case) == []

@@ -28,7 +28,7 @@ CALL = {"load": 0, "thread": 1}
 
 
 def checked(text: str = RAISED, *, equal: bool = True, outcome: str = "ok", **end: Any) -> DiagnosisState:
-    """A program whose check failed, with a call that is held against its exported program."""
+    """A program whose check failed, with a call that is compared with its exported program."""
     case = DiagnosisState(ScriptWorkload(script="serve.py"))  # type: ignore[arg-type]
     case.capture = capture(calls=[phase(1, **CALL, outcome=outcome)], ends=[phase(2, **end)] if end else [])
     case.runs["script"] = run("script", text)
@@ -54,7 +54,7 @@ def test_an_exit_is_such_a_check_too() -> None:
 
 @pytest.mark.parametrize("other", [{"equal": False}, {"outcome": "failed"}])
 def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
-    """A package that departs, or a call that raised, is looked at itself."""
+    """A package that diverges, or a call that raised, is looked at itself."""
     assert not list(wrong_output.detect_own_check(checked(**other)))
 
 
@@ -77,7 +77,7 @@ def test_it_is_never_proven() -> None:
     ("equal", "count"), [({}, 1), ({"got": True, "want": False}, 1), ({"got": False, "want": False}, 0)]
 )
 def test_a_check_of_another_call_clears_nothing(equal: dict[str, bool], count: int) -> None:
-    """Where the program held results, and none of the call that was made again, that one was not checked."""
+    """If the program had results, and none of them is of the call made again, that one was not checked."""
     case = checked()
     case.runs["plain"] = run("plain", "", called(), {"event": "compared_held", "equal": equal})
     assert len(list(wrong_output.detect_own_check(case))) == count

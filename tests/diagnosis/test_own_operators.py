@@ -39,7 +39,7 @@ def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
 
 
 def test_an_exception_that_nothing_checked_is_that_of_the_only_operator(zoo: ZooPackage) -> None:
-    """Up to torch 2.12 the node is not told: an exception is a line of the log, and the package goes on."""
+    """Up to torch 2.12 the node is not named: an exception is a line of the log, and the package goes on."""
     lines = [
         "[E1121 06:44:01.0 shim_common.cpp:1258] Exception in aoti_torch: ValueError: no peak",
         *("", "At:", OPERATOR, TORCH, CALLER),

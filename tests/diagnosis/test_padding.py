@@ -59,7 +59,7 @@ def test_a_program_that_ended_well_is_not_doubted(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_writes_something_else_with_neutral_padding_is_guilty(tmp_path: Path) -> None:
-    """Likely from the package alone; a reference that the call departs from makes it proven."""
+    """Likely from the package alone; a reference that the call differs from makes it proven."""
     case = case_of(tmp_path, "0.0")
     case.padding["spread_kernel"] = TRIED
     (found,) = custom_op.detect_padding(case)

@@ -31,7 +31,7 @@ from tests.diagnosis.support import run, suspect
 
 @dataclass
 class Look(Observation):
-    """An observation that notes itself, after waiting for `beside` others to have begun."""
+    """An observation that notes itself, and takes no time."""
 
     name: str
     seconds: float = 1.0

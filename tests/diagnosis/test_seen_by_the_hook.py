@@ -76,7 +76,7 @@ def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found:
 
 @pytest.mark.parametrize(("largest", "found"), [(200_000, ["likely"]), (90_000, []), (None, [])])
 def test_a_package_that_was_not_kept(largest: int | None, found: list[str]) -> None:
-    """What the hook told of its members suffices to compare it with the limit."""
+    """What the hook recorded of its members suffices to compare it with the limit."""
     case = DiagnosisState(None)
     error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": 100_000}
     load = phase(2, loader="L", package="a.pt2", outcome="failed", error=error, largest=largest)

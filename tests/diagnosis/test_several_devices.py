@@ -78,8 +78,8 @@ def test_memory_that_the_package_reads_on_another_card(
         ],
         calls=[phase(3, load=1, thread=1)],
     )
-    told = [h for h in constants.detect(case) if (h.guilty.value or "").startswith("device")]
-    assert [(h.guilty.value or "").split("compiled: ")[1].rstrip(")") for h in told] == names
+    named = [h for h in constants.detect(case) if (h.guilty.value or "").startswith("device")]
+    assert [(h.guilty.value or "").split("compiled: ")[1].rstrip(")") for h in named] == names
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A call that needs more stack than its thread has, told from a bad pointer."""
+"""A call that needs more stack than its thread has, distinguished from a bad pointer."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ def test_a_large_stack_decides() -> None:
     case = died(stack=SMALL)
     (found,) = environment.detect_small_stack(case)
     assert found.category == "environment" and confidence(found, case) == "possible"
-    case.trials[environment.KEY] = trial(found.intervention, Effect.GONE)
+    assert found.intervention is not None
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     (found,) = environment.detect_small_stack(case)
     assert confidence(found, case) == "proven" and str(SMALL) in found.summary
-    case.trials[environment.KEY] = trial(found.intervention, Effect.SAME)
+    assert found.intervention is not None
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
     assert ranked(environment.detect_small_stack(case), case) == []
 
 
@@ -58,7 +60,7 @@ def test_a_small_stack_is_replayed(tmp_path: Path, size: int | None, kept: bool)
 
 
 def test_a_thread_of_that_size() -> None:
-    """What is told of a thread is what it was made with; results and errors come back."""
+    """The size that a thread reports is what it was made with; results and errors come back."""
     before = threading.stack_size()
     told = on_stack(SMALL, stack_bytes)
     assert told is None or told == pytest.approx(SMALL, rel=0.1)

@@ -43,7 +43,7 @@ DIFFERENT = [
 def test_a_constant_that_differs_is_named(
     zoo: ZooPackage, leaf: dict[str, Any], value: str, mendable: bool
 ) -> None:
-    """Name, given and compiled value are told; only a dtype can be mended by a cast and tried again."""
+    """Name, given and compiled value are reported; only a dtype can be mended by a cast and tried again."""
     (found,) = constants.detect(updated(zoo("ranker"), leaf))
     assert found.category == "constants" and found.guilty.name == "table.weight"
     assert (found.guilty.value or "").startswith(value)
@@ -218,7 +218,7 @@ def test_threads_that_never_come_back() -> None:
 
 
 def test_one_thread_that_never_comes_back_is_less_sure() -> None:
-    """A single unfinished call may hang anywhere inside: not exact, and the next look is told."""
+    """A single unfinished call may hang anywhere inside: not exact, and the next step is named."""
     (found,) = hang.detect_waiting_calls(waiting(1))
     assert not found.observed and found.fix is not None and "trace_launches" in found.fix.action
 
@@ -239,7 +239,7 @@ def test_moved_user_managed_constants() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "sources"),
+    ("events", "sources"),
     [
         ({"event": "compared_expected", "equal": True, "outputs": []}, True),
         ({"event": "compared_held", "equal": {"drift": False}}, False),
@@ -248,7 +248,7 @@ def test_moved_user_managed_constants() -> None:
     ids=["expected", "other outputs", "the same outputs"],
 )
 def test_constants_that_the_program_wrote_after_it_gave_them(
-    told: dict[str, object], sources: bool | None
+    events: dict[str, object], sources: bool | None
 ) -> None:
     """The call with the values as given has to differ; only what the program expected makes that sure."""
     case = DiagnosisState(None)
@@ -256,12 +256,14 @@ def test_constants_that_the_program_wrote_after_it_gave_them(
     call = phase(2, load=1, thread=1, altered=["w"], file="inputs.pt")
     case.capture = capture(updates=[update], calls=[call])
     case.runs["script"] = run("script", "AssertionError: drift")
-    case.runs["plain"] = run("plain", "", told)
+    case.runs["plain"] = run("plain", "", events)
     found = [h.observed for h in constants.detect_altered_constants(case) if h.guilty.name == "w"]
     assert found == ([sources] if sources is not None else [])
 
 
-def refilled(zoo: ZooPackage, names: list[str] | None, *told: dict[str, Any], **more: Any) -> DiagnosisState:
+def refilled(
+    zoo: ZooPackage, names: list[str] | None, *events: dict[str, Any], **more: Any
+) -> DiagnosisState:
     """A program whose check failed over a call with these constants refilled, made again with this result."""
     case = package_case(zoo("ranker"))
     given = {"table.weight": GOOD, "head.weight": GOOD}
@@ -272,7 +274,7 @@ def refilled(zoo: ZooPackage, names: list[str] | None, *told: dict[str, Any], **
         updates=[update], calls=[call], ends=[phase(3, compared=["gap", "t.want"], **more)]
     )
     case.runs["script"] = run("script", "RuntimeError: drift")
-    case.runs["plain"] = run("plain", "", *told)
+    case.runs["plain"] = run("plain", "", *events)
     return case
 
 
@@ -288,7 +290,7 @@ MODULE = {"name": "t.want", "type": "M", "digests": {"head.weight": "given"}}
 
 
 @pytest.mark.parametrize(
-    ("told", "more", "expected"),
+    ("events", "more", "expected"),
     [
         ([held(), returned(False)], {}, (True, False)),
         ([held(other=False), returned(False)], {}, (True, False)),
@@ -300,18 +302,18 @@ MODULE = {"name": "t.want", "type": "M", "digests": {"head.weight": "given"}}
     ids=["expected", "what else it held", "module", "neither", "no matter", "unknown"],
 )
 def test_constants_of_other_values_than_given(
-    zoo: ZooPackage, told: list[Any], more: dict[str, Any], expected: tuple[bool, bool] | None
+    zoo: ZooPackage, events: list[Any], more: dict[str, Any], expected: tuple[bool, bool] | None
 ) -> None:
     """Proven where the values as given make the call what the check compared with; else only a candidate."""
-    found = list(constants.detect_altered_constants(refilled(zoo, ["head.weight"], *told, **more)))
+    found = list(constants.detect_altered_constants(refilled(zoo, ["head.weight"], *events, **more)))
     assert [(h.observed, h.weak) for h in found] == ([expected] if expected is not None else [])
 
 
 def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
     """A write into another part of one block counts for all of it; where nobody looked the count tells."""
-    told = [held(), returned(False)]
-    assert not list(constants.detect_altered_constants(refilled(zoo, [], *told, altered=["head.weight"])))
-    assert list(constants.detect_altered_constants(refilled(zoo, None, *told, altered=["head.weight"])))
+    events = [held(), returned(False)]
+    assert not list(constants.detect_altered_constants(refilled(zoo, [], *events, altered=["head.weight"])))
+    assert list(constants.detect_altered_constants(refilled(zoo, None, *events, altered=["head.weight"])))
     by_check = refilled(
         zoo, None, {"event": "compared_expected", "equal": True}, refilled={"1": ["head.weight"]}
     )

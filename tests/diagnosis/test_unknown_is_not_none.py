@@ -25,7 +25,7 @@ Sourceless = Callable[[str], Path]
 
 @pytest.fixture
 def sourceless(zoo: ZooPackage, tmp_path: Path) -> Sourceless:
-    """The zoo's package without its C++ sources, with its inputs beside it."""
+    """The zoo's package without its C++ sources, with its inputs next to it."""
 
     def make(name: str) -> Path:
         package = changed(zoo(name), tmp_path / f"{name}.pt2", without(".wrapper.cpp"))

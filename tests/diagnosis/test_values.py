@@ -114,7 +114,7 @@ def test_a_departure_is_harmless_when_nothing_failed(zoo: ZooPackage) -> None:
 
 
 def test_the_scripts_own_reference_is_a_second_source(zoo: ZooPackage) -> None:
-    """A script that found the numbers wrong confirms the departure, and it is harmful then."""
+    """A script that found the numbers wrong confirms the divergence, and it is harmful then."""
     case = package_case(zoo("ranker"))
     told = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), told)

@@ -13,5 +13,5 @@ MADE = CACHE.parent / "interventions"
 
 @pytest.fixture(scope="session")
 def masked() -> Path:
-    """masked.pt2; its inputs lie beside it (see `models.py`)."""
+    """masked.pt2; its inputs lie next to it (see `models.py`)."""
     return compiled_once(MADE / "masked.pt2", "tests.interventions.models")

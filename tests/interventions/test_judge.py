@@ -48,7 +48,7 @@ BOUND = raised("index out of bounds: 0 <= tmp2 < 32L", "cpu_index_assert")
     ],
 )
 def test_the_effect_is_read_from_how_the_calls_ended(before: Seen, after: Seen, effect: Effect) -> None:
-    """Gone, changed, same, or nothing that can be told."""
+    """Gone, changed, same, or nothing that follows."""
     assert effect_of(before, after)[0] is effect
 
 

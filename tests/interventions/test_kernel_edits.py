@@ -104,7 +104,7 @@ def test_a_library_that_calls_the_kernel_directly_gets_another_wrapper(
 
 
 def test_what_a_package_cannot_do_is_said(masked: Path, tmp_path: Path) -> None:
-    """No such kernel, launch or way; an eager launch is told as what it is: not to be had here."""
+    """No such kernel, launch or way; an eager launch is reported as not available here."""
     with pytest.raises(ProblemError, match="no such launch"):
         relaunched(tmp_path, masked, "masked.nan.pt", "skip", 99)
     with pytest.raises(ProblemError, match="no such way"):

@@ -106,7 +106,7 @@ def test_an_expectation_of_another_shape_is_refused(zoo: ZooPackage, tmp_path: P
 
 
 def test_a_change_that_does_not_fit_says_so_and_others_are_tried(zoo: ZooPackage, tmp_path: Path) -> None:
-    """No such element, and an intervention with another environment, beside one that works."""
+    """No such element, and an intervention with another environment, together with one that works."""
     package = zoo("ranker")
     call = the_call(package, package.with_name("ranker.bad-index.pt"))
     missing = inputs.replace_element(IDS, (99, 0), 1)

@@ -13,5 +13,5 @@ MADE = CACHE.parent / "symptom"
 
 @pytest.fixture(scope="session")
 def scaled() -> Path:
-    """scaled.pt2; its inputs and what is right lie beside it (see `models.py`)."""
+    """scaled.pt2; its inputs and what is right lie next to it (see `models.py`)."""
     return compiled_once(MADE / "scaled.pt2", "tests.symptom.models")

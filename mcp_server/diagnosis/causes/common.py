@@ -8,8 +8,6 @@ from typing import Any
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.value_sources import told
-from mcp_server.logs.captured import CapturedCall, CapturedLoad
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, ComponentKind, Evidence, ModelLocation
 from mcp_server.package.signature import CompiledInput
@@ -87,26 +85,12 @@ def confirming(test: Intervention, case: DiagnosisState) -> Intervention | None:
     return test if trial is None or trial.proves else None
 
 
-def replayed_well(case: DiagnosisState) -> bool:
-    """Whether the call, made again in a process of its own, does not fail."""
-    plain = case.runs.get("plain")
-    return plain is not None and plain.failure == "none"
-
-
-def suspect_call(case: DiagnosisState) -> tuple[CapturedCall | None, CapturedLoad | None]:
-    """The call to suspect, and the load of its model."""
-    call = case.capture.suspect if case.capture is not None else None
-    return call, case.capture.load_of(call) if case.capture is not None and call is not None else None
-
-
 def written_inputs(case: DiagnosisState) -> set[int]:
     """Positions of the inputs that some launch or copy writes, as far as the package tells."""
-    if case.view is None:
-        return set()
     storages = written_storages(case)
     return {
         buffer.position
-        for buffer in case.view.wrapper.buffers.values()
+        for buffer in (case.view.wrapper.buffers.values() if case.view is not None else ())
         if buffer.kind == "input" and buffer.position is not None and buffer.storage in storages
     }
 
@@ -133,4 +117,4 @@ def first_line(event: Event) -> str:
 
 def raising_lines(case: DiagnosisState) -> list[ModelLocation]:
     """The model's lines of the operator that raised in eager mode."""
-    return [line for event in told(case, "node_raised")[:1] for line in lines_of(event)]
+    return [line for event in case.eager_events("node_raised")[:1] for line in lines_of(event)]

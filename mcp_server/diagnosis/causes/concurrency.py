@@ -35,8 +35,28 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
         return
     for load in case.capture.loads:
         pair = _overlapping(case.capture, load) if load.options.get("run_single_threaded") else None
-        if pair is not None:
-            yield _unsynchronised(load, *pair, case)
+        if pair is None:
+            continue
+        first, second = pair
+        fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
+        lines = [*load.stack[:1], *first.stack[:1]]
+        yield _Race(
+            guilty=component("call", "run_single_threaded=True, called from several threads", lines),
+            summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
+            "and several threads called it at the same time.",
+            evidence=(
+                seen("capture", fact),
+                seen("capture", "the model was loaded with run_single_threaded=True"),
+            ),
+            # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
+            # another one waits for its runner (torch 2.13): only a lock is right for every model.
+            fix=Fix(
+                action="let one thread at a time call it: hold a lock around the call",
+                before="model(*inputs)",
+                after="with lock:\n    model(*inputs)",
+            ),
+            harmful=case.failed,
+        )
     yield from _moved(case.capture, case)
 
 
@@ -54,33 +74,6 @@ def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, C
     return None
 
 
-def _unsynchronised(
-    load: CapturedLoad, first: CapturedCall, second: CapturedCall, case: DiagnosisState
-) -> Suspect:
-    fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
-    return _Race(
-        guilty=component(
-            "call",
-            "run_single_threaded=True, called from several threads",
-            [*load.stack[:1], *first.stack[:1]],
-        ),
-        summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
-        "and several threads called it at the same time.",
-        evidence=(
-            seen("capture", fact),
-            seen("capture", "the model was loaded with run_single_threaded=True"),
-        ),
-        # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
-        # another one waits for its runner (torch 2.13): only a lock is right for every model.
-        fix=Fix(
-            action="let one thread at a time call it: hold a lock around the call",
-            before="model(*inputs)",
-            after="with lock:\n    model(*inputs)",
-        ),
-        harmful=case.failed,
-    )
-
-
 def _moved(capture: Captured, case: DiagnosisState) -> Iterator[Suspect]:
     """User-managed constants whose memory was freed or moved between their update and a call."""
     call = next((c for c in capture.calls if c.moved), None)
@@ -88,8 +81,9 @@ def _moved(capture: Captured, case: DiagnosisState) -> Iterator[Suspect]:
         return
     names = ", ".join(call.moved[:4])
     update = next((u for u in capture.updates if set(call.moved) <= set(u.constants)), None)
+    lines = [*(update.stack[:1] if update else []), *call.stack[:1]]
     yield _Race(
-        guilty=component("constant", call.moved[0], [*(update.stack[:1] if update else []), *call.stack[:1]]),
+        guilty=component("constant", call.moved[0], lines),
         summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: the "
         "package keeps its old address and reads whatever is there now.",
         evidence=(seen("capture", f"at the call, {names} is no longer where load_constants was given it"),),
@@ -160,8 +154,8 @@ def _overlap(
     kind: _Overlap, place: int, lines: list[ModelLocation], case: DiagnosisState, **words: object
 ) -> Suspect:
     """The input at `place`, whose memory changed in this way under the call at `lines`."""
-    inputs = case.package.inputs if case.package is not None else ()
-    name = name_of(inputs[place]) if place < len(inputs) else f"inputs[{place}]"
+    known = place < len(case.compiled_inputs)
+    name = name_of(case.compiled_inputs[place]) if known else f"inputs[{place}]"
     fact = kind.fact.format(place=place, **words)
     before = kind.before or (lines[0].code if kind.after and lines else None)
     return _Race(
@@ -175,9 +169,10 @@ def _overlap(
 
 
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that was written while a call of a failed program ran, else one of calls of a worker thread.
+    """An input that was written while a call of a failed program ran.
 
-    The latter made calls with one and the same content, which are right for it as far as is known.
+    Else an input with the same content in several calls of a worker thread: that may be right for the
+    program.
     """
     calls = case.capture.calls if case.capture is not None and case.failed else []
     own = written_inputs(case)
@@ -188,8 +183,7 @@ def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
             return
     again = [call for call in calls if call.again and call.thread_name != "MainThread"]
     minds = not case.ended_well and all(call.outcome == "ok" for call in calls)
-    plain = case.runs.get("plain")
-    wrong_alone = plain is not None and plain.failure not in ("none", "differs")
+    wrong_alone = case.failure_of("plain") not in (None, "none", "differs")
     for call in again[-1:] if minds and case.equals_eager is not False and not wrong_alone else ():
         words = {"calls": len(again), "thread": call.thread_name}
         yield _overlap(_SAME_CONTENT, call.again[0], call.stack[:2], case, **words)
@@ -218,9 +212,7 @@ def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _lines_of_call(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> list[ModelLocation]:
     """The user's lines of the call that an event is about."""
-    calls = case.capture.calls if case.capture is not None else []
-    own = (c.stack for c in calls if (c.pid, c.number) == (event.pid, event.call))
-    return next(own, [])
+    return next((c.stack for c in case.calls if (c.pid, c.number) == (event.pid, event.call)), [])
 
 
 def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
@@ -290,9 +282,9 @@ MOST_LINES = 3
 
 
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that holds other values after the call, or after a reference that the model made before it.
+    """An input that the call, or a reference that the model computed before it, has changed.
 
-    Only where a check of the program failed, though the package gives what its exported program gives.
+    Only if a check of the program failed and the package still gives what its exported program gives.
     """
     script, plain = case.runs.get("script"), case.runs.get("plain")
     root = script.root if script is not None else None
@@ -325,20 +317,19 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 def _writing_lines(item: CompiledInput, case: DiagnosisState) -> list[ModelLocation]:
     """The model's lines that write in place, where there are few, and those of the launch that writes it."""
     own = case.exported.in_place if case.exported is not None else []
-    buffer = case.view.wrapper.buffers.get(item.name) if case.view is not None else None
-    writers = (
-        case.view.writers.get(buffer.storage, []) if case.view is not None and buffer is not None else []
-    )
+    writers: list[int] = []
+    if case.view is not None and item.name in case.view.wrapper.buffers:
+        writers = case.view.writers.get(case.view.wrapper.buffers[item.name].storage, [])
     found = (launch_lines(number, case) for number in writers)
     first: list[ModelLocation] = next((lines for lines in found if lines), [])
     return list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *first]))[:3]
 
 
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
-    """By position, the bytes by which an address has to be divisible for the update to reach the caller.
+    """Inputs that the package may copy and then update the copy: position, and the alignment that avoids it.
 
-    Of a captured call only the inputs that were given elsewhere; where the call is made from a file, its
-    addresses show when it is made.
+    For a captured call these are the misaligned ones. For a call from a file the addresses show only in the
+    run.
     """
     if case.view is None:
         return {}
@@ -346,18 +337,17 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     written = written_inputs(case) if bytes_of else ()
     inputs = case.view.wrapper.inputs().items()
     found = {place: bytes_of[b.name] for place, b in inputs if b.name in bytes_of and place in written}
-    call = case.capture.suspect if case.capture is not None else None
-    if call is None:
+    if case.suspect_call is None:
         return found
-    leaves = dict(enumerate(call.leaves))
+    leaves = dict(enumerate(case.suspect_call.leaves))
     return {n: size for n, size in found.items() if n in leaves and 0 < leaves[n].alignment < size}
 
 
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
-    """One for each misaligned input that the call, made again as it was, leaves unchanged.
+    """One suspect for each misaligned input that the call, made again, does not change.
 
-    Only of calls that come back, and of programs in which nothing but a check of their own failed: else there
-    is another cause. What the check compared may be the input, against outputs.
+    Only for calls that come back. If the program failed, its own check must be what failed: any other failure
+    has another cause.
     """
     plain, capture = case.runs.get("plain"), case.capture
     if plain is None or plain.failure not in ("none", "differs"):
@@ -373,7 +363,7 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
 def _lost_update(place: int, size: int, case: DiagnosisState) -> Suspect:
     assert case.package is not None
     item = case.package.inputs[place]
-    call = case.capture.suspect if case.capture is not None else None
+    call = case.suspect_call
     offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
     where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
     own = case.exported.in_place if case.exported is not None else []

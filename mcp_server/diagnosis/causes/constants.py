@@ -7,10 +7,10 @@ another shape gives wrong numbers or overruns the constant's memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, seen, suspect_call, written_storages
+from mcp_server.diagnosis.causes.common import component, seen, written_storages
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
@@ -19,7 +19,6 @@ from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEn
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.plurals import counted
-from mcp_server.tools.context import Event
 
 _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
@@ -27,17 +26,21 @@ KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}
 
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given with another dtype, shape or device, with NaN, under other names, or not at all."""
-    if case.capture is None or case.package is None:
+    if case.package is None:
         return
     compiled = {constant.fqn: constant for constant in case.package.constants}
-    for update in case.capture.updates:
-        yield from _different(update, compiled, case)
-        yield from _unreached(update, compiled, case)
-        yield from _not_finite(update, case)
-        yield from _partial(update, case)
-        yield from _misnamed(update, case)
-        yield from _named_as_in_the_model(update, case)
-        yield from _idle(update, case)
+    for update in case.updates:
+        found = [
+            *_different(update, compiled, case),
+            *_unreached(update, compiled, case),
+            *_not_finite(update, case),
+            *_partial(update, case),
+            *_misnamed(update, case),
+            *_named_as_in_the_model(update, case),
+            *_idle(update, case),
+        ]
+        for suspect in found:
+            yield replace(suspect, harmful=case.failed)
 
 
 _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
@@ -59,17 +62,24 @@ def _different(
     wrong = {name: difference for name, difference in compared.items() if difference is not None}
     for name, (aspect, got, wanted) in wrong.items():
         fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
+        if aspect == "device" and update.outcome == "failed":
+            consequence = "the update rejects it."
+        elif aspect == "device":
+            consequence = "the package reads it on that device without copying it."
+        elif update.user_managed:
+            consequence = "the package reads its memory as compiled, without a check."
+        else:
+            consequence = "its bytes are copied without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
         yield _OfUpdate(
             guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
             summary=f"Constant {name} was updated with {aspect} {got} where {wanted} is compiled: "
-            f"{_consequence(aspect, update)}{also}",
+            f"{consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
             # A shape cannot be changed without the user's values.
             intervention=cast_in_update({name: wanted}) if aspect == "dtype" else None,
-            harmful=case.failed,
         )
 
 
@@ -78,8 +88,8 @@ def _difference(
 ) -> tuple[str, str, str] | None:
     """What differs: (aspect, given, compiled). `home` is the index of the package's CUDA device.
 
-    Another type of device counts only where the update failed on it. On another device of the right type the
-    package reads a user-managed constant there: nothing copies it.
+    Another type of device counts only if the update failed. The package reads a user-managed constant on
+    whichever device it is, because nothing copies it.
     """
     kind = given.device.partition(":")[0]
     if update.outcome == "failed" and kind not in ("", constant.device_type):
@@ -96,16 +106,6 @@ def _difference(
     if update.user_managed and home is not None and given.device_index not in (None, home):
         return "device", given.device, f"{kind}:{home}"
     return None
-
-
-def _consequence(aspect: str, update: CapturedUpdate) -> str:
-    if aspect == "device":
-        if update.outcome == "failed":
-            return "the update rejects it."
-        return "the package reads it on that device without copying it."
-    if update.user_managed:
-        return "the package reads its memory as compiled, without a check."
-    return "its bytes are copied without a check."
 
 
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
@@ -140,7 +140,6 @@ def _unreached(
             f"{update.how} does not reach it, so that its old value stays.",
             evidence=(seen("capture", fact),),
             fix=Fix(action=KEEP_ALL),
-            harmful=case.failed,
         )
 
 
@@ -149,16 +148,16 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
-    replayed = case.call is not None and case.call.operation == "replay"
-    steps = case.call.request.get("steps", ()) if case.call is not None and replayed else ()
-    updated = any(step["do"] == "constants" for step in steps)
+    call = case.call
+    test = None
+    if call is not None and call.operation == "replay" and call.updated:
+        test = compiled_values(call.steps)
     yield _OfUpdate(
         guilty=_updated(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
-        intervention=compiled_values(steps) if updated else None,
-        harmful=case.failed,
+        intervention=test,
     )
 
 
@@ -175,14 +174,14 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
         fix=Fix(action="pass every constant, with check_full_update=True"),
         observed=case.plain_diverges,
-        harmful=case.failed,
     )
 
 
 def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
     """That the first constant left out was compiled with the values of one that was given, where it was."""
-    load = case.capture.load_of(update) if case.capture is not None else None
-    compiled = case.capture.compile_of(load) if case.capture is not None and load is not None else None
+    capture = case.capture
+    load = capture.load_of(update) if capture is not None else None
+    compiled = capture.compile_of(load) if capture is not None and load is not None else None
     digests = compiled.digests if compiled is not None else {}
     left = update.missing[0]
     for name in digests:
@@ -220,12 +219,8 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
             name, update, "not given" if name in update.compiled else "not a constant of the package"
         ),
         summary=f"{update.how} was refused: {differ}.",
-        evidence=(
-            seen("capture", differ),
-            seen("run", text[:300]),
-        ),
+        evidence=(seen("capture", differ), seen("run", text[:300])),
         fix=fix,
-        harmful=case.failed,
     )
 
 
@@ -247,23 +242,31 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
             before=f"{update.how}(state, …)",
             after="load_constants(state, check_full_update=True)",
         ),
-        harmful=case.failed,
     )
 
 
 def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update of the half of the constants that is not in use; a package's loader cannot swap the halves.
+    """An update of the inactive half of the constants. A package's loader cannot swap the halves.
 
-    The first argument after the map says so (torch 2.8-2.15). Only of the last update before the suspect call
-    of that load.
+    The first argument after the map selects the half (torch 2.8-2.15). Only the last update before the
+    suspect call counts.
     """
-    call, load = suspect_call(case)
-    if case.capture is None or call is None or load is None or load.loader != "AOTIModelPackageLoader":
+    call, load = case.suspect_call, case.suspect_load
+    if call is None or load is None or load.loader != "AOTIModelPackageLoader":
         return
-    here = [u for u in case.capture.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
+    here = [u for u in case.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
     filled_idle = update.arguments[:1] == [True] and update.outcome == "ok" and bool(update.constants)
     if not filled_idle or here[-1:] != [update]:
         return
+    # The call after the same updates, all of the half in use.
+    test = None
+    if case.call is not None and case.call.operation == "replay":
+        steps = tuple(
+            {**step, "arguments": [False, *step["arguments"][1:]]} if step["do"] == "constants" else step
+            for step in case.call.steps
+        )
+        what = "the call after an update of the half in use"
+        test = Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=steps))
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
     yield _OfUpdate(
         guilty=_updated(next(iter(update.constants)), update, "given to the half that is not in use"),
@@ -276,25 +279,14 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
             before=f"{update.how}(state, True, …)",
             after=f"{update.how}(state, False, …)",
         ),
-        intervention=_in_use(case),
+        intervention=test,
         observed=False,
-        harmful=case.failed,
     )
 
 
-def _in_use(case: DiagnosisState) -> Intervention | None:
-    """The call after the same updates, all of the half in use."""
-    if case.call is None or case.call.operation != "replay":
-        return None
-    steps = [
-        {**step, "arguments": [False, *step["arguments"][1:]]} if step["do"] == "constants" else step
-        for step in case.call.request.get("steps", ())
-    ]
-    what = "the call after an update of the half in use"
-    return Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
-
-
 # With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15): what is written there
+
+
 # later, through whatever view of it, the package computes with. A call that is made again gets the values as
 # they were given, so that it shows what it would have been without the writes.
 MOST_NAMED = 4
@@ -313,7 +305,7 @@ class _Again:
 
 def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis, where the call with the values as given is what the program expected."""
-    call = case.capture.suspect if case.capture is not None else None
+    call = case.suspect_call
     changed = _changed(call, case) if call is not None else None
     if call is None or changed is None:
         return
@@ -339,9 +331,10 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], CapturedUpdate, str] | None:
-    """Constants with other values than their update gave, and how that was seen.
+    """Constants whose values are not those of their update: names, the update, and how that was seen.
 
-    By the values at the call; where nobody read them by the count of writes, else when a check failed.
+    By their values at the call. If nobody read these, by the count of writes, else by the values at a failed
+    check.
     """
     own = written_by_calls(case)
     check = _check(call, case)
@@ -354,8 +347,7 @@ def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], Captu
         later = check.refilled.get(call.load, []) if check is not None else []
         names = [name for name in later if name not in own]
         fact = "{} had other values when the check failed than {} gave"
-    updates = case.capture.updates if case.capture is not None else []
-    same = [u for u in updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
+    same = [u for u in case.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
     update = next((u for u in reversed(same) if names and names[0] in u.constants), None)
     if update is None:
         return None
@@ -366,8 +358,7 @@ def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], Captu
 def written_by_calls(case: DiagnosisState) -> set[str]:
     """Constants that the calls themselves change, as buffers of the model; all where that is not known."""
     if case.view is None or case.package is None:
-        updates = case.capture.updates if case.capture is not None else []
-        return {name for update in updates for name in update.constants}
+        return {name for update in case.updates for name in update.constants}
     storages, buffers = written_storages(case), case.view.wrapper.buffers
     names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
     return {constant.fqn for constant in case.package.constants if constant.name in names}
@@ -393,21 +384,13 @@ def _as_given(
         return _Again(f"{AS_LOADED}, the call returns what the program expected", True)
     if call.outcome == "failed":
         return _Again(f"{AS_LOADED}, the call returns", weak=True)
-    if gave is not None:
-        return _against_returned(call, names, update, gave, case)
-    if plain.held and not all(plain.held.values()):
-        return _Again(f"{AS_LOADED}, the same call returns different outputs")
-    return None
-
-
-def _against_returned(
-    call: CapturedCall, names: list[str], update: CapturedUpdate, gave: Event, case: DiagnosisState
-) -> _Again | None:
-    """What the program got is known: right is what its check compared that with, if it has given values."""
-    plain, check = case.runs["plain"], _check(call, case)
+    other = f"{AS_LOADED}, the same call returns different outputs"
+    if gave is None:
+        return _Again(other) if plain.held and not all(plain.held.values()) else None
     if gave["equal"]:
         return None
-    other = f"{AS_LOADED}, the same call returns different outputs"
+    # What the program got is known: right is what its check compared that with, if it has the given values.
+    check = _check(call, case)
     compared = check.compared if isinstance(check, CapturedEnd) else []
     tensors = {**plain.held, **plain.attributes_compared}
     now = {name: equal for name, equal in tensors.items() if name in compared}
@@ -428,15 +411,13 @@ COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the pr
 
 
 def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, for the update that did not come back, else the last one before the suspect call.
+    """Views given as constants: in the update that did not come back, else the last one before the call.
 
-    It was given views, and may belong to another package of that process: what is written beyond a constant
-    is anyone's memory.
+    That update may belong to another package of the process, since a write beyond a constant can hit any
+    memory.
     """
-    capture = case.capture
-    call = capture.suspect if capture is not None else None
-    updates = capture.updates if capture is not None else []
-    given = [u for u in updates if u.views and u.how in COPIES and not u.user_managed]
+    call = case.suspect_call
+    given = [u for u in case.updates if u.views and u.how in COPIES and not u.user_managed]
     before = [u for u in given if call is None or (u.pid == call.pid and u.n <= call.n)]
     suspects = [u for u in given if u.outcome != "ok"] or before
     if not suspects:

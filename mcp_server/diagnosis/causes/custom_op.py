@@ -11,7 +11,6 @@ from mcp_server.diagnosis.components import (
     TORCHS,
     changeable,
     changed_launches,
-    kernel_of,
     kernel_party,
     line_in_script,
     operator_of,
@@ -21,9 +20,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.call import as_promised
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import told
 from mcp_server.memory_faults.triton_reductions import (
-    Padding,
     narrow_pointers,
     narrow_sums,
     paddings,
@@ -92,15 +89,15 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
-    """The launch of `torch.ops.namespace.name.overload`, if it has only one, and its model lines.
+    """The only launch of `torch.ops.namespace.name.overload` (None for several), and its model lines.
 
-    Those of the exported program come first: the compiler gives an operator those of what it was merged with.
+    Lines of the exported program come first: in the package an operator also has those of what was fused with
+    it.
     """
     exported = case.exported.special if case.exported is not None else ()
     written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]
     short = op.removeprefix("torch.ops.").removesuffix(".default")
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    found = [launch.index for launch in launches if _launches(launch, short, case)]
+    found = [launch.index for launch in case.launches if _launches(launch, short, case)]
     if not found:
         return None, written[:2]
     lines = list(dict.fromkeys([*written, *launch_lines(found[0], case, 2)]))
@@ -189,7 +186,7 @@ def describe(layout: Layout) -> str:
 
 def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
     """Operators outside torch whose result, in the exported program, is not what their fake promised."""
-    for event in told(case, "fake_mismatch"):
+    for event in case.eager_events("fake_mismatch"):
         if str(event["op"]).startswith(("aten.", "<")):
             continue
         op, promised, returned = f"torch.ops.{event['op']}", event["promised"], event["returned"]
@@ -218,8 +215,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
             op = case.package.proxy_target(int(root.fields["node"]))
         if not op or op.startswith(TORCHS):
             continue
-        launches = case.view.wrapper.launches if case.view is not None else ()
-        calling = [launch.index for launch in launches if operator_of(launch.index, case) == op]
+        calling = [launch.index for launch in case.launches if operator_of(launch.index, case) == op]
         launch = calling[0] if len(calling) == 1 else None
         at = ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))
         place = f"{at.file}:{at.line}, in {root.fields['at_function']}"
@@ -262,13 +258,11 @@ def detect_narrow(case: DiagnosisState) -> Iterator[Suspect]:
     """Kernels whose result another precision changed in this call by more than rounding."""
     launches = narrow_launches(case) if case.widened else {}
     text = script_text(case) if launches else ""
-    for symbol, launch, changed in changed_launches(case.widened, launches, NARROW_ROUNDING):
-        kernel = kernel_of(launch, case)
-        assert kernel is not None
-        pointers = narrow_pointers(kernel.source)
+    for kernel, launch, changed in changed_launches(case.widened, launches, NARROW_ROUNDING, case):
+        symbol, pointers = kernel.symbol, narrow_pointers(kernel.source)
         first = narrow_sums(kernel.source, symbol, pointers)[0]
         # The sums in the user's script, where the kernel stands there.
-        own = narrow_sums(text, kernel.symbol, pointers)
+        own = narrow_sums(text, symbol, pointers)
         lines = [line_in_script(case, text, each.line) for each in own]
         yield Suspect(
             category="wrong_output",
@@ -301,13 +295,15 @@ def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
     """Kernels whose result the padding changed in this call by more than rounding."""
     launches = padded_launches(case) if case.padding else {}
     text = script_text(case) if launches else ""
-    for symbol, launch, changed in changed_launches(case.padding, launches, PADDING_ROUNDING):
-        kernel = kernel_of(launch, case)
-        assert kernel is not None
+    for kernel, launch, changed in changed_launches(case.padding, launches, PADDING_ROUNDING, case):
+        symbol = kernel.symbol
         own = paddings(text, symbol)
         found = (own or paddings(kernel.source, symbol))[0]
         lines = [line_in_script(case, text, each.load_line) for each in own]
-        needed = _literal(found.needed)
+        needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
+        advice = f"give masked lanes {needed} before {found.reduction}, with tl.where(mask, …, {needed}) say"
+        if math.isinf(found.needed):
+            advice = f"load masked lanes as other={needed}, and begin a running {found.operation} with it"
         reaches = f"gives lanes beyond its mask that reach {found.reduction} at line {found.line}"
         yield Suspect(
             category="wrong_output",
@@ -323,16 +319,5 @@ def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
                     "source as it is what was recorded",
                 ),
             ),
-            fix=Fix(action=_advice(found), before=found.load),
+            fix=Fix(action=advice, before=found.load),
         )
-
-
-def _advice(found: Padding) -> str:
-    needed = _literal(found.needed)
-    if math.isinf(found.needed):
-        return f"load masked lanes as other={needed}, and begin a running {found.operation} with it"
-    return f"give masked lanes {needed} before {found.reduction}, with tl.where(mask, …, {needed}) say"
-
-
-def _literal(value: float) -> str:
-    return repr(value) if math.isfinite(value) else f"float('{value}')"

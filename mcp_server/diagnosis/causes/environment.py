@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, replayed_well, seen
+from mcp_server.diagnosis.causes.common import component, seen
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
 from mcp_server.diagnosis.interventions.call import large_stack
 from mcp_server.diagnosis.state import DiagnosisState
@@ -26,6 +25,7 @@ from mcp_server.tools.requests import failing_phase
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
     """Certain problems of package and machine; defects of the file are another detector's."""
     defects = {defect.what for defect in case.package.defects} if case.package is not None else set()
+    texts = [facts.root.candidates for _, facts in case.logs if facts.root is not None]
     for problem in case.problems:
         if not problem.certain or problem.what in defects:
             continue
@@ -35,7 +35,7 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         name = problem.what[:120]
         if kind == "package" and case.package is not None:
             name = case.package.path.name
-        refused = any(f.root is not None and problem.category in f.root.candidates for _, f in case.logs)
+        refused = any(problem.category in candidates for candidates in texts)
         yield Suspect(
             category=problem.category,
             guilty=component(
@@ -76,7 +76,7 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
     else:
         return
     facts = [seen("capture", fact)]
-    if replayed_well(case):
+    if case.failure_of("plain") == "none":
         facts.append(seen("run", "the same, made again in a process of its own, went well"))
     yield _Reached(
         guilty=Component(kind="environment", name=name, value=f"limit {limit}", model_locations=phase.stack),
@@ -88,20 +88,14 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-@dataclass(frozen=True)
-class _Limit:
-    name: str
-    variable: str
-    fix: str
-
-
+# Signals of a limit: its name, its variable, and what to do.
 LIMITS = {
-    "SIGXCPU": _Limit(
+    "SIGXCPU": (
         "processor time",
         "RLIMIT_CPU",
         "raise the limit on processor time (ulimit -t, RLIMIT_CPU), or find out what takes so long",
     ),
-    "SIGXFSZ": _Limit(
+    "SIGXFSZ": (
         "file size",
         "RLIMIT_FSIZE",
         "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE), or write less",
@@ -110,9 +104,9 @@ LIMITS = {
 
 
 def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
-    """A limit by whose signal the program's own run was ended.
+    """A limit whose signal ended the program's own run.
 
-    A hard limit on processor time kills: it may be used up after as many seconds, of one thread at least.
+    SIGKILL counts if the run took at least as long as the hard limit on processor time allows one thread.
     """
     run = case.runs.get("script") or case.runs.get("command")
     if run is None:
@@ -123,51 +117,50 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
     begun = [phase for phase in phases if phase.outcome == "unfinished"]
     phase = max(begun or phases, key=lambda phase: phase.t, default=None)
     seconds = phase.processor_s if phase is not None else None
-    limit = LIMITS.get(signal or "")
-    if limit is None and signal == "SIGKILL" and seconds is not None and ran >= seconds:
-        limit = LIMITS["SIGXCPU"]
-    if limit is None:
+    kind = signal
+    if signal == "SIGKILL" and seconds is not None and ran >= seconds:
+        kind = "SIGXCPU"
+    if kind is None or kind not in LIMITS:
         return
-    seconds = seconds if limit is LIMITS["SIGXCPU"] else None
+    name, variable, fix = LIMITS[kind]
+    seconds = seconds if kind == "SIGXCPU" else None
     facts = [seen("run", f"{signal} ended the program after {ran:.1f} s")]
     if seconds is not None:
-        saw = f"the hook saw a limit of {seconds} s on the processor time of the process ({limit.variable})"
+        saw = f"the hook saw a limit of {seconds} s on the processor time of the process ({variable})"
         facts.append(seen("capture", saw))
-    if replayed_well(case):
+    if case.failure_of("plain") == "none":
         facts.append(seen("run", "the call, made again in a process of its own, went well"))
     yield _Reached(
         guilty=component(
             "environment",
-            limit.name,
+            name,
             phase.stack[:2] if phase is not None else [],
-            value=f"limit {seconds} s" if seconds is not None else limit.variable,
+            value=f"limit {seconds} s" if seconds is not None else variable,
         ),
-        summary=f"The process was ended by {signal}: it had reached its limit on {limit.name} "
-        f"({limit.variable}{f', {seconds} s' if seconds is not None else ''}).",
+        summary=f"The process was ended by {signal}: it had reached its limit on {name} "
+        f"({variable}{f', {seconds} s' if seconds is not None else ''}).",
         evidence=tuple(facts),
-        fix=Fix(action=limit.fix),
+        fix=Fix(action=fix),
         observed=signal in LIMITS,
     )
 
 
-LARGE = 1 << 30  # bytes; memory is taken only as far as the stack grows
-KEY = large_stack(LARGE).key
-
-
 def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for a call that dies again on a stack smaller than usual, to be tried with a large one.
+    """A call that dies again on a stack smaller than usual; a large stack is tried.
 
-    Not on a usual one: a large one may let a bad pointer pass by chance, and nothing else speaks for it.
+    Not for a usual stack: a large one may let a bad pointer pass by chance, and nothing else would be
+    evidence.
     """
     plain, call = case.runs.get("plain"), case.call
     signal = plain.finished.signal if plain is not None else None
     if signal not in ("SIGSEGV", "SIGBUS") or call is None or call.operation != "replay":
         return
-    size = next((step["stack"] for step in call.request.get("steps", ())[-1:] if "stack" in step), None)
+    size = next((step["stack"] for step in call.steps[-1:] if "stack" in step), None)
     if size is None:
         return
     died = case.capture.failing if case.capture is not None else None
-    trial = case.trials.get(KEY)
+    test = large_stack()
+    trial = case.trials.get(test.key)
     yield Suspect(
         category="environment",
         guilty=component(
@@ -184,7 +177,7 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
             action="give the thread more stack (threading.stack_size, ulimit -s), or make what recurses "
             "there, or keeps large arrays, use less"
         ),
-        intervention=large_stack(LARGE),
+        intervention=test,
         observed=False,
     )
 
@@ -201,12 +194,10 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
     root = script.root
     if root is not None and root.exception is not None and "own_report" not in root.family.tags:
         return  # the traceback is of another error than a check or the report of a child
-    found = []
-    for end in _ends(case.capture, reported=script.family == "child_failed"):
-        own = next((line for line in end.stack if is_user_file(line.file)), None)
-        if own is not None and not _CHECK.match(own.code):
-            found.append((end, own))
-    for end, line in found[-1:]:
+    for end in reversed(_ends(case.capture, reported=script.family == "child_failed")):
+        line = next((line for line in end.stack if is_user_file(line.file)), None)
+        if line is None or _CHECK.match(line.code):
+            continue
         raised = "an error"
         if end.error is not None:
             raised = f"{end.error.type.removeprefix('builtins.')}: {end.error.text}"[:200]
@@ -221,12 +212,13 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
             evidence=(seen("capture", fact),),
             fix=Fix(action="fix the statement that raised", before=line.code or None),
         )
+        return
 
 
 def _ends(capture: Capture, *, reported: bool) -> list[CapturedEnd]:
-    """Ends of children, or with `reported` of any process, whose phases went well and were the last.
+    """Ends of children whose phases all went well and were the last ones; with `reported`, of any process.
 
-    A program that went on to other phases got over the end of that child.
+    If the program went on to other phases, the end of that child did not matter to it.
     """
     pids = {process.pid for process in capture.processes}
     children = {process.pid for process in capture.processes if reported or process.parent in pids}

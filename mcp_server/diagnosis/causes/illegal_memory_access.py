@@ -169,9 +169,9 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def died(case: DiagnosisState) -> list[ThreadStack]:
-    """The stack of the thread that the signal of the plain run ended.
+    """The stack of the thread in which the signal ended the plain run.
 
-    An error of a CUDA kernel ends the process at whatever call comes next: where that is says nothing.
+    Empty for a late error of CUDA: it ends the process at the next call, wherever that is.
     """
     plain = case.runs.get("plain")
     late = plain is not None and plain.root is not None and plain.root.family.late

@@ -35,7 +35,6 @@ from mcp_server.diagnosis.value_sources import (
     index_error,
     operator_indices,
     refused_index,
-    told,
     whole_slice,
 )
 from mcp_server.logs.facts import ErrorFact
@@ -54,12 +53,21 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
     error = index_error(case)
     if error is None:
         return
-    bad = [suspect for suspect in checked_inputs(case) if _outside(suspect.part, case)]
+    checked = checked_inputs(case)
+    bad = [suspect for suspect in checked if _outside(suspect.part, case)]
     for suspect in bad:
         yield _by_input(suspect, error, case)
-    if not bad:
-        yield from _by_nan(error, case)
-        yield from _by_kernel(error, case)
+    if bad:
+        return
+    yield from _by_nan(error, case)
+    # The launches with the check, but for those whose input elements were all looked at and are inside.
+    found = candidates(case)
+    single = len({(c.launch.index, c.check.line) for c in found}) == 1
+    for candidate in found[:4]:
+        parts = [each.part for each in checked if each.candidate == candidate]
+        cleared = all(part in case.index_values and not _outside(part, case) for part in parts)
+        if not parts or not cleared:
+            yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
 
 
 def _outside(part: InputSlice, case: DiagnosisState) -> int:
@@ -69,16 +77,14 @@ def _outside(part: InputSlice, case: DiagnosisState) -> int:
 
 def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInput, str]:
     """The input, and its first element outside, in words."""
-    assert case.package is not None
-    item, facts = case.package.inputs[part.input], case.index_values[part]
+    item, facts = case.compiled_inputs[part.input], case.index_values[part]
     return item, f"element {facts['index']} of {item.label} is {facts['value']}"
 
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
-    assert case.package is not None
     places = Places(part.stride, part.offset) if (part.stride, part.offset) != (1, 0) else Places()
-    return keep_in_range(leaf_of(case.package.inputs[part.input]), part.low, part.high, places)
+    return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, places)
 
 
 def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
@@ -121,9 +127,8 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
 def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
     """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
     labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
-    paths = case.given.paths if case.given is not None else ()
-    nan = {path: int(leaf.get("nan") or 0) for path, leaf in zip(paths, case.leaves, strict=False)}
-    for item in case.package.inputs if case.package is not None else ():
+    nan = {path: int(leaf.get("nan") or 0) for path, leaf in case.named_leaves}
+    for item in case.compiled_inputs:
         count = nan.get(item.path or "", 0)
         if item.label not in labels or not count:
             continue
@@ -137,21 +142,6 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
             intervention=replace_where(leaf_of(item), Where(non_finite=True), 0.0),
             observed=False,
         )
-
-
-def _by_kernel(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
-    """No input value is to blame as far as is known: the launches that hold the check.
-
-    Not those of which every input element that the check can see was looked at and is inside.
-    """
-    found = candidates(case)
-    single = len({(c.launch.index, c.check.line) for c in found}) == 1
-    checked = checked_inputs(case)
-    for candidate in found[:4]:
-        parts = [each.part for each in checked if each.candidate == candidate]
-        cleared = all(part in case.index_values and not _outside(part, case) for part in parts)
-        if not parts or not cleared:
-            yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
 
 
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
@@ -188,22 +178,17 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 def _maker_of_index(candidate: Candidate, producers: list[int], case: DiagnosisState) -> Component:
     """The launch that computed the index; the input or constant behind it where nothing computed it."""
     if producers and case.view is not None:
-        return component(
-            "kernel",
-            case.view.wrapper.launches[producers[0]].kernel,
-            launch_lines(producers[0], case, 2),
-            launch=producers[0],
-        )
+        first = producers[0]
+        return component("kernel", case.launches[first].kernel, launch_lines(first, case, 2), launch=first)
     source = candidate.sources[0] if candidate.sources else None
-    inputs = case.package.inputs if case.package is not None else ()
     lines = raising_lines(case) or _lines(candidate)
     if source is None or source.kind not in ("input", "constant"):
         return component("kernel", candidate.kernel.name, lines, launch=candidate.launch.index)
-    item = next((i for i in inputs if i.label == source.label), None)
-    if item is None:
-        kind: ComponentKind = "input" if source.kind == "input" else "constant"
-        return component(kind, source.label, lines, launch=candidate.launch.index)
-    return input_component(item, lines, launch=candidate.launch.index)
+    item = next((item for item in case.compiled_inputs if item.label == source.label), None)
+    if item is not None:
+        return input_component(item, lines, launch=candidate.launch.index)
+    kind: ComponentKind = "input" if source.kind == "input" else "constant"
+    return component(kind, source.label, lines, launch=candidate.launch.index)
 
 
 def crashing(candidate: Candidate) -> Component:
@@ -224,35 +209,28 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
     found = operator_indices(case)
     for index in found:
         if index.part is not None and _outside(index.part, case):
-            yield _operator_index_by_input(index, index.part, error, case)
+            part = index.part
+            item, where = _first_outside(part, case)
+            facts, user = case.index_values[part], _launch(index.launch, case)
+            outside = f"{counted(facts['outside'], 'value')} {is_(facts['outside'])} outside"
+            yield _Index(
+                guilty=input_component(
+                    item,
+                    user.model_locations,
+                    f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})",
+                ),
+                summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
+                evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
+                crashing=user,
+                fix=Fix(action=f"keep these values in 0..{part.high} where they are made"),
+                intervention=_clamp(part, case),
+            )
     if len(found) == 1 and found[0].producers:
         yield with_origin(_by_launch(found[0], error, case), case, found[0].launch.index)
 
 
-def _operator_index_by_input(
-    index: OperatorIndex, part: InputSlice, error: ErrorFact, case: DiagnosisState
-) -> Suspect:
-    item, where = _first_outside(part, case)
-    facts = case.index_values[part]
-    outside = f"{counted(facts['outside'], 'value')} {is_(facts['outside'])} outside"
-    user = _launch(index.launch, case)
-    return _Index(
-        guilty=input_component(
-            item,
-            user.model_locations,
-            f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})",
-        ),
-        summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
-        evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
-        crashing=user,
-        fix=Fix(action=f"keep these values in 0..{part.high} where they are made"),
-        intervention=_clamp(part, case),
-    )
-
-
 def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    assert case.view is not None
-    maker = case.view.wrapper.launches[index.producers[-1]]
+    maker = case.launches[index.producers[-1]]
     value = error.fields.get("value", "")
     given = f"{value}, where 0 to {index.bound - 1} are allowed" if value else ""
     party = _launch(maker, case)
@@ -311,8 +289,7 @@ INDEXING = ("scatter", "index_put", "index_add", "index_copy")
 
 def indexing_launches(case: DiagnosisState) -> list[Launch]:
     """The launches that write where an index says."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    return [launch for launch in launches if any(word in launch.kernel for word in INDEXING)]
+    return [launch for launch in case.launches if any(word in launch.kernel for word in INDEXING)]
 
 
 @dataclass(frozen=True)
@@ -353,7 +330,7 @@ def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
 def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
     watched, target, index = found.seen, found.target, found.index
     # The line of the operator, which eager mode may refuse where the wrapper names none.
-    refused = [str(event["op"]) for event in told(case, "node_raised")[:1]]
+    refused = [str(event["op"]) for event in case.eager_events("node_raised")[:1]]
     same = any(word in op for word in INDEXING for op in refused)
     lines = watched.locations[:3] or (raising_lines(case) if same else [])
     user = Component(kind="kernel", name=watched.kernel, launch_index=watched.launch, model_locations=lines)
@@ -388,8 +365,7 @@ def _written_before(
     watched: LaunchValues, index: ArgumentValues, lines: list[ModelLocation], case: DiagnosisState
 ) -> Component:
     """The input that is the index, else the launch that wrote it before, with the line that uses it."""
-    inputs = case.package.inputs if case.package is not None else ()
-    item = next((i for i in inputs if i.name == index.name), None)
+    item = next((item for item in case.compiled_inputs if item.name == index.name), None)
     if item is not None:
         return input_component(item, lines or case.call_locations, launch=watched.launch)
     makers = case.view.writers_of_name.get(index.name, []) if case.view is not None else []
@@ -397,7 +373,7 @@ def _written_before(
     if not before or case.view is None:
         known = lines or case.call_locations
         return Component(kind="kernel", name=index.name, launch_index=watched.launch, model_locations=known)
-    party = launch_component(before[-1], case.view.wrapper.launches[before[-1]].kernel, case)
+    party = launch_component(before[-1], case.launches[before[-1]].kernel, case)
     known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
     return party.model_copy(update={"model_locations": known})
 
@@ -415,7 +391,7 @@ _IN_EAGER = (
 
 def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
     """An index that the model refuses in eager mode too: the fault is in the model or its inputs."""
-    for event in told(case, "node_raised")[:1]:
+    for event in case.eager_events("node_raised")[:1]:
         text = first_line(event)
         if not any(part in text for part in _IN_EAGER) or "tuple index" in text:
             continue

@@ -22,7 +22,6 @@ from mcp_server.diagnosis.interventions.input import (
 )
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import told
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.signature import CompiledInput
@@ -56,9 +55,10 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
 
 def refusal(case: DiagnosisState) -> Evidence | None:
     """The guard by which the exported program refuses the call."""
-    for event in told(case, "guard_failed")[:1]:
-        return seen("interpret", f"the exported program refuses this call: {first_line(event)}")
-    return None
+    event = next(iter(case.eager_events("guard_failed")), None)
+    if event is None:
+        return None
+    return seen("interpret", f"the exported program refuses this call: {first_line(event)}")
 
 
 def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
@@ -92,11 +92,11 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     index = mismatch.input_index
-    known = index is not None and case.package is not None and index < len(case.package.inputs)
+    known = index is not None and index < len(case.compiled_inputs)
     test = _intervention(mismatch, case)
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
-    above = _above(mismatch, case)
+    above = _above(mismatch, case) is not None
     facts = [seen("check_devices", mismatch.sentence)]
     # The package's own check may say the same of the same input.
     for error in case.runs["checked"].log.errors if "checked" in case.runs else ():
@@ -140,18 +140,17 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     )
 
 
-def _above(mismatch: Mismatch, case: DiagnosisState) -> bool:
-    """A size above its range can be read past; one below it reads too little, never too much."""
+def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
+    """The end of its range that a size is above: it can be read past. One below reads too little."""
     if mismatch.aspect != "range" or mismatch.input_index is None or mismatch.dim is None:
-        return False
-    assert case.package is not None
-    upper = case.package.inputs[mismatch.input_index].dims[mismatch.dim].upper
-    return upper is not None and mismatch.got.isdigit() and int(mismatch.got) > upper
+        return None
+    upper = case.compiled_inputs[mismatch.input_index].dims[mismatch.dim].upper
+    above = upper is not None and mismatch.got.isdigit() and int(mismatch.got) > upper
+    return upper if above else None
 
 
 def _leaf(index: int, case: DiagnosisState) -> Leaf:
-    assert case.package is not None
-    return Leaf(index, name_of(case.package.inputs[index]))
+    return Leaf(index, name_of(case.compiled_inputs[index]))
 
 
 def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
@@ -185,12 +184,10 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
 
 def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> Intervention | None:
     """That dimension, and all that are as long and may vary, at the nearest size that was compiled for."""
-    assert case.package is not None
-    compiled = case.package.inputs[leaf.input].dims[dim]
+    compiled = case.compiled_inputs[leaf.input].dims[dim]
     size = compiled.size if compiled.size is not None else compiled.upper
-    got = int(mismatch.got) if mismatch.got.lstrip("-").isdigit() else None
-    below = got is not None and compiled.lower is not None and got < compiled.lower
-    if compiled.size is None and below:
+    known = mismatch.got.lstrip("-").isdigit() and compiled.lower is not None
+    if compiled.size is None and known and int(mismatch.got) < (compiled.lower or 0):
         size = compiled.lower
     if size is None:
         return None
@@ -203,11 +200,8 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
 
 def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, ...]:
     """Of a size above its range also the part at the end: what fails there is not due to the size."""
-    index, dim = mismatch.input_index, mismatch.dim
-    if index is None or dim is None or case.package is None or not _above(mismatch, case):
-        return ()
-    size = case.package.inputs[index].dims[dim].upper
-    if size is None:
+    index, dim, size = mismatch.input_index, mismatch.dim, _above(mismatch, case)
+    if index is None or dim is None or size is None:
         return ()
     rows = tuple(range(int(mismatch.got) - size))
     drops = tuple(
@@ -218,15 +212,15 @@ def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, 
 
 
 def _as_long(index: int, dim: int, case: DiagnosisState) -> list[tuple[int, int]]:
-    """Inputs and dimensions that are as long and may vary: they have to be changed together.
+    """Inputs and dynamic dimensions of the same length: they have to be changed together.
 
-    Also those with a symbol of their own: a kernel goes over one input and reads the other at the same place.
+    Also those with a symbol of their own, because a kernel may loop over one input and read another.
     """
-    assert case.package is not None and case.given is not None
+    assert case.given is not None
     shapes = [tensor.shape for tensor in case.given.tensors]
     same = [
         (item.index, each.index)
-        for item in case.package.inputs
+        for item in case.compiled_inputs
         for each in item.dims
         if each.size is None
         and item.index < len(shapes)
@@ -237,9 +231,9 @@ def _as_long(index: int, dim: int, case: DiagnosisState) -> list[tuple[int, int]
 
 
 def detect_other_device(case: DiagnosisState) -> Iterator[Suspect]:
-    """A call of which an input was on another CUDA device than its package, where a device failed.
+    """A call with an input on another CUDA device than its package, if a device failed.
 
-    Its error reaches whichever thread looks at the device next, so that another call may be the suspect one.
+    The error reaches the thread that uses the device next, so that the suspect call may be another one.
     """
     capture = case.capture
     if capture is None or not any(call.broke_device for call in capture.calls):
@@ -284,9 +278,9 @@ def to_be_placed(case: DiagnosisState) -> bool:
 
 
 def place(case: DiagnosisState) -> None:
-    """Load it where all its inputs are: what was saved on a card comes from calls on that card.
+    """Load the package on the device of its inputs, if no device was asked for.
 
-    Inputs on several cards leave it on the first one.
+    Saved inputs come from calls on their device. If they are on several devices, the first device is used.
     """
     tensors = case.given.tensors if case.given is not None else ()
     indices = {tensor.device_index for tensor in tensors if tensor.device_type == "cuda"}
@@ -303,12 +297,13 @@ MOST_PAIRS = 3
 
 
 def detect_argument_order(case: DiagnosisState) -> Iterator[Suspect]:
-    """A pair that gives the expected result when exchanged; until that is tried, a mere possibility.
+    """Two inputs that give the expected result when exchanged. Weak until that is tried.
 
-    Where the package computes what was exported, of inputs that fit, and the program expected more.
+    Only if inputs fit and the package agrees with its exported program, and the program expected something
+    else.
     """
     plain = case.runs.get("plain")
-    expected = plain is not None and (plain.departs or not all(plain.held.values()))
+    expected = plain is not None and (plain.differs or not all(plain.held.values()))
     if not expected or not case.equals_eager or case.mismatches:
         return
     for first, second in list(_alike(case))[:MOST_PAIRS]:
@@ -348,10 +343,9 @@ def detect_argument_order(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _alike(case: DiagnosisState) -> Iterator[tuple[CompiledInput, CompiledInput]]:
     """Inputs of more than one element that have one dtype, shape and stride in this call."""
-    inputs = case.package.inputs if case.package is not None else ()
-    if len(inputs) != len(case.leaves):
+    if len(case.compiled_inputs) != len(case.leaves):
         return
-    for first, second in combinations(inputs, 2):
+    for first, second in combinations(case.compiled_inputs, 2):
         a, b = case.leaves[first.index], case.leaves[second.index]
         layouts = [tuple(str(leaf.get(part)) for part in ("dtype", "shape", "stride")) for leaf in (a, b)]
         if a.get("shape") and layouts[0] == layouts[1] and max(a["shape"]) > 1:

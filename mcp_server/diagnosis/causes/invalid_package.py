@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, seen, suspect_call
+from mcp_server.diagnosis.causes.common import component, seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, CausalLevel, Suspect
 from mcp_server.model import Component, Fix, PackageWorkload
@@ -48,9 +48,8 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _defects(case: DiagnosisState) -> Iterator[Suspect]:
     """Fatal defects; weights that are not in the package are none when the program loads them."""
-    updates = case.capture.updates if case.capture is not None else []
-    _, load = suspect_call(case)
-    loaded = any(load is None or (u.pid, u.load) == (load.pid, load.number) for u in updates)
+    load = case.suspect_load
+    loaded = any(load is None or (u.pid, u.load) == (load.pid, load.number) for u in case.updates)
     # The user's lines that load the package of the suspect call, then those that call it.
     lines = [*(load.stack[:1] if load is not None else case.failing_locations), *case.call_locations]
     for defect in case.package.defects if case.package is not None else ():
@@ -59,7 +58,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
         if not missing_weights and (not defect.fatal or problem.category == "constants"):
             continue
         # A load that was forgotten when the weights were given to another one.
-        fed = next((u for u in updates if u.outcome == "ok"), None) if missing_weights else None
+        fed = next((u for u in case.updates if u.outcome == "ok"), None) if missing_weights else None
         if fed is not None:
             line = f"{fed.location.file}:{fed.location.line}" if fed.location is not None else "another line"
             fact = f"{fed.how} at {line} was for another load; the load of the failing call got none"
@@ -86,12 +85,11 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
 def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     """Models of one package that were compiled to one path, each over the one before, then packaged.
 
-    The path of `aot_compile` is named by the generated code, in which the values of weights do not count
-    (torch 2.8-2.15): models of one architecture share it. Told where a check refused what a call of such a
-    model gave, and the package shows it.
+    `aot_compile` names its path by the generated code, without the values of weights (torch 2.8-2.15): models
+    of one architecture share it. Only if a check refused the output of such a model and the package confirms
+    it.
     """
-    capture = case.capture
-    call, load = suspect_call(case)
+    capture, call, load = case.capture, case.suspect_call, case.suspect_load
     if capture is None or case.package is None or call is None or load is None or call.outcome != "ok":
         return
     own = [p for p in capture.packagings if p.package == load.package and p.t < load.t]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.components import launch_component, own_operators, said, users_code
+from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCompile, StoppedAt
@@ -24,7 +25,6 @@ from mcp_server.model import (
     ModelLocation,
     PackageWorkload,
 )
-from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import read_stack
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence
@@ -126,9 +126,9 @@ def action(root: ErrorFact, category: Category) -> str:
 
 
 def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for each category that a root error admits; several candidates are weak ones.
+    """One suspect for each category that a root error admits; if there are several, all are weak.
 
-    Only what the user saw counts here: a check that we switched on may raise a false alarm.
+    Only logs of the user's own runs count: a check that we switched on may raise a false alarm.
     """
     for source, facts in case.own_logs:
         root = facts.root
@@ -146,10 +146,13 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
     several = len(admitted) > 1
     survived = case.workload is None and (not facts.fatal or _of_values(root))
     alone = case.workload is None and (several or survived)
-    for place, category in enumerate(admitted):
+    for category in admitted:
         guilty = _party(category, root, facts, case)
         at = _stopped_at(root, case) if category == "compile_failure" else None
         compiler_at = [seen("capture", f"the compiler was at {_operator(at)} when it failed")] if at else []
+        # The kernel that the text names, if it names one.
+        kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
+        place = next((f"{at.file}:{at.line}" for at in facts.locations), None)
         # A refusal that names nobody proves nobody guilty.
         proves = guilty.name and not several and case.workload is not None
         summary = as_sentence(root)
@@ -163,14 +166,14 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             category=category,
             guilty=guilty,
             summary=summary,
-            level=CausalLevel.SYMPTOM if place else BY_CATEGORY[category][1],
+            level=BY_CATEGORY[category][1] if category == admitted[0] else CausalLevel.SYMPTOM,
             evidence=(evidence_of(root, source), *compiler_at),
-            crashing=_crashing(root, facts),
+            crashing=Component(kind="kernel", name=kernel, generated_location=place) if kernel else None,
             fix=Fix(action=action(root, category)) if not several else None,
             refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
             harmful=case.failed,
             weak=several or survived or refused_alone(root, case),
-            settle=case.open_question if alone else "",
+            settle=open_question(case) if alone else "",
             observed=len(root.candidates) == 1,
         )
 
@@ -193,24 +196,23 @@ def _of_values(root: ErrorFact) -> bool:
 
 def _excluded(category: Category, case: DiagnosisState) -> bool:
     """Whether what was observed rules a candidate of an ambiguous text out."""
-    plain, capture = case.runs.get("plain"), case.capture
-    calls = capture.calls if capture is not None else []
+    capture, calls, alone = case.capture, case.calls, case.failure_of("plain")
     match category:
         case "input_mismatch" | "device_mismatch" | "shape_out_of_range":
             compared = case.given is not None and "run_with_input_checks" in case.done
-            refused = case.interpreted is not None and case.interpreted.last("guard_failed") is not None
+            refused = bool(case.eager_events("guard_failed"))
             return compared and not refused and all(m.category != category for m in case.mismatches)
         case "custom_op":
             return case.package is not None and not own_operators(case)
         case "constants":
-            return case.package is not None and capture is not None and not capture.updates
+            return case.package is not None and capture is not None and not case.updates
         case "nan_or_inf":
-            return plain is not None and not case.outputs_nonfinite
+            return alone is not None and not case.outputs_nonfinite
         case "script_error":
             # The call fails by itself, or what failed last is a compile that the program asked for.
-            fails_alone = plain is not None and plain.failure not in ("none", "differs")
             compiled = capture.compiles[-1:] if capture is not None else []
             not_compiled = any(each.outcome == "failed" for each in compiled)
+            fails_alone = alone not in (None, "none", "differs")
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
         case "concurrency":
             # Every call was made by the main thread on one stream, and nothing changed under one.
@@ -219,7 +221,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
         case "index_out_of_bounds":
             # No call of the program refused an index, nor does the suspect one when it is made again.
             came_back = capture is not None and all(call.outcome == "ok" for call in calls)
-            return came_back and plain is not None and plain.failure == "none"
+            return came_back and alone == "none"
         case "wrong_output":
             # The script compared the call with nothing but what eager mode gives as well. What the user's own
             # kernels and operators compute is in both.
@@ -280,15 +282,6 @@ def _operator(at: StoppedAt) -> str:
     return "::".join(at.operator.split(".")[:2])
 
 
-def _crashing(root: ErrorFact, facts: LogFacts) -> Component | None:
-    """The kernel that the text names, if it names one."""
-    kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
-    if not kernel:
-        return None
-    at = facts.locations[0] if facts.locations else None
-    return Component(kind="kernel", name=kernel, generated_location=f"{at.file}:{at.line}" if at else None)
-
-
 def locations_of(frames: tuple[Frame, ...]) -> list[ModelLocation]:
     """The user's frames, innermost first."""
     own = [frame for frame in frames if not frame.file.startswith((WORKER, "<"))]
@@ -300,31 +293,44 @@ _NOT_FINITE = re.compile(r"\b(?:nan|inf|finite|positive-definite|singular)\b", r
 
 
 def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
-    """Whether an operator, or a check of the model in a kernel, refused the values of a package's call.
+    """Whether an operator, or a check of the model in a kernel, refused the values in a package's call.
 
-    Only of a package alone: no statement of a program can have raised it then. The text says what is wrong
-    with the values in no fixed words, but the launch that raised it is known.
+    Not for programs, whose own statements may raise the same. The text has no fixed form, so that it does not
+    tell what is wrong with the values; the launch that raised it is known.
     """
-    plain = case.runs.get("plain")
-    alone = isinstance(case.workload, PackageWorkload) and plain is not None and plain.failure == "exception"
-    return alone and "open_refusal" in root.family.tags
+    refused = isinstance(case.workload, PackageWorkload) and case.failure_of("plain") == "exception"
+    return refused and "open_refusal" in root.family.tags
 
 
 def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis that leaves the category open, for the launch that refused."""
-    plain = case.runs.get("plain")
+    plain, view, package = case.runs.get("plain"), case.view, case.package
     root = plain.root if plain is not None else None
-    if plain is None or root is None or not refused_alone(root, case):
+    if plain is None or root is None or view is None or package is None or not refused_alone(root, case):
         return
-    launch = _refusing(plain.log, root, case)
+    # The launch at the line of the wrapper whose call failed, else of the C++ kernel with the very text.
+    lines = {error.fields.get("line", "") for error in plain.log.errors if error.family.id == "shim_call"}
+    detail, source = root.fields.get("detail", ""), package.kernel_text
+    place = source.find(f'"{detail}"') if detail else -1
+    names = _KERNEL.findall(source[:place])[-1:] if place >= 0 else []
+    called = [launch for launch in case.launches if str(launch.line) in lines]
+    launch = next(iter(called or [launch for launch in case.launches if launch.symbol in names]), None)
     if launch is None:
         return
+    # The first to suspect: what is not finite, whole numbers out of a range, or other values of inputs.
+    behind = view.flow.backward_from(launch.index).inputs
+    dtypes = [item.dtype or "" for item in package.inputs if item.name in behind]
+    category: Category = "input_mismatch"
+    if _NOT_FINITE.search(root.text):
+        category = "nan_or_inf"
+    elif any(dtype.startswith(("int", "uint")) for dtype in dtypes):
+        category = "index_out_of_bounds"
     depends = depends_on(launch.index, case, ", which computes from")
     party = launch_component(launch.index, launch.kernel, case).model_copy(update={"value": root.text[:200]})
     fit = case.given is not None and not case.mismatches
     fits = "Shapes and dtypes fit the package, so that values are to blame: " if fit else ""
     yield Suspect(
-        category=_refused_category(root, launch, case),
+        category=category,
         guilty=party,
         summary=f"Launch {launch.index} ({party.name}){depends}, refused what it was given: "
         f"{root.text[:200].rstrip('.')}.",
@@ -334,26 +340,3 @@ def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
         weak=True,
         settle=f"{fits}dump_kernel_io shows what this launch got, and from where.",
     )
-
-
-def _refusing(log: LogFacts, root: ErrorFact, case: DiagnosisState) -> Launch | None:
-    """The launch at the line of the wrapper whose call failed, else of the C++ kernel with the very text."""
-    if case.view is None or case.package is None:
-        return None
-    launches = case.view.wrapper.launches
-    lines = {error.fields.get("line", "") for error in log.errors if error.family.id == "shim_call"}
-    called = next((launch for launch in launches if str(launch.line) in lines), None)
-    detail, source = root.fields.get("detail", ""), case.package.kernel_text
-    place = source.find(f'"{detail}"') if detail else -1
-    names = _KERNEL.findall(source[:place]) if place >= 0 else []
-    return called or next((launch for launch in launches if launch.symbol in names[-1:]), None)
-
-
-def _refused_category(root: ErrorFact, launch: Launch, case: DiagnosisState) -> Category:
-    """The first to suspect: what is not finite, whole numbers out of a range, or other values of inputs."""
-    if _NOT_FINITE.search(root.text):
-        return "nan_or_inf"
-    assert case.view is not None and case.package is not None
-    names = case.view.flow.backward_from(launch.index).inputs
-    dtypes = [item.dtype or "" for item in case.package.inputs if item.name in names]
-    return "index_out_of_bounds" if any(d.startswith(("int", "uint")) for d in dtypes) else "input_mismatch"

@@ -14,9 +14,8 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import candidates, first_made, of_mask, overflows, told
+from mcp_server.diagnosis.value_sources import candidates, first_made, of_mask, overflows
 from mcp_server.model import Component, ComponentKind, Evidence, Fix, ModelLocation
-from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
 from mcp_server.tools.kernel_io import FirstBad
@@ -84,8 +83,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     # A program ended well with these values, and no eager mode says whether they are the model's.
     unjudged = case.ended_well and case.equals_eager is None
     # The launch may have made minus infinity by arithmetic, from a zero.
-    launches = case.view.wrapper.launches if case.view is not None and first.launch is not None else ()
-    launch = next((each for each in launches if each.index == first.launch), None)
+    launch = next((each for each in case.launches if each.index == first.launch), None)
     takes_logarithm = launch is not None and _LOGARITHM.search(" ".join((launch.kernel, *launch.atens)))
     return replace(
         found,
@@ -106,22 +104,21 @@ def _lines(first: FirstBad, case: DiagnosisState) -> list[ModelLocation]:
 
 
 def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
-    if first.kind != "input" or case.package is None:
+    if first.kind != "input":
         return None
-    return next((i.index for i in case.package.inputs if first.name in (i.label, i.name)), None)
+    return next((i.index for i in case.compiled_inputs if first.name in (i.label, i.name)), None)
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """With a finite value in the place of the bad ones, also in other inputs that hold NaN.
+    """Finite values in place of those that are not, in this input and in others with NaN.
 
-    What one of them brings must not hide what another one does.
+    All at once: else NaN of one input would hide the effect of the other.
     """
     index = _input_index(first, case)
-    if index is None or case.package is None or first.what != "non_finite":
+    if index is None or first.what != "non_finite":
         return None
-    paths = case.given.paths if case.given is not None else ()
-    with_nan = {path for path, leaf in zip(paths, case.leaves, strict=False) if leaf.get("nan")}
-    leaves = [leaf_of(i) for i in case.package.inputs if i.index == index or i.path in with_nan]
+    with_nan = {path for path, leaf in case.named_leaves if leaf.get("nan")}
+    leaves = [leaf_of(i) for i in case.compiled_inputs if i.index == index or i.path in with_nan]
     fills = tuple(replace_where(leaf, Where(non_finite=True), 0.0) for leaf in leaves)
     if len(fills) == 1:
         return fills[0]
@@ -145,18 +142,18 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
 
 
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
-    """The launch that made NaN, or is left as its maker after inputs were cleaned, if it has NaN as a number.
+    """The launch that writes NaN as a constant: the first maker, or one that is left with clean inputs.
 
-    A program that fails over NaN does not mean it; a package alone does not say.
+    None if the program fails over NaN, which is then not intended. A package alone does not tell.
     """
     if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
         return None
-    launches = case.view.wrapper.launches if case.view is not None else ()
+    launches = case.launches
     fill = _fill(first, case)
     tried = case.trials.get(fill.key) if fill is not None else None
     if tried is None or tried.effect is not Effect.SAME:
-        made_here = first.kind == "kernel" and first.launch is not None
-        launches = launches[first.launch : first.launch + 1] if made_here and first.launch is not None else ()
+        made_here = first.launch is not None and first.kind == "kernel"
+        launches = tuple(each for each in launches if made_here and each.index == first.launch)
     text = case.package.kernel_text if case.package is not None else ""
     for launch in launches:
         start = text.find(f"{launch.symbol}(") if launch.kind == "cpp" else -1
@@ -173,7 +170,7 @@ NOT_A_NUMBER = frozenset({-(2**63), 2**63 - 1, -(2**31), 2**31 - 1})
 def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     """The maker of the NaN, where eager mode refuses an index that is computed from it."""
     made = first_made(case)
-    refused = next(iter(told(case, "node_raised")), None)
+    refused = next(iter(case.eager_events("node_raised")), None)
     if made is None or refused is None or made["node"] not in refused.get("behind", ()):
         return
     text = first_line(refused)
@@ -181,7 +178,12 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     in_text = any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
     if not in_text and not NOT_A_NUMBER & integers:
         return
-    check = _check(refused, case)
+    # The only check of the package that can have failed, if its kernel is of the line that eager refuses.
+    found = candidates(case)
+    lines = {(at.file, at.line) for at in lines_of(refused)[:1]}
+    own = {(at.file, at.line) for each in found for at in each.provenance.locations}
+    places = {(each.launch.index, each.check.line) for each in found}
+    check = found[0] if len(places) == 1 and lines & own else None
     evidence = [
         making(made),
         seen("interpret", f"{refused['node']}, which computes from it, raised: {text}"),
@@ -190,7 +192,7 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     if check is not None:
         evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
         party = crashing(check)
-    found = Suspect(
+    suspect = Suspect(
         category="nan_or_inf",
         guilty=Component(kind="op", name=str(made["op"]), model_locations=lines_of(made)),
         summary=f"{made['op']} makes the first value that is not finite, in eager mode too; made an integer, "
@@ -202,16 +204,7 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
         harmful=case.failed,
         observed=check is not None,
     )
-    yield with_origin(found, case, check.launch.index if check is not None else None)
-
-
-def _check(refused: Event, case: DiagnosisState) -> Candidate | None:
-    """The only check of the package that can have failed, if its kernel is of the line that eager refuses."""
-    found = candidates(case)
-    lines = {(at.file, at.line) for at in lines_of(refused)[:1]}
-    places = {(c.launch.index, c.check.line) for c in found}
-    own = {(at.file, at.line) for c in found for at in c.provenance.locations}
-    return found[0] if len(places) == 1 and lines & own else None
+    yield with_origin(suspect, case, check.launch.index if check is not None else None)
 
 
 def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
@@ -220,8 +213,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
     if event is None or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
         return
-    plain = case.runs.get("plain")
-    if plain is not None and plain.failure in ("none", "differs") and not case.outputs_nonfinite:
+    if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
         return  # the package gives finite values all the same: no failure is due to those of eager mode
     kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
     known = kernel if kernel is not None and kernel.kind == "kernel" else None

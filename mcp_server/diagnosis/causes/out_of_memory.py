@@ -48,16 +48,19 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
         return
     sizes = symbol_values(case.package.signature, case.given.tensors)
     for source, facts in case.logs:
-        asked = asked_for(facts.root) if facts.root is not None else None
-        for buffer in case.view.wrapper.buffers.values() if asked and facts.root is not None else ():
+        root = facts.root
+        asked = asked_for(root) if root is not None else None
+        if root is None or not asked:
+            continue
+        for buffer in case.view.wrapper.buffers.values():
             size = _bytes(buffer, sizes) if buffer.kind == "allocated" and buffer.sizes else None
-            # The first launch that writes its memory, under whatever name.
-            names = case.view.sharing[buffer.storage] if size is not None else ()
-            writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
-            if size is None or asked is None or facts.root is None or not writers:
+            if size is None or abs(size - asked) > ROUNDING * asked:
                 continue
-            if abs(size - asked) <= ROUNDING * asked:
-                yield _of_buffer(buffer, min(writers), sizes, reported(facts.root, source), case)
+            # The first launch that writes its memory, under whatever name.
+            names = case.view.sharing[buffer.storage]
+            writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
+            if writers:
+                yield _of_buffer(buffer, min(writers), sizes, reported(root, source), case)
                 return
 
 
@@ -110,24 +113,23 @@ def _of_buffer(buffer: Buffer, writer: int, sizes: Sizes, error: Evidence, case:
 
 def _with_less(buffer: Buffer, sizes: Sizes, case: DiagnosisState) -> Intervention | None:
     """The call with smaller inputs. It can only confirm: what is cut may be needed for another reason."""
+    assert case.given is not None
     names, less = _symbols(buffer), dict(sizes)
     while (_bytes(buffer, less) or 0) > SMALL and any(less.get(name, 0) > SMALLEST for name in names):
         less = {name: max(size // 2, SMALLEST) if name in names else size for name, size in less.items()}
-    changes = tuple(_cut(less, case))
-    cuts = ", ".join(f"dimension {c.dim} of input {c.input} cut to {c.size}" for c in changes)
-    test = Intervention(f"less:{buffer.name}", Kind.INPUT, f"the call with {cuts}", changes)
-    return confirming(test, case) if changes else None
-
-
-def _cut(sizes: Sizes, case: DiagnosisState) -> Iterator[Change]:
-    """The changes of inputs that make their dimensions fit these sizes, and keep them in their ranges."""
-    assert case.package is not None and case.given is not None
-    for item, tensor in zip(case.package.inputs, case.given.tensors, strict=False):
+    # Dimensions that depend on these sizes are cut, and kept in their ranges.
+    changes = []
+    for item, tensor in zip(case.compiled_inputs, case.given.tensors, strict=False):
         for dim, got in zip(item.dims, tensor.shape, strict=False):
-            value = evaluate(dim.expression, sizes) if dim.expression and dim.size is None else None
+            value = evaluate(dim.expression, less) if dim.expression and dim.size is None else None
             if value is not None and value != got and value.denominator == 1:
                 size = max(int(value), dim.lower or SMALLEST)
-                yield Change("resize", input=item.index, dim=dim.index, size=size)
+                changes.append(Change("resize", input=item.index, dim=dim.index, size=size))
+    if not changes:
+        return None
+    cuts = ", ".join(f"dimension {c.dim} of input {c.input} cut to {c.size}" for c in changes)
+    test = Intervention(f"less:{buffer.name}", Kind.INPUT, f"the call with {cuts}", tuple(changes))
+    return confirming(test, case)
 
 
 # The last argument of `aoti_torch_empty_strided` and its like (torch 2.8-2.15).

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.common import agreement, component, seen, suspect_call
+from mcp_server.diagnosis.causes.common import agreement, component, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -38,9 +38,9 @@ class _Weights:
 
     @property
     def digests(self) -> dict[str, str]:
-        """As compiled, with those of each update in their place.
+        """As compiled, replaced by those of each update.
 
-        What the program still manages has the values that its tensors have by now, which nobody looked at.
+        Without user-managed constants: the program may have changed them since, and nobody read their values.
         """
         found = dict(self.compiled.digests)
         managed: set[str] = set()
@@ -87,8 +87,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _comparison(case: DiagnosisState) -> _Comparison | None:
     """The failed comparison that the call made again reproduces, or a check of the program's own."""
-    capture = case.capture
-    call, load = suspect_call(case)
+    capture, call, load = case.capture, case.suspect_call, case.suspect_load
     compiled = capture.compile_of(load) if capture is not None and load is not None else None
     if capture is None or call is None or compiled is None or case.package is None:
         return None
@@ -167,7 +166,7 @@ def _reloaded(near: ModuleSnapshot, case: DiagnosisState) -> Intervention | None
         "arguments": [False, False],
         "only_known": True,
     }
-    steps = list(case.call.request.get("steps", ()))
+    steps = list(case.call.steps)
     steps.insert(max(len(steps) - 1, 0), step)
     what = f"the call after the package was given the weights of {near.name}"
     return Intervention(f"weights:{near.file.name}", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
@@ -206,10 +205,10 @@ def _attributes(
 def _of_another_class(
     near: list[ModuleSnapshot], exported: CapturedExport, compared: _Comparison, case: DiagnosisState
 ) -> Iterator[Suspect]:
-    """A module with the package's weights, which is of another class than what was exported.
+    """A module with the weights of the package, of another class than the exported one.
 
-    Unless the package is an old one, the other class may be a reference that was written on purpose: then
-    whatever is found at a launch or in the state explains more than that there are two.
+    That may be a reference written on purpose. Unless the package is an old one, any suspect at a launch or
+    in the state is therefore a better explanation.
     """
     judged = [module for module in near if module.named] or near
     if not judged or case.capture is None or exported.type in {module.type for module in judged}:

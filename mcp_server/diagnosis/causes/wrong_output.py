@@ -12,11 +12,11 @@ from mcp_server.diagnosis.causes.common import component, launch_lines, seen
 from mcp_server.diagnosis.components import launch_component, users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, ExportedWorkload, Fix, PackageWorkload
+from mcp_server.model import Component, Evidence, ExportedWorkload, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.context import Event
-from mcp_server.tools.divergence import Changed, Kind, OtherConstant
+from mcp_server.tools.divergence import Changed, Kind
 
 # Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
@@ -35,13 +35,13 @@ def _package(case: DiagnosisState) -> Component:
 
 def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
     """Launches that draw random numbers, each with its operator."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    found = [(DRAWS.search(text), launch) for launch in launches for text in (launch.kernel, *launch.atens)]
+    texts = [(text, launch) for launch in case.launches for text in (launch.kernel, *launch.atens)]
+    found = [(DRAWS.search(text), launch) for text, launch in texts]
     return [(match[1], launch) for match, launch in found if match is not None]
 
 
 def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that depart from a reference with other random numbers, or differ because of dropout.
+    """Outputs that differ from a reference with other random numbers, or from each other by dropout.
 
     A package alone does not tell whether its numbers are meant: a model that samples draws them on purpose.
     Dropout is another matter: a model that was exported for use has none.
@@ -50,7 +50,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     if not drawing:
         return
     op, launch = next((pair for pair in drawing if pair[0] in _TRAINING), drawing[0])
-    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    compared = case.compared_with_program
     diverges = case.plain_diverges or (compared is not None and not compared["equal"])
     training = op in _TRAINING
     if not diverges and not (training and isinstance(case.workload, PackageWorkload)):
@@ -58,6 +58,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     fix = Fix(action=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
     if training:
         fix = Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
+    drawn = seen("inspect_package", f"launch {launch.index} is {launch.kernel}")
     found = _Wrong(
         guilty=component(
             "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
@@ -65,26 +66,24 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
         "those of any reference that draws others or none.",
         level=CausalLevel.STATE,
-        evidence=(
-            seen("inspect_package", f"launch {launch.index} is {launch.kernel}"),
-            seen("run", "the outputs differ from what they are compared with"),
-        ),
+        evidence=(drawn, seen("run", "the outputs differ from what they are compared with")),
         fix=fix,
         harmful=case.failed,
     )
-    yield found if diverges else _training(found, case)
-
-
-def _training(drawn: Suspect, case: DiagnosisState) -> Suspect:
-    """Dropout in a package; that it is not meant is likely, and nothing in the package says so."""
-    differs = bool(case.differs_in("second"))
-    repeated = (seen("repeat_call", "two calls on the same inputs return different outputs"),)
-    return replace(
-        drawn,
-        summary=f"Launch {drawn.guilty.launch_index} drops values at random ({drawn.guilty.name}): the model "
-        f"was exported in training mode"
-        f"{', and the same call returns different outputs each time' if differs else ''}.",
-        evidence=(drawn.evidence[0], *(repeated if differs else ())),
+    if diverges:
+        yield found
+        return
+    # That dropout is not meant is likely, and nothing in the package says so.
+    repeated: tuple[Evidence, ...] = ()
+    also = ""
+    if case.differs_in("second"):
+        repeated = (seen("repeat_call", "two calls on the same inputs return different outputs"),)
+        also = ", and the same call returns different outputs each time"
+    yield replace(
+        found,
+        summary=f"Launch {launch.index} drops values at random ({op}): the model was exported in training "
+        f"mode{also}.",
+        evidence=(drawn, *repeated),
         harmful=True,
         weak=True,
         settle="That is the fault unless dropout is meant to stay on; one in evaluation mode settles it.",
@@ -92,14 +91,14 @@ def _training(drawn: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that change from call to call, or with what is found in new memory.
+    """Outputs that change from call to call, or with the content of fresh memory.
 
-    Not where random numbers are drawn: then a difference is no surprise.
+    Not if random numbers are drawn: then a difference is expected.
     """
     if case.differs_in("second"):
         if drawing_launches(case):
             return
-        where = _parted(case, "second")
+        where = _first_difference(case, "second")
         at = f" from launch {where.launch} ({where.kernel}) on" if where is not None else ""
         yield _Wrong(
             guilty=_changed(where, case),
@@ -114,7 +113,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             settle="Compare the outputs with those of eager mode (compare_with_eager) to settle it.",
         )
     elif case.reads_unset:
-        where = _parted(case, "filled")
+        where = _first_difference(case, "filled")
         at = f", first in what launch {where.launch} ({where.kernel}) writes" if where is not None else ""
         fact = "the same call returns different outputs when fresh memory is filled with different bytes"
         yield _Wrong(
@@ -132,7 +131,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-def _parted(case: DiagnosisState, run: str) -> Changed | None:
+def _first_difference(case: DiagnosisState, run: str) -> Changed | None:
     """The first tensor that differs between the first run and that one."""
     done = case.repeated_watched
     return Repeats(done).change("first", run) if done is not None else None
@@ -160,9 +159,23 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         return
     harmful = case.failed or isinstance(case.workload, ExportedWorkload)
     observed = seen("compare_with_eager", first.summary, found.json_file.uri if found.json_file else "")
-    if found.other_constants:
-        yield replace(
-            _other_constant(found.other_constants[0], observed.source, first.summary, case), harmful=harmful
+    for other in found.other_constants[:1]:
+        # The package was made from other weights: stale, or one of several that share them by mistake.
+        yield Suspect(
+            category="constants",
+            guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
+            summary=f"The package was not made from this program's weights: {other.sentence}.",
+            level=CausalLevel.STATE,
+            evidence=(
+                seen("compare_with_eager", other.sentence, observed.source),
+                seen("compare_with_eager", first.summary),
+            ),
+            fix=Fix(
+                action="compile the package from this program again, alone: models of one structure that are "
+                "compiled for one package share the last one's weights; or load its weights with "
+                "load_constants"
+            ),
+            harmful=harmful,
         )
     # Where runs part, for a difference between runs; else the first launch that diverges.
     runs = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}
@@ -178,24 +191,6 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         evidence=(observed,),
         fix=Fix(action=FIXES[first.kind]),
         harmful=harmful,
-    )
-
-
-def _other_constant(other: OtherConstant, source: str, diverges: str, case: DiagnosisState) -> Suspect:
-    """The package was made from other weights: stale, or one of several that share them by mistake."""
-    return Suspect(
-        category="constants",
-        guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
-        summary=f"The package was not made from this program's weights: {other.sentence}.",
-        level=CausalLevel.STATE,
-        evidence=(
-            seen("compare_with_eager", other.sentence, source),
-            seen("compare_with_eager", diverges),
-        ),
-        fix=Fix(
-            action="compile the package from this program again, alone: models of one structure that are "
-            "compiled for one package share the last one's weights; or load its weights with load_constants"
-        ),
     )
 
 
@@ -233,24 +228,23 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs of a call that ends well and does not give what the user expects.
+    """Outputs of a call that ends well and are not what the user expects.
 
-    The failure itself, which names nobody: any suspect that explains it comes before it.
+    This is the failure itself and names no cause: any suspect that explains it comes before it.
     """
     plain = case.runs.get("plain")
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return
-    expected = plain.worker.last("compared_expected") if plain.worker is not None else None
-    checked = plain.worker.last("checked_outputs") if plain.worker is not None else None
+    expected, checked = plain.last("compared_expected"), plain.last("checked_outputs")
     facts = []
-    for output in expected["outputs"] if expected is not None and expected.get("given") else ():
+    for output in expected["outputs"] if expected.get("given") else ():
         if not output["changed"]:
             continue
         first = output["first"][0]
         place = f"at {list(first['index'])} it is {first['after']} where {first['before']} is expected"
         changed = f"differs in {output['changed']} of {output['elements']} elements ({place})"
         facts.append(seen("run", f"output {output['output']} {changed}"))
-    if checked is not None and checked["status"]:
+    if checked.get("status"):
         said = f": {checked['text'].splitlines()[-1][:200]}" if checked["text"] else ""
         facts.append(seen("run", f"the check command ended with status {checked['status']}{said}"))
     if not facts:
@@ -283,37 +277,34 @@ def _agreeing(compared: Event) -> bool:
 
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     """Other numbers than the exported program's; or the same, and the script's reference has others."""
-    compared = case.interpreted.last("compared") if case.interpreted is not None else None
+    compared = case.compared_with_program
     if compared is None:
         return
-    if _agreeing(compared):
-        if case.plain_diverges:
-            yield _other_reference(case)
+    if not _agreeing(compared):
+        worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
+        yield _Wrong(
+            guilty=_package(case),
+            summary="The package diverges from its own exported program on this call (by up to "
+            f"{worst:.3g}).",
+            level=CausalLevel.SYMPTOM,
+            evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
+            fix=Fix(action="find the first launch that diverges with compare_with_eager"),
+            harmful=case.failed,
+            observed=False,
+        )
         return
-    worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
-    yield _Wrong(
-        guilty=Component(kind="package", name=str(case.package.path.name) if case.package else "the package"),
-        summary=f"The package diverges from its own exported program on this call (by up to {worst:.3g}).",
-        level=CausalLevel.SYMPTOM,
-        evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
-        fix=Fix(action="find the first launch that diverges with compare_with_eager"),
-        harmful=case.failed,
-        observed=False,
-    )
-
-
-def _other_reference(case: DiagnosisState) -> Suspect:
+    if not case.plain_diverges:
+        return
     own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    number = next((x.index for x in launches if name in (x.symbol, x.kernel)), None)
+    number = next((each.index for each in case.launches if name in (each.symbol, each.kernel)), None)
     why = (
         f"{name}, the model's own kernel, computes something else."
         if len(own) == 1
         else "the model was exported with other weights or in another mode, or the reference is another "
         "model, or it was computed from other inputs."
     )
-    return _Wrong(
+    yield _Wrong(
         guilty=component(
             "kernel" if len(own) == 1 else "script", name, launch_lines(number, case) or case.call_locations
         ),
@@ -331,6 +322,5 @@ def _other_reference(case: DiagnosisState) -> Suspect:
 
 def own_code(case: DiagnosisState) -> list[str]:
     """User Triton kernels and operators outside torch that the package launches."""
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    user = [x.symbol or x.kernel for x in launches if x.kind in ("user_triton", "proxy_executor")]
+    user = [x.symbol or x.kernel for x in case.launches if x.kind in ("user_triton", "proxy_executor")]
     return list(dict.fromkeys(user))

@@ -21,13 +21,13 @@ def twice() -> Intervention:
     )
 
 
-def large_stack(size: int = LARGE_STACK) -> Intervention:
-    """The call in a thread with a stack of `size` bytes."""
+def large_stack() -> Intervention:
+    """The call in a thread with a stack of `LARGE_STACK` bytes."""
     return Intervention(
         key="call:stack",
         kind=Kind.CALL,
-        what=f"the call on a stack of {size} bytes",
-        options=Options(stack_bytes=size),
+        what=f"the call on a stack of {LARGE_STACK} bytes",
+        options=Options(stack_bytes=LARGE_STACK),
     )
 
 

@@ -134,10 +134,10 @@ def changed(leaf: Leaf, change: Change) -> Intervention:
 
 
 def given_value(key: str, name: str, exported: str, given: str, package: Path) -> Intervention:
-    """The literal that stands for the scalar replaced by the value that the caller gives.
+    """The value that the caller passes in place of the literal of the exported scalar.
 
-    `package` is the edited copy. It has no command: a literal may stand in the kernel several times, and
-    `try-fix` replaces what stands there once.
+    `package` is the edited copy. There is no command for it: a literal may occur in the kernel several times,
+    and `try-fix` replaces one occurrence.
     """
     return Intervention(
         key=key,
@@ -251,7 +251,8 @@ def _mask_code(name: str, where: Where) -> str:
     return " | ".join(parts)
 
 
-# Conditions of a selection as they are written, with the field of `Where`.
+# Words of a selection with their fields of `Change`; its conditions with their fields of `Where`.
+_PLACES = {"at": "index", "flat": "flat", "rows": "rows", "dim": "dim"}
 _SYMBOLS = {"<": "below", ">": "above", "==": "equals"}
 _FLAGS = {"nan": "nan", "non-finite": "non_finite"}
 
@@ -300,7 +301,7 @@ def spell(change: Change, leaf: str) -> str:
 
 def _selection(change: Change) -> str:
     """Which elements are meant, with a blank before it; empty for all."""
-    places = (("at", change.index), ("flat", change.flat), ("rows", change.rows), ("dim", change.dim))
+    places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):
         parts.append(f"every {change.stride} from {change.offset or 0}")
@@ -357,10 +358,8 @@ def _selected(change: Change, words: list[str]) -> Change:
     rest = list(words)
     while rest:
         word = rest.pop(0)
-        if word == "at":
-            change = replace(change, index=_integers(rest.pop(0)))
-        elif word in ("flat", "rows", "dim"):
-            change = replace(change, **{word: _READ[word](rest.pop(0))})
+        if word in _PLACES:
+            change = replace(change, **{_PLACES[word]: _READ[_PLACES[word]](rest.pop(0))})
         elif word == "every":
             step, word, offset = rest.pop(0), rest.pop(0), rest.pop(0)
             if word != "from":
@@ -412,5 +411,6 @@ _READ: dict[str, Callable[[str], Any]] = {
     "value": _number,
     "flat": _integers,
     "rows": _integers,
+    "index": _integers,
     "stride": _integers,
 }

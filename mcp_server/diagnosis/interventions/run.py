@@ -56,10 +56,10 @@ async def try_intervention(context: Context, call: TriedCall, intervention: Inte
 async def try_interventions(
     context: Context, call: TriedCall, interventions: Sequence[Intervention]
 ) -> list[Trial]:
-    """Each intervention between two calls as they are, all in one process where none of them ends it.
+    """Tries each intervention between two calls without it, in one process if none of them ends it.
 
-    A failure that comes once only is made to come with a fresh load for each call, then in processes of
-    their own; where it comes and goes then, too, the call is made as often as leaves a chance below 1 %.
+    If the failure does not come both times, the calls are repeated with a fresh load each, then in a process
+    each. If it still comes and goes, calls are repeated until the chance of a coincidence is below 1 %.
     Raises `ProblemError` when no call can be made, and for an expectation that cannot be one of this call.
     """
     shared = [each for each in interventions if not (each.unavailable or each.options.env)]
@@ -145,9 +145,9 @@ async def _in_own_processes(context: Context, call: TriedCall, intervention: Int
 
 
 def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
-    """Raise ProblemError for an expectation that has another layout than what the call gives.
+    """Raise ProblemError for an expectation with another layout than the outputs.
 
-    A call whose inputs got other shapes gives other shapes, too.
+    Not if the inputs got other shapes: then the outputs have other shapes, too.
     """
     facts = seen.facts
     if facts is None or facts.expected is None or not facts.expected.layout:
@@ -175,7 +175,7 @@ def alike(first: Seen, second: Seen) -> bool:
 
 
 def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
-    """What the change did to the failure of `before`, and why where it did nothing that can be told."""
+    """What the change did to the failure of `before`, and the reason if it says nothing about the cause."""
     if not fails(before):
         return Effect.NOT_APPLICABLE, "the call as it is does not fail"
     if after.ended in ("refused", "not_made"):
@@ -202,10 +202,10 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
 
 
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
-    """Elements that were not at fault and came out changed.
+    """Elements of the outputs that were not at fault and changed.
 
-    Unknown where nothing came back to compare with, where two calls as they are differ, too, and where a
-    command judges the outputs, which does not say what of them is at fault.
+    Unknown if there is nothing to compare with, if two unchanged calls differ, and if a command judges the
+    outputs: it does not say which elements are at fault.
     """
     if after.facts is None or after.facts.beside is None:
         return SideEffects(known=False)
@@ -267,25 +267,23 @@ class Counted:
 
 
 async def try_flaky(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
-    """Calls as they are and with the change in turn, until the count decides, or the budget ends."""
-    seen_so_far, began = Counted(), time.monotonic()
+    """Calls without and with the change in turn, until the count decides or the budget ends.
+
+    The trial has the first and the last failing call without the change, and one call with it.
+    """
+    seen, began = Counted(), time.monotonic()
     for pairs in PAIRS:
         plan: list[Planned] = []
         for place in range(pairs):
             plan += [Planned(f"as-is-{place}"), Planned(f"with-{place}", intervention)]
-        seen = await carry_out(context, call, plan, name="intervene-flaky")
+        made = await carry_out(context, call, plan, name="intervene-flaky")
         for place in range(pairs):
-            if f"with-{place}" in seen:
-                seen_so_far.add(seen[f"as-is-{place}"], seen[f"with-{place}"])
-        if seen_so_far.still or (seen_so_far.failing and seen_so_far.chance < MOST_CHANCE):
+            if f"with-{place}" in made:
+                seen.add(made[f"as-is-{place}"], made[f"with-{place}"])
+        if seen.still or (seen.failing and seen.chance < MOST_CHANCE):
             break
         if time.monotonic() - began > BUDGET_S:
             break
-    return _judged(intervention, seen_so_far)
-
-
-def _judged(intervention: Intervention, seen: Counted) -> Trial:
-    """The trial by counts, with the first and the last call as it is that failed, and one with the change."""
     effect, reason = _effect(seen)
     as_it_is = seen.failing or seen.well
     after = (seen.still or [each for each in seen.changed if fails(each)] or seen.changed)[0]

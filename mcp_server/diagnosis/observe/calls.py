@@ -232,8 +232,8 @@ async def interpret(case: DiagnosisState, context: Context, **more: str) -> Work
     assert case.call is not None
     request = case.call.request
     # The program has the constants of the export: a package whose constants were updated computes others.
-    updated = any(step["do"] == "constants" for step in request.get("steps", ()))
-    loading = ("package", "model_name", "device_index") if not (updated or request.get("library")) else ()
+    as_exported = not (case.call.updated or request.get("library"))
+    loading = ("package", "model_name", "device_index") if as_exported else ()
     return await context.worker(
         "interpret",
         {

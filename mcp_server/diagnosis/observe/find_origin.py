@@ -105,7 +105,7 @@ async def _values(
             shown=len(launches) * ARGUMENTS,
         )
     except ProblemError as problem:
-        case.notes.append(f"the origin is told from the code alone: {problem}")
+        case.notes.append(f"the origin follows from the code alone: {problem}")
         return NoValues()
     return ProbedValues(seen.launches)
 
@@ -130,7 +130,7 @@ async def _change(
     origin: Origin, values: Values, case: DiagnosisState, context: Context
 ) -> Intervention | None:
     """The offending elements made good; else the kernel edited, where that is a matter of seconds."""
-    inputs = case.package.inputs if case.package is not None else ()
+    inputs = case.compiled_inputs
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]
     made = made_good(origin, leaves, lambda place: _seen(inputs[place].name, values, case))
     if made is not None or case.device != "cpu" or not case.call_fails:
@@ -151,7 +151,7 @@ async def _change(
 
 def _seen(name: str, values: Values, case: DiagnosisState) -> Tensor | None:
     """An input as any launch read it."""
-    for launch in case.view.wrapper.launches if case.view is not None else ():
+    for launch in case.launches:
         for argument in launch.tensors:
             found = values.tensor(launch.index, argument, "before") if argument.target == name else None
             if found is not None:

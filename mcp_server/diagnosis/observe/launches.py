@@ -77,18 +77,16 @@ class TraceLaunches(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case):
             return 1.0
-        plain = case.runs.get("plain")
-        if case.call is None or case.package is None or plain is None:
+        failure = case.failure_of("plain")
+        if case.call is None or case.package is None:
             return 0.0
         nothing_located = case.located is not None and case.located.fault is None
-        if plain.failure == "timeout" or (nothing_located and plain.failure in ("signal", "exception")):
-            return 0.8
-        return 0.0
+        hangs_or_dies = failure == "timeout" or (nothing_located and failure in ("signal", "exception"))
+        return 0.8 if hangs_or_dies else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         workload = case.package_call
-        plain = case.runs.get("plain")
-        if plain is None or plain.failure == "timeout":
+        if case.failure_of("plain") in (None, "timeout"):
             env = {**workload.env, "AOTI_DEBUG_JOURNAL_LIMIT": str(JOURNAL_BYTES)}
             workload = workload.model_copy(update={"timeout_s": hang_limit(case), "env": env})
         case.trace = await trace_launches(context, workload, sync=True)
@@ -145,10 +143,9 @@ class _TrySource(Observation):
         """Where the results are kept."""
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        plain = case.runs.get("plain")
-        if case.call is None or case.device != "cuda" or plain is None or case.ended_well:
+        if case.call is None or case.device != "cuda" or case.ended_well:
             return 0.0
-        return 0.4 if plain.failure in ("none", "differs") and self.launches(case) else 0.0
+        return 0.4 if case.failure_of("plain") in ("none", "differs") and self.launches(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         for symbol, launch in list(self.launches(case).items())[:MOST]:
@@ -232,10 +229,10 @@ def _admits(run: RunSeen) -> bool:
 
 
 def _loud_suspicion(plain: RunSeen, case: DiagnosisState) -> bool:
-    """Whether the failing call's end admits a bad access: its text, its signal, or a lost assertion.
+    """Whether the end of the call suggests a bad access: its text, its signal, or a lost assertion.
 
-    No checker sees into Python operators. The text of a device assertion is never printed where the process
-    ended before the device's output was read: under memcheck the device is read after each kernel.
+    Not inside Python operators, which no checker sees into. A device assertion is lost if the process ends
+    before the device's output is read; under memcheck it is read after each kernel.
     """
     root, inside = plain.root, operator_inside(died(case), case)
     if _admits(plain) and not inside:
@@ -257,10 +254,10 @@ def silent_suspicion(case: DiagnosisState) -> bool:
 
 
 def _unwatched(case: DiagnosisState, open_suspects: Sequence[Suspect]) -> bool:
-    """A call that nothing is known against, on a GPU or with indices that nobody checks.
+    """A call without any suspicion, on a GPU or with indices that nobody checks.
 
-    A small overrun shows neither as a fault nor as NaN. A package alone has no reference that numbers could
-    be compared with. Wrong numbers may be due to a kernel of the user's own, which no compiler checks.
+    A small overrun shows neither as a fault nor as NaN. A package alone has no reference for its numbers. If
+    numbers are wrong, a kernel of the user's own may be the cause, which no compiler checks.
     """
     by_package = isinstance(case.workload, PackageWorkload)
     if case.device != "cuda":

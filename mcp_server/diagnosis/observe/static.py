@@ -65,9 +65,9 @@ def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
 
 
 def _gone(path: Path, case: DiagnosisState) -> str:
-    """Why this file is not the package that the program loaded, where that is so: nothing is known of that.
+    """Why this file is not the package that the program loaded; empty if it is, as far as is known.
 
-    A program may delete what it packaged, or write the file anew.
+    A program may delete its package, or write another one to the same path.
     """
     loads = case.capture.loads if case.capture is not None else []
     then = next((load for load in reversed(loads) if path in (load.copy_path, load.package)), None)
@@ -128,8 +128,9 @@ _INDEXING = frozenset({"index", "embedding", "gather", "index_select", "index_pu
 
 
 class ReadGeneratedKernel(Observation):
-    """Only after a run of our own, and only files that the compiler wrote, or in which the program stands: a
-    log may name any path.
+    """Read the kernel that an error names, only after a run of our own: a log may name any path.
+
+    Only files that the compiler wrote, or in which the program stands, are read.
     """
 
     name = "read_generated_kernel"
@@ -182,9 +183,9 @@ def _read(path: Path, line: int, case: DiagnosisState) -> GeneratedKernel | None
 
 
 def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel | None:
-    """Where the program defines that kernel; None where no file of it does, or several do.
+    """Where the program defines that kernel; None if no file of it does, or several do.
 
-    Its files are the script, and those in which the lines of its model stand.
+    Its files are the script, and those with lines of its model.
     """
     pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
     script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
@@ -253,11 +254,20 @@ class CompareInputs(Observation):
 
 def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
     """A compiled range may be tighter than the user's, which the exported program knows."""
-    bounds = _user_bounds(mismatch, case)
-    if bounds is None or not mismatch.got.lstrip("-").isdigit():
+    index, dim = mismatch.input_index, mismatch.dim
+    if mismatch.aspect != "range" or index is None or dim is None:
         return mismatch
-    low, high = bounds
-    size = int(mismatch.got)
+    if case.exported is None or case.package is None or not mismatch.got.lstrip("-").isdigit():
+        return mismatch
+    item = case.package.inputs[index]
+    definition = case.package.signature.definition(item.name, dim)
+    symbol = item.dims[dim].expression
+    if definition and definition.solution is None:
+        symbol = definition.symbol
+    bounds = case.exported.ranges.get(symbol or "")
+    if bounds is None:
+        return mismatch
+    (low, high), size = bounds, int(mismatch.got)
     if low == RAISED_LOWER and size < low and mismatch.severity != "fatal":
         return mismatch  # export raises the bounds of Dim.DYNAMIC and Dim.AUTO to 2 by itself
     note = f"{mismatch.sentence}; the exported program allows {low}..{high}"
@@ -265,19 +275,6 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
         note = f"{note}, so that this is a false alarm"
         return mismatch.model_copy(update={"severity": "suspicious", "sentence": note})
     return mismatch.model_copy(update={"severity": "fatal", "sentence": note})
-
-
-def _user_bounds(mismatch: Mismatch, case: DiagnosisState) -> tuple[int | None, int | None] | None:
-    if mismatch.aspect != "range" or case.exported is None or case.package is None:
-        return None
-    if mismatch.input_index is None or mismatch.dim is None:
-        return None
-    item = case.package.inputs[mismatch.input_index]
-    definition = case.package.signature.definition(item.name, mismatch.dim)
-    symbol = item.dims[mismatch.dim].expression
-    if definition and definition.solution is None:
-        symbol = definition.symbol
-    return case.exported.ranges.get(symbol or "")
 
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:

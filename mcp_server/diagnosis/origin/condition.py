@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from mcp_server.diagnosis.origin.expression import Expression, Leaf, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.records import Condition
@@ -175,10 +176,10 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> Condition | None:
-    """When the expression goes wrong, around the offending value; None where that is not known for sure.
+    """When the expression is bad, around the offending value; None if that cannot be verified.
 
-    `questions` are those at each point of the loops that reads the element, the faulty one first. Without an
-    offending value: what the element may be.
+    `questions` has one for each point of the loops that reads the element, the faulty point first. Without an
+    offending value the result says what the element may be.
     """
     points = _Points(questions)
     good = points.ranges()
@@ -225,12 +226,9 @@ def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
     """The value on the bad side: one number where it is the same all over."""
     values = [points.value(rank) for rank in ranks]
     allowed = points.questions[0].allowed
-    if any(value != value for value in values):
-        return (
-            "the expression is NaN"
-            if all(value != value for value in values)
-            else "the expression is not finite"
-        )
+    undefined = [value for value in values if value != value]
+    if undefined:
+        return f"the expression is {'NaN' if len(undefined) == len(values) else 'not finite'}"
     if len(set(values)) == 1:
         return f"the expression is {shown(values[0])}"
     if all(value > allowed.high for value in values):
@@ -264,10 +262,10 @@ def _in_general(points: _Points, good: list[tuple[int, int]], name: str) -> Cond
 def condition_of(
     expressions: Sequence[Expression], allowed: Allowed, blamed: Counter[ElementKey]
 ) -> Condition | None:
-    """When the first expression goes wrong as one element of an input changes, the others as they are.
+    """When the first expression is bad, as one element of an input varies and the others stay.
 
-    The other expressions are the same at other points of the loops. `blamed` counts the failing points by
-    element: the one behind most of them is varied first.
+    The other expressions are the same one at other points of the loops. `blamed` counts the failing points by
+    element: the element with most of them is varied first.
     """
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
@@ -304,9 +302,17 @@ def condition_at(
     for number, expression in enumerate(expressions):
         own = next((name for name, other in expression.leaves.items() if other.key == leaf.key), None)
         asked = term if number == 0 else expression.term
-        question = _question(expression, asked, own, allowed) if own else None
-        if question is not None:
-            questions.append(question)
+        found = (e.dtype for e in parts(asked) if isinstance(e, Element) and e.parameter == own)
+        dtype = next(found, None)
+        if own is None or dtype is None:
+            continue
+        others = {
+            other: Interval(leaf.value, leaf.value)
+            for other, leaf in expression.leaves.items()
+            if other != own and leaf.value is not None and leaf.value == leaf.value
+        }
+        at = partial(_value_with, expression, asked, own)
+        questions.append(Question(asked, own, dtype, others, allowed, at))
     if not questions or questions[0].dtype == "bool":
         return None
     try:
@@ -315,19 +321,9 @@ def condition_at(
         return None
 
 
-def _question(expression: Expression, term: Term, name: str, allowed: Allowed) -> Question | None:
-    """What a term may be as one element of it changes; None when the term does not read that element."""
-    dtype = next((e.dtype for e in parts(term) if isinstance(e, Element) and e.parameter == name), None)
-    if dtype is None:
-        return None
-    others = {
-        other: Interval(leaf.value, leaf.value)
-        for other, leaf in expression.leaves.items()
-        if other != name and leaf.value is not None and leaf.value == leaf.value
-    }
-    return Question(
-        term, name, dtype, others, allowed, lambda value: expression.evaluator({name: value}).value(term)
-    )
+def _value_with(expression: Expression, term: Term, name: str, value: Scalar) -> Scalar:
+    """The value of a term where the element `name` has this value."""
+    return expression.evaluator({name: value}).value(term)
 
 
 _SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/"}
@@ -335,9 +331,9 @@ _QUIET = frozenset({"where", "cast"})  # pass on what others made
 
 
 def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
-    """The innermost operation that made a value that is not finite of finite ones, or a NaN of no NaN.
+    """The innermost operation that made NaN or an infinity of finite values, or NaN of values without NaN.
 
-    A NaN counts before an infinity: that may be a mask.
+    NaN is preferred to an infinity, which may be a mask.
     """
     found: Apply | None = None
     for each in parts(term):

@@ -90,9 +90,9 @@ class Fault:
 
 
 def behind(view: PackageView, fault: Fault) -> list[int]:
-    """The launch where the fault was seen, and those that the walk back may go through.
+    """The launch where the fault was seen, and the launches that the walk back may go through.
 
-    It ends at an operator that computes (a matrix product), unless a NaN is followed that came from there.
+    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it.
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
@@ -120,8 +120,8 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
 def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -> Origin | None:
     """Where the bad value of a fault was computed; None when it is not known.
 
-    `view` is the package, `values` what launch probes saw of the failing call: `ProbedValues(launches)` over
-    the launches of `dump_kernel_io(..., save=True)`. Nothing runs.
+    `values` are what launch probes saw of the failing call: `ProbedValues(launches)` with the launches of
+    `dump_kernel_io(..., save=True)`. Nothing runs.
     """
     if not 0 <= fault.launch < len(view.wrapper.launches):
         return None

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.origin.records import SiblingDifference
 from mcp_server.package.kernel_code import find_asserts, indexed_by
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
@@ -39,9 +38,9 @@ _SIGNS = {
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """The layer's name in the model: from weights that the launch indexes or reads, else from its neighbours.
+    """The name of the launch's layer: from the weights that it indexes or reads, else from its neighbours.
 
-    `tables` are variables that count first. Empty when no weight with a name is near.
+    `tables` are variables that are looked at first. Empty when no named weight is near.
     """
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
@@ -124,22 +123,22 @@ def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[
                 yield part, check
 
 
-def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str]) -> SiblingDifference | None:
-    """The constants in which a term differs from most of its siblings; None when there is nothing to tell."""
+def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str]) -> str:
+    """The constants in which a term differs from most of its siblings; empty when it differs in none."""
     found = []
     for place, value in enumerate(key(term)[1]):
         theirs = Counter(sibling.constants[place] for sibling in others)
         if others and value not in theirs:
             found.append((place, value, [each for each, _ in theirs.most_common(8)]))
     if not found:
-        return None
+        return ""
     place, value, values = found[0]
     sign, dtype = _context(term, place)
     operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
     there = ", ".join(number(each, dtype, operators) for each in sorted(values))
     who = "the other layer has" if len(others) == 1 else f"the {len(others)} other layers have"
     more = f" (and {len(found) - 1} more constants)" if found[1:] else ""
-    return SiblingDifference(text=f"{sign}{number(value, dtype, operators)} where {who} {there}{more}")
+    return f"{sign}{number(value, dtype, operators)} where {who} {there}{more}"
 
 
 def _context(term: Term, place: int) -> tuple[str, str]:

@@ -47,12 +47,6 @@ class Condition(Record):
     good: float | int | None = None
 
 
-class SiblingDifference(Record):
-    """How the kernel differs from those that compute the same with other constants."""
-
-    text: str
-
-
 class Dormant(Record):
     """A launch that makes the same check of the same input, and for what it passes."""
 
@@ -66,7 +60,8 @@ class Origin(Record):
 
     `launch_index` and `kernel` are None and "" for a value that is an input's as given. `bad_value` is what
     the expression gave at the offending element, `carriers` the launches between it and the fault, the last
-    one first. `elements` are at most 16 of `element_count`.
+    one first. `elements` are at most 16 of `element_count`. `sibling_difference` says how the kernel differs
+    from those that compute the same with other constants.
     """
 
     launch_index: int | None
@@ -82,6 +77,6 @@ class Origin(Record):
     explanation: str = ""
     condition: Condition | None = None
     layer: str = ""
-    sibling_difference: SiblingDifference | None = None
+    sibling_difference: str = ""
     dormant: list[Dormant] = Field(default_factory=list)
     carriers: list[int] = Field(default_factory=list)

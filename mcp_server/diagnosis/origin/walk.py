@@ -184,8 +184,8 @@ class Walker:
     def through(self, produced: Produced) -> Place | None:
         """The element that an operator read and that may have become its result.
 
-        For an operator that computes, only a value that is not finite is followed: to NaN, then to infinity.
-        Of equal elements the one counts that shares most of the index with the result.
+        For an operator that computes, only NaN and infinities are followed, NaN first. Of several equal
+        elements, the one whose index has most in common with the result is taken.
         """
         launch, value = produced.launch, self.value_at(produced)
         carrier = is_carrier(launch) and produced.argument.name not in ("ret1", "indices")

@@ -18,8 +18,8 @@ def question(term: Term, dtype: str, allowed: Allowed) -> Question:
     return Question(term, "x", dtype, {}, allowed, lambda x: value(term, x))
 
 
-def told(text: str, bad: Scalar, allowed: Allowed, dtype: str = "int64") -> str:
-    """The condition of a C++ expression in `x`, as it is told."""
+def described(text: str, bad: Scalar, allowed: Allowed, dtype: str = "int64") -> str:
+    """The condition of a C++ expression in `x`, as it is reported."""
     found = condition([question(read(text, dtype), dtype, allowed)], "x", bad)
     return found.text if found else ""
 
@@ -30,20 +30,20 @@ def test_the_bucket_of_a_clamped_distance() -> None:
         "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
         "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
     )
-    assert told(text, 731, Allowed(0, 63)) == "the expression is 64 for x >= 500 and 63 for 499"
+    assert described(text, 731, Allowed(0, 63)) == "the expression is 64 for x >= 500 and 63 for 499"
 
 
 def test_a_choice_parts_the_domain() -> None:
     """Buckets that are exact below 16 and logarithmic above: each part is looked at by itself."""
     far = "std::log(c10::convert<float>(x) / 16.0f) / 2.0794415f * 16.0f"
     text = f"x < 16 ? x : 16 + static_cast<int64_t>({far})"
-    assert told(text, 200, Allowed(0, 31)) == "the expression is 32 or more for x >= 128 and 31 for 127"
+    assert described(text, 200, Allowed(0, 31)) == "the expression is 32 or more for x >= 128 and 31 for 127"
 
 
 def test_where_a_function_ends() -> None:
     """A logarithm is finite above zero, an exponential below the largest float32."""
-    assert told("std::log(x)", -1.0, FINITE, "float32") == "the expression is not finite for x <= 0"
-    assert told("std::exp(x)", 100.0, FINITE, "float32") == "the expression is inf for x >= 88.72284"
+    assert described("std::log(x)", -1.0, FINITE, "float32") == "the expression is not finite for x <= 0"
+    assert described("std::exp(x)", 100.0, FINITE, "float32") == "the expression is inf for x >= 88.72284"
 
 
 def test_no_denormal_number_is_called_good() -> None:
@@ -55,12 +55,12 @@ def test_no_denormal_number_is_called_good() -> None:
 
 def test_an_overflow_of_the_type_ends_nothing_silently() -> None:
     """A product is good in the middle only; the wrap of int64 far outside does not come back as good."""
-    assert told("x * 4 + 4", 5, Allowed(0, 19)) == "the expression is 20 or more for x >= 4 and 16 for 3"
+    assert described("x * 4 + 4", 5, Allowed(0, 19)) == "the expression is 20 or more for x >= 4 and 16 for 3"
 
 
 def test_a_term_that_is_not_monotone_is_not_guessed_at() -> None:
-    """Nothing is told of a sine."""
-    assert told("static_cast<int64_t>(std::sin(c10::convert<float>(x)) * 10.0f)", 2, Allowed(0, 5)) == ""
+    """A sine has no condition."""
+    assert described("static_cast<int64_t>(std::sin(c10::convert<float>(x)) * 10.0f)", 2, Allowed(0, 5)) == ""
 
 
 def test_every_point_of_a_loop_counts() -> None:
@@ -105,7 +105,7 @@ def test_ranges_are_those_of_trying_every_value(term: Term, low: int, high: int)
 @settings(max_examples=60)
 @given(whole_terms(), st.integers(6, 60), st.integers(-300, 300))
 def test_what_is_told_is_true(term: Term, high: int, bad: int) -> None:
-    """All that is told of a bad value holds for every value that can be tried."""
+    """The condition of a bad value holds for every value that can be tried."""
     if 0 <= value(term, bad) <= high:
         return
     found = condition([question(term, "int64", Allowed(0, high))], "x", bad)

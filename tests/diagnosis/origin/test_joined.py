@@ -111,7 +111,7 @@ def test_a_suspect_gets_the_launch_that_computed(zoo: ZooPackage) -> None:
 
 
 def test_a_change_that_misses_clears_nobody(zoo: ZooPackage) -> None:
-    """The elements were not all that is at fault: the suspect stays, and the run is told."""
+    """The elements were not all that is at fault: the suspect stays, and the run is reported."""
     case = package_case(zoo("ranker"))
     case.origin = origin(element(17, 2, 5), condition=ABOVE)
     case.origin_change = made_good(case.origin, LEAVES, lambda _: None)

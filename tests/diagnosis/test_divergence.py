@@ -1,4 +1,4 @@
-"""What a comparison launch by launch makes of a package that departs from its exported program."""
+"""What a comparison launch by launch makes of a package that diverges from its exported program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape":
 
 
 def diverged(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> DiagnosisState:
-    """A script that found its numbers wrong, and whose package departs at launch 1."""
+    """A script that found its numbers wrong, and whose package diverges at launch 1."""
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
     case.interpreted = worker_run(DIFFERS)
@@ -56,7 +56,7 @@ GUILTY: list[tuple[Kind, int, str]] = [
 
 @pytest.mark.parametrize(("kind", "launch", "sure"), GUILTY)
 def test_the_guilty_launch_depends_on_the_kind(zoo: ZooPackage, kind: Kind, launch: int, sure: str) -> None:
-    """An error is put on the launch that departs, chance and unset memory on the one where they enter."""
+    """An error is put on the launch that diverges, chance and unset memory on the one where they enter."""
     case = diverged(zoo, kind)
     (found,) = wrong_output.detect_divergence(case)
     assert (found.category, found.guilty.launch_index, found.harmful) == ("wrong_output", launch, True)
@@ -64,20 +64,20 @@ def test_the_guilty_launch_depends_on_the_kind(zoo: ZooPackage, kind: Kind, laun
 
 
 def test_launches_that_could_not_be_matched_leave_a_doubt(zoo: ZooPackage) -> None:
-    """A departure that may begin earlier is not proven."""
+    """A divergence that may begin earlier is not proven."""
     case = diverged(zoo, suspects=[0])
     (found,) = wrong_output.detect_divergence(case)
     assert confidence(found, case) == "likely"
 
 
 def test_outputs_alone_name_the_package(zoo: ZooPackage) -> None:
-    """Where no launch could be told, only the package is named."""
+    """If no launch is known, only the package is named."""
     (found,) = wrong_output.detect_divergence(diverged(zoo, launch=None, kernel=""))
     assert (found.guilty.kind, found.guilty.name) == ("package", "logarithm.pt2")
 
 
 def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
-    """A package of other weights is the cause, and the launch that departs only shows it."""
+    """A package of other weights is the cause, and the launch that diverges only shows it."""
     case = diverged(zoo)
     assert case.with_eager is not None
     other = OtherConstant(name="inp.weight", launch=0, elements=64, different=3)
@@ -105,5 +105,5 @@ def test_a_difference_is_looked_into(zoo: ZooPackage) -> None:
 
 
 def test_nothing_is_said_without_a_comparison(zoo: ZooPackage) -> None:
-    """No comparison, no departure."""
+    """No comparison, no divergence."""
     assert list(wrong_output.detect_divergence(comparing(zoo))) == []

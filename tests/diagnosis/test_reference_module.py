@@ -25,12 +25,12 @@ OTHER = {**WEIGHTS, "head.weight": "four"}
 
 
 def module(name: str = "model", **more: Any) -> dict[str, Any]:
-    """A module near the comparison, as it was exported and compiled unless told otherwise."""
+    """A module near the comparison, as it was exported and compiled unless `more` says otherwise."""
     return {"name": name, "type": "Gate", "digests": WEIGHTS, "attributes": EXPORTED, "file": "m.pt", **more}
 
 
 def compared(package: Path, *modules: dict[str, Any], given: dict[str, str] | None = None) -> DiagnosisState:
-    """A call that departs from the script's reference, also made again; the package was `given` weights."""
+    """A call that differs from the script's reference, also made again; the package was `given` weights."""
     case = package_case(package)
     update = phase(4, load=1, how="load_constants", digests=given)
     case.capture = capture(
@@ -68,7 +68,7 @@ def test_constants_that_were_given_in_each_others_place_are_told(zoo: ZooPackage
 
 
 def test_what_the_program_manages_is_not_held_against_it(zoo: ZooPackage) -> None:
-    """User-managed constants change with the program's tensors: what they held then is of the past."""
+    """User-managed constants change with the program's tensors: the values of the update are past."""
     case = compared(zoo("ranker"), module(digests=OTHER), given=WEIGHTS)
     assert case.capture is not None
     leaves = {name: {"dtype": "float32"} for name in WEIGHTS}
@@ -136,9 +136,9 @@ def test_a_module_of_another_class_is_another_model(
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
     assert case.capture is not None
     case.capture = case.capture.model_copy(update={"loads": case.capture.loads * loads})
-    told = list(reference_module.detect(case))
-    assert [(h.category, h.guilty.name) for h in told] == found
-    assert all(confidence(h, case) == "likely" for h in told)
+    suspects = list(reference_module.detect(case))
+    assert [(h.category, h.guilty.name) for h in suspects] == found
+    assert all(confidence(h, case) == "likely" for h in suspects)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_a_check_of_the_programs_own_may_see_the_module(
 def test_what_the_check_held_tells_that_it_compared(
     zoo: ZooPackage, equal: dict[str, bool], sure: str
 ) -> None:
-    """What the call gives beside another tensor of its layout is a comparison, either alone is none."""
+    """The output of the call and another tensor of its layout are a comparison, either alone is none."""
     case = compared(zoo("ranker"), module(attributes={**EXPORTED, "level": "2.0"}))
     assert case.capture is not None
     end = CapturedEnd.model_validate(phase(7, modules=case.capture.assertions[0].modules))
