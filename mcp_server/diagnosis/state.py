@@ -431,7 +431,7 @@ class DiagnosisState:
     @property
     def nan_accepted(self) -> bool:
         """Whether the program ended well with NaN where its model has NaN in eager mode, too."""
-        return self.ended_well and self.outputs_nan and bool(self.equals_eager)
+        return self.ended_well and self.outputs_nonfinite and bool(self.equals_eager)
 
     @property
     def exit_locations(self) -> list[ModelLocation]:

@@ -70,7 +70,8 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
     call = component("call", "the call's inputs", case.call_locations, value=text)
     guilty, size = guarded(text, case) or (call, None)
     sized = "size()" in text or "shape" in text
-    compared = any(sign in text for sign in (" % ", " <= ", " >= ", " < ", " > "))
+    # A relation of sizes; one size against one number is what the input was compiled for.
+    compared = text.count(".size()") > 1 or any(f" {sign} " in text for sign in ("%", "<=", ">=", "<", ">"))
     yield Suspect(
         category="shape_out_of_range" if sized and compared else "input_mismatch",
         guilty=guilty,
@@ -109,9 +110,9 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     fault = case.located.fault if case.located is not None and above else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
-    # A size above a range that may be a false alarm is harmful where the call works within the range. That is
-    # likely only, since what the call does without may have been at fault.
-    mended = trial is not None and gone and above and not sure
+    # A size out of a range that may be a false alarm is harmful where the call works within the range. Of one
+    # above it that is likely only, since what the call does without may have been at fault.
+    mended = trial is not None and gone and not sure
     refused = refusal(case) if sure else None
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", (fault.summary or fault.text)[:300])] if fault is not None else []
