@@ -10,7 +10,7 @@ from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.statements import split_arguments
 from mcp_server.package.terms.program import Check, Store
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import (
     Element,
     Fold,
@@ -46,9 +46,9 @@ _EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds")
 _KINDS = (
     (re.compile(r"^(argmax|argmin)_combine"), r"\1"),
     (re.compile(r"^(max|min)(?:_propagate_nan|imum|_masked_reduce|)$"), r"\1"),
-    (re.compile(r"^(?:\+|sum_masked_reduce|cascade_sum_combine)$"), "sum"),
-    (re.compile(r"^(?:\*|prod_masked_reduce)$"), "prod"),
-    (re.compile(r"^\|{1,2}$|^any_masked_reduce$"), "any"),
+    (re.compile(r"^(?:add|sum_masked_reduce|cascade_sum_combine)$"), "sum"),
+    (re.compile(r"^(?:mul|prod_masked_reduce)$"), "prod"),
+    (re.compile(r"^(?:or|bitor|any_masked_reduce)$"), "any"),
     (re.compile(r"^welford_combine"), "welford"),
 )
 
@@ -153,7 +153,6 @@ class _Reader:
         self.pointers = {**pointers, **locals_}
         self.translator = Translator(self.pointers)
         self._known: dict[_Block | _Statement, Term] = {}
-        self._open: set[_Block | _Statement] = set()
 
     def term(self, text: str, place: _Place, line: int) -> Term:
         """What an expression computes at a place."""
@@ -197,17 +196,14 @@ class _Reader:
         defined = item.function if isinstance(item, _Block) else match["name"] if match else ""
         if defined != name:
             return None
-        if item in self._open:
-            return Unread(name)
         if item not in self._known:
-            self._open.add(item)
+            self._known[item] = Unread(name)  # for a value that depends on itself
             if isinstance(item, _Block):
                 self._known[item] = self._returned(item)
             elif match is not None:
                 value = self.term(match["value"], (block, number), item.line)
                 type_ = match["type"] or "auto"
                 self._known[item] = value if type_ == "auto" else cast(value, dtype_of(type_))
-            self._open.discard(item)
         return self._known[item]
 
     def _returned(self, block: _Block) -> Term:
@@ -246,9 +242,9 @@ class _Reader:
             syntax = read_cpp(match["value"])
         except NotRead:
             return None
-        if not ranges or not isinstance(syntax, Call):
+        if not ranges or not isinstance(syntax, Call | Operation):
             return None
-        kind = _kind(syntax, part)
+        kind = _kind(syntax.op if isinstance(syntax, Operation) else syntax.name, part)
         operand = next((a for a in syntax.args if not _mentions(a, name)), None)
         if not kind or operand is None:
             return None
@@ -298,8 +294,9 @@ class _Reader:
         )
 
 
-def _kind(call: Call, part: str) -> str:
-    last = call.name.rpartition("::")[2]
+def _kind(name: str, part: str) -> str:
+    """The kind of a reduction from its operator or function, and the member of a Welford result."""
+    last = name.rpartition("::")[2]
     for pattern, kind in _KINDS:
         if match := pattern.match(last):
             found = match.expand(kind)
@@ -311,6 +308,6 @@ def _mentions(syntax: Syntax, name: str) -> bool:
     match syntax:
         case Name(name=known):
             return name in known
-        case Call(args=args):
+        case Call(args=args) | Operation(args=args):
             return any(_mentions(each, name) for each in args)
     return False

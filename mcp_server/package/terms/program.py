@@ -1,10 +1,10 @@
-"""A kernel as a program: what it stores where, and which checks it makes, as terms."""
+"""A kernel as a program: its stores and index checks, as terms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import islice
 from math import prod
 
@@ -42,9 +42,8 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a kernel does. `source` is the kernel that it was read from."""
+    """What a kernel does, in the order of its source."""
 
-    kernel: Kernel
     stores: tuple[Store, ...]
     checks: tuple[Check, ...]
 
@@ -56,11 +55,6 @@ class Program:
     def check_at(self, line: int) -> Check | None:
         """The check on a 1-based line of the kernel's source."""
         return next((check for check in self.checks if check.line == line), None)
-
-    @cached_property
-    def stored(self) -> frozenset[str]:
-        """The tensors that the kernel writes."""
-        return frozenset(store.parameter for store in self.stores)
 
 
 def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -134,6 +128,5 @@ def read_program(kernel: Kernel) -> Program:
     from mcp_server.package.terms.triton import read_triton_program
 
     if not kernel.source:
-        return Program(kernel, (), ())
-    stores, checks = read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)
-    return Program(kernel, stores, checks)
+        return Program((), ())
+    return Program(*(read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.program import Check, Store
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp, read_python
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp, read_python
 from mcp_server.package.terms.term import Fold, Number, Position, Range, Size, Term, Unread, parts, promoted
 from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
 
@@ -116,7 +116,6 @@ class _Reader:
         self.translator = Translator(self.pointers)
         self.statements = tuple(_flat(function.body))
         self._known: dict[_Assign, Term] = {}
-        self._open: set[_Assign] = set()
 
     def term(self, node: ast.expr, at: int, line: int) -> Term:
         """What an expression computes just before statement number `at`."""
@@ -139,12 +138,9 @@ class _Reader:
         if _INDEX.fullmatch(name) and not self._is_alias(name, at):
             return Position(name)
         if (statement := self._definition(name, at)) is not None:
-            if statement in self._open:
-                return Unread(name)
             if statement not in self._known:
-                self._open.add(statement)
+                self._known[statement] = Unread(name)  # for a value that depends on itself
                 self._known[statement] = self._assigned(statement)
-                self._open.discard(statement)
             return self._known[statement]
         if name in self.constants:
             return Number(self.constants[name], "int64")
@@ -186,11 +182,12 @@ class _Reader:
         """What a loop adds to `_tmp2` in each round: the other operand of the update."""
         update = self._definition(name, at)
         syntax = read_python(update.value) if update else Name(name)
-        if isinstance(syntax, Call) and syntax.name == "tl.where" and len(syntax.args) == 3:
-            syntax = syntax.args[1]
+        match syntax:
+            case Call(name="tl.where", args=(_, chosen, _)):
+                syntax = chosen
         if isinstance(syntax, Name) and (inner := self._definition(syntax.name, at)) is not None:
             update, syntax = inner, read_python(inner.value)
-        if update is None or not isinstance(syntax, Call):
+        if update is None or not isinstance(syntax, Call | Operation):
             return Unread(name)
         operand = next((a for a in syntax.args if not (isinstance(a, Name) and a.name == name)), None)
         if operand is None or len(syntax.args) != 2:

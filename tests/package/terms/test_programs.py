@@ -36,7 +36,7 @@ def stored(
     """The value that a program stores at an offset, computed from whole tensors."""
 
     def read(element: Element, place: int) -> Scalar:
-        if element.parameter in found.stored and found.stores_to(element.parameter, element.line):
+        if found.stores_to(element.parameter, element.line):
             return stored(found, element.parameter, place, tensors, **sizes)
         return tensors[element.parameter][place]
 
