@@ -118,7 +118,8 @@ class Dataflow:
             [*body.launches, *body.transfers], key=lambda node: node.start
         )
         self.steps = tuple(self._step(order, node) for order, node in enumerate(nodes))
-        self.order_of = {s.launch: s.order for s in self.steps if s.launch is not None}
+        self.launch_steps = [(s.launch, s) for s in self.steps if s.launch is not None]
+        self.order_of = {launch: step.order for launch, step in self.launch_steps}
 
     @cached_property
     def _writers(self) -> dict[int, list[int]]:
