@@ -248,8 +248,7 @@ def generated_line(kernel: Kernel, line: int) -> int:
 
 def source_location(kernel: Kernel, line: int) -> str:
     """FILE:LINE in the package for a 1-based line of a kernel's source."""
-    file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
-    return f"{file}:{kernel.first_line + line - 1}"
+    return f"{kernel.file}:{kernel.first_line + line - 1}"
 
 
 def explain(candidate: Candidate) -> tuple[str, ...]:
@@ -261,13 +260,13 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
     if candidate.indexed:
         facts.append(f"the index addresses {', '.join(candidate.indexed)}")
     if candidate.position is not None:
-        range_ = f"from 0 to below {candidate.position.describe()}"
-        facts.append(f"the index comes from no data: it is a position, {range_}")
+        end = candidate.position.describe()
+        facts.append(f"the index comes from no data: it is a position, from 0 to below {end}")
     elif not candidate.sources:
         facts.append("where the index comes from could not be followed inside the kernel")
     elif form is None:
         facts.append(
-            "the kernel computes the index by more than sums: no range can be told for what it reads"
+            "the kernel computes the index by more than sums: the range of what it reads is not known"
         )
     elif not form.is_plain:
         facts.append(f"the index is {_formula(form, candidate)}")

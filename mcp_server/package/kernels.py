@@ -152,6 +152,11 @@ class Kernel:
     num_warps: int | None = None
     shared_bytes: int | None = None
 
+    @property
+    def file(self) -> str:
+        """The file of the package that holds `source`."""
+        return "kernel.cpp" if self.kind == "cpp" else "wrapper.cpp"
+
 
 _PROTOTYPE = re.compile(
     r'^extern\s+"C"\s+void\s+(?P<name>\w+)\s*\((?P<parameters>[^(){};]*)\)\s*(?P<end>[;{])', re.M
