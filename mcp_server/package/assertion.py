@@ -337,11 +337,7 @@ def propose(candidate: Candidate) -> Fix:
                 action=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
                 after=f"assert {ends[0]} <= int({name}.min()) and int({name}.max()) <= {ends[1]}",
             )
-    return _clamp(candidate)
-
-
-def _clamp(candidate: Candidate) -> Fix:
-    bound, last = candidate.bound, "size - 1"
+    last = "size - 1"
     if bound is not None:
         last = f"{_host_size(bound.text, candidate)} - 1" if bound.value is None else str(bound.value - 1)
     locations = candidate.provenance.locations

@@ -292,21 +292,20 @@ def _triton_parameters(
     stores = find_stores(source, [name for name, type_ in names if type_ == "tensor"])
     mutated = _MUTATED.search(source)
     listed = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
-    return tuple(_triton_parameter(name, type_, source, kind, stores, listed) for name, type_ in names)
-
-
-def _triton_parameter(
-    name: str, type_: str, source: str, kind: KernelKind, stores: Stores, listed: list[str]
-) -> Parameter:
-    if type_ != "tensor":
-        return Parameter(name, type_, "read")
-    if name.startswith("in_out_ptr"):
-        return Parameter(name, type_, "read_write")
-    touched = name in stores.plain | stores.atomic or name in listed or name.startswith("out_ptr")
-    if not touched:
-        roles_known = bool(source) and not stores.unresolved
-        return Parameter(name, type_, "read" if roles_known or name.startswith("in_ptr") else "unknown")
-    user = kind == "user_triton"
-    loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
-    role: Role = "read_write" if name in stores.atomic or loaded else "written"
-    return Parameter(name, type_, role, user or name in listed or name in stores.data_index)
+    stored = {*stores.plain, *stores.atomic, *listed}
+    roles_known = bool(source) and not stores.unresolved
+    parameters = []
+    for name, type_ in names:
+        role: Role = "read"
+        partial = False
+        if type_ == "tensor" and name.startswith("in_out_ptr"):
+            role = "read_write"
+        elif type_ == "tensor" and (name in stored or name.startswith("out_ptr")):
+            user = kind == "user_triton"
+            loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
+            role = "read_write" if name in stores.atomic or loaded else "written"
+            partial = user or name in listed or name in stores.data_index
+        elif type_ == "tensor" and not roles_known and not name.startswith("in_ptr"):
+            role = "unknown"
+        parameters.append(Parameter(name, type_, role, partial))
+    return tuple(parameters)
