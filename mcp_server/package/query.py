@@ -235,10 +235,9 @@ def kernel_fact(view: PackageView, name: str) -> KernelFact:
 
 
 def _kernel(view: PackageView, name: str) -> Kernel:
-    kernels = view.wrapper.kernels
-    found = kernels.get(name) or next((k for k in kernels.values() if k.symbol == name), None)
+    found = view.wrapper.kernel_named(name)
     if found is None:
-        known = ", ".join(sorted(kernels)[:_LISTED])
+        known = ", ".join(sorted(view.wrapper.kernels)[:_LISTED])
         raise ProblemError("the package has no kernel of this name", value=name, allowed=known)
     return found
 
@@ -268,11 +267,6 @@ def sourceless(view: PackageView) -> str:
         f"{len(names)} Triton kernels have no source in the package (torch 2.14 or later with "
         f"triton.autotune_at_compile_time=False), their checks are not known: {shown}"
     )
-
-
-def is_kernel(view: PackageView, name: str) -> bool:
-    """Whether `name` is a compiled kernel, not a shim or custom operator."""
-    return name in view.wrapper.kernels or any(k.symbol == name for k in view.wrapper.kernels.values())
 
 
 def launches_of_kernel(view: PackageView, name: str) -> list[int]:

@@ -297,6 +297,10 @@ class Wrapper:
     def symbols(self) -> Mapping[str, Symbol]:
         return self.run.symbols
 
+    def kernel_named(self, name: str) -> Kernel | None:
+        """A compiled kernel by its name in the wrapper or on the device; None for a shim or operator."""
+        return self.kernels.get(name) or next((k for k in self.kernels.values() if k.symbol == name), None)
+
     def inputs(self) -> dict[int, Buffer]:
         """Model inputs by position."""
         return {b.position: b for b in self.buffers.values() if b.kind == "input" and b.position is not None}

@@ -1,4 +1,4 @@
-"""C++ kernels as programs: loops, stores, checks and reductions of the CPU backend."""
+"""Reads the C++ kernels of the CPU backend as programs: loops, stores, checks and reductions."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class _Reader:
         self._known: dict[_Block | _Statement, Term] = {}
 
     def term(self, text: str, place: _Place, line: int) -> Term:
-        """What an expression computes at a place."""
+        """The value of an expression at a place."""
         try:
             return self._term(read_cpp(_REDUCE_ALL.sub(r"\1", text)), place, line)
         except (NotRead, RecursionError, IndexError):
@@ -166,7 +166,7 @@ class _Reader:
         return rebuilt(term, self._from_local) if self.local else term
 
     def _from_local(self, term: Term) -> Term | None:
-        """What was put into a buffer of the kernel's own: it is read at the index at which it was stored."""
+        """The value stored in a local buffer of the kernel, at the index that is read."""
         if not isinstance(term, Element) or term.parameter not in self.local:
             return None
         index = say(term.index, lambda element: element.parameter)
@@ -190,7 +190,7 @@ class _Reader:
         return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
 
     def _defined(self, name: str, block: _Block, number: int) -> Term | None:
-        """The value that item `number` gives to `name`; None when it does not."""
+        """The value that item `number` assigns to `name`; None if it assigns none."""
         item = block.items[number]
         match = _ASSIGN.match(item.text) if isinstance(item, _Statement) else None
         defined = item.function if isinstance(item, _Block) else match["name"] if match else ""
@@ -207,7 +207,7 @@ class _Reader:
         return self._known[item]
 
     def _returned(self, block: _Block) -> Term:
-        """What a lambda gives: what it writes to its buffer, else what it returns last."""
+        """The result of a lambda: what it writes to its buffer, else its last returned value."""
         found: Term | None = None
         for place, statement in _statements(block):
             text = statement.text
@@ -266,7 +266,7 @@ class _Reader:
         return tuple(each for each in reversed(found) if each.name not in tails)
 
     def store(self, statement: _Statement, place: _Place) -> Store | None:
-        """The store that a statement makes to a parameter."""
+        """The store of a statement to a parameter or a local buffer; None for another statement."""
         text, line, mode = statement.text, statement.line, "plain"
         if match := _ATOMIC.match(text) or _PLAIN_STORE.match(text):
             to, index = match["to"], match["index"]

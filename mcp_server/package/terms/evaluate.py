@@ -74,9 +74,13 @@ class Evaluator:
             case Unread(text=text):
                 raise UnknownValue(text)
 
+    def span(self, each: Range) -> range:
+        """The values of a loop variable. Raises `UnknownValue`."""
+        return range(int(self.value(each.start)), int(self.value(each.stop)))
+
     def places(self, ranges: Sequence[Range], most: int = _MOST) -> Iterator[dict[str, int]]:
         """Every combination of the loop variables. Raises `UnknownValue` when there are more than `most`."""
-        spans = [range(int(self.value(r.start)), int(self.value(r.stop))) for r in ranges]
+        spans = [self.span(each) for each in ranges]
         if math.prod(map(len, spans)) > most:
             raise UnknownValue("too many elements")
         names = [each.name for each in ranges]

@@ -1,7 +1,7 @@
 """Interval arithmetic over terms, and whether a term rises or falls with one of its elements.
 
-Rounding to a type is monotone, so that the ends of an interval are computed as the kernel computes values.
-What the table does not know may be anything.
+Rounding to a type is monotone, so the ends of an interval are computed in the same way as values.
+An operator that is not in the tables may return any value.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ _WRAPS = frozenset({"add", "sub", "mul", "neg", "abs", "square"})
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Every value from `low` to `high`, both included; `nan` when a NaN may be among them.
+    """The values from `low` to `high`, inclusive. `nan`: a NaN is possible too.
 
-    `low > high`: there is no value but, perhaps, NaN.
+    `low > high`: there is no value except, perhaps, NaN.
     """
 
     low: Scalar
@@ -71,7 +71,7 @@ def limits(dtype: str) -> Interval:
 
 
 def anything(dtype: str) -> Interval:
-    """Whatever a type can hold."""
+    """Every value of a type."""
     return Interval(-INF, INF, nan=True) if is_float(dtype) else limits(dtype)
 
 
@@ -103,7 +103,7 @@ class Bounds:
         return anything(term.dtype)
 
     def direction(self, term: Term, variable: str) -> int | None:
-        """1 when a term never falls as the element rises, -1 when it never rises, 0 constant, None open."""
+        """1: the term never falls as the element rises. -1: it never rises. 0: constant. None: unknown."""
         key = (term, variable)
         if key not in self._directions:
             self._directions[key] = self._direction(term, variable)

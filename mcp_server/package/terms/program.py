@@ -68,8 +68,7 @@ def places(
 ) -> tuple[list[dict[str, int]], bool]:
     """The combinations of loop variables, and whether these are all of them."""
     evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
-    spans = [(int(evaluator.value(r.start)), int(evaluator.value(r.stop))) for r in ranges]
-    total = prod(max(0, stop - start) for start, stop in spans)
+    total = prod(len(evaluator.span(each)) for each in ranges)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
     return list(found), total <= most
 
@@ -85,24 +84,21 @@ def position_of(
     if any(isinstance(each, Element) for each in parts(index)):
         return _searched(index, offset, relevant, sizes, read)
     evaluator = Evaluator({}, sizes, read)
-    spans = {r.name: (int(evaluator.value(r.start)), int(evaluator.value(r.stop))) for r in relevant}
-    if any(stop <= start for start, stop in spans.values()):
+    spans = {each.name: evaluator.span(each) for each in relevant}
+    if not all(spans.values()):
         return None
-    base = {name: start for name, (start, _) in spans.items()}
+    base = {name: span.start for name, span in spans.items()}
 
     def at(place: Mapping[str, int]) -> int:
         return int(Evaluator(place, sizes, read).value(index))
 
     first = at(base)
-    strides = {
-        n: at({**base, n: start + 1}) - first for n, (start, stop) in spans.items() if stop - start > 1
-    }
+    strides = {name: at({**base, name: s[1]}) - first for name, s in spans.items() if len(s) > 1}
     rest, found = offset - first, dict(base)
     for name in sorted(strides, key=lambda name: -abs(strides[name])):
         if strides[name]:
-            start, stop = spans[name]
-            steps = min(max(rest // strides[name], 0), stop - start - 1)
-            found[name] = start + steps
+            steps = min(max(rest // strides[name], 0), len(spans[name]) - 1)
+            found[name] = spans[name][steps]
             rest -= steps * strides[name]
     if at(found) == offset:
         return found

@@ -1,4 +1,4 @@
-"""From syntax to terms: what the functions of generated code mean.
+"""From syntax to terms: the meaning of the functions in generated code.
 
 The tables follow torch/_inductor/codegen/cpp.py, cpp_prefix.h and triton.py of torch 2.8 to 2.15. Vector code
 is read element by element: a loop that steps by a vector's width stands for one that steps by 1.
@@ -207,7 +207,7 @@ def _limit(what: str, template: str) -> Term:
 
 
 def cast(value: Term, dtype: str | None) -> Term:
-    """A value as another type; as it is where it has that type."""
+    """A value converted to a type, or unchanged if it has that type."""
     if dtype is None or value.dtype == dtype:
         return value
     if isinstance(value, Number) and dtype != "bool" and (is_float(dtype) or not is_float(value.dtype)):
@@ -223,7 +223,7 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
 
 
 def operator(op: str, args: tuple[Term, ...]) -> Term:
-    """An operator with the type that its operands give it."""
+    """An operator, with the type that follows from those of its operands."""
     types = [argument.dtype for argument in args]
     if op == "neg" and isinstance(args[0], Number):
         return replace(args[0], value=-args[0].value)

@@ -1,4 +1,4 @@
-"""Triton kernels as programs, read from the source that the wrapper embeds; Inductor's own and the user's."""
+"""Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _WITH_INDEX = {"triton_helpers.max_with_index": "max", "triton_helpers.min_with_
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Assign:
-    """`name = value` on a line; `number` counts the results of a call that gives several."""
+    """`name = value` on a line. `number` is set for one of several results of a call."""
 
     name: str
     value: ast.expr
@@ -49,7 +49,7 @@ class _Assign:
 
 
 def read_triton_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
-    """The stores and index checks of a Triton kernel; nothing when its text cannot be parsed."""
+    """The stores and index checks of a Triton kernel; none if its text cannot be parsed."""
     try:
         tree = ast.parse(textwrap.dedent(kernel.source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -118,7 +118,7 @@ class _Reader:
         self._known: dict[_Assign, Term] = {}
 
     def term(self, node: ast.expr, at: int, line: int) -> Term:
-        """What an expression computes just before statement number `at`."""
+        """The value of an expression just before statement number `at`."""
         try:
             return self._term(read_python(node), at, line)
         except (NotRead, RecursionError, IndexError):
@@ -169,7 +169,7 @@ class _Reader:
         return Unread(statement.name)
 
     def _reduced(self, kind: str, operand: Syntax, at: int, line: int) -> Term:
-        """A reduction over the r axes: of a block, or of what a loop has gathered in an accumulator."""
+        """A reduction over the r axes: of a block, or of the values that a loop has accumulated."""
         if isinstance(operand, Name) and operand.name.startswith("_"):
             body = self._gathered(operand.name, at)
         else:
@@ -179,7 +179,7 @@ class _Reader:
         return Fold(kind, ranges or self._reduced_axes(), body, dtype)
 
     def _gathered(self, name: str, at: int) -> Term:
-        """What a loop adds to `_tmp2` in each round: the other operand of the update."""
+        """The value that a loop adds to the accumulator `_tmp2`: the other operand of the update."""
         update = self._definition(name, at)
         syntax = read_python(update.value) if update else Name(name)
         match syntax:
@@ -202,7 +202,7 @@ class _Reader:
         return tuple(self._range(name) for name in axes if not self._is_alias(name, end))
 
     def ranges(self, terms: tuple[Term, ...]) -> tuple[Range, ...]:
-        """The index variables that terms depend on, those of a reduction inside them left out."""
+        """The index variables that terms depend on, without those of reductions inside them."""
         inside = (each for term in terms for each in parts(term, inside_indices=True))
         names = dict.fromkeys(each.name for each in inside if isinstance(each, Position))
         return tuple(map(self._range, names))
@@ -218,7 +218,7 @@ class _Reader:
         return Range(name, start, self._grid(int(inner)) if inner.isdigit() else Unread(name))
 
     def _grid(self, axis: int) -> Term:
-        """How many programs run along an axis, from the launcher's C++."""
+        """The number of programs along an axis, from the C++ of the launcher."""
         if axis >= len(self.grid):
             return Unread("grid")
         try:
@@ -227,7 +227,7 @@ class _Reader:
             return Unread("grid")
 
     def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
-        """The store of one call; none when its pointer is no parameter plus an index."""
+        """The store of a call; none unless its pointer is a parameter plus an index."""
         line = call.lineno
         place = self._pointer(call.args[0], at, line)
         if place is None or len(call.args) < 2:
