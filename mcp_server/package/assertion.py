@@ -197,11 +197,11 @@ class Tracer:
         """The tensor that a load of a launch reads, with its producers and model inputs."""
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
-        made_here = argument.role == "written"
+        written_here = argument.role == "written"
         flow = self._flow
-        behind = flow.backward_from(launch.index) if made_here else flow.backward(name, launch.index)
+        behind = flow.backward_from(launch.index) if written_here else flow.backward(name, launch.index)
         writers = [step.launch for step in flow.last_writers(name, launch.index)]
-        producers = (launch.index,) if made_here else tuple(n for n in writers if n is not None)
+        producers = (launch.index,) if written_here else tuple(n for n in writers if n is not None)
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
         label = inputs[0] if kind == "input" and inputs else self.label(name)
@@ -300,10 +300,10 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
     if source.direct:
         return f"{what} a value of {source.label}, as given"
     if source.producers:
-        made = ", ".join(map(str, source.producers))
+        launches = ", ".join(map(str, source.producers))
         here = " (this one)" if source.producers == (candidate.launch.index,) else ""
         behind = f", which depends on {', '.join(source.inputs)}" if source.inputs else ""
-        return f"{what} a value of {source.tensor}, written by launch {made}{here}{behind}"
+        return f"{what} a value of {source.tensor}, written by launch {launches}{here}{behind}"
     return f"{what} a value of {source.label}"
 
 

@@ -196,7 +196,7 @@ def _allocation(scope: Scope, statement: Statement, call: Call) -> None:
     aoti_torch__alloc_from_pool(pool, offset in bytes, dtype, ndim, sizes, strides, &handle)
     """
     kind: BufferKind = "allocated"
-    base, pool = None, None
+    base: str | None = None
     if call.callee == launches.PREFIX + "_alloc_from_pool":
         kind = "pool"
         base, _, dtype, _, sizes, strides, _ = _parts(scope, call)
