@@ -41,7 +41,7 @@ _SPELLINGS = {
     "exp": "fast_expf",
     "sqrt": "sqrt_rn",
 }
-"""Names of the functions for an operator, besides those that bear its name."""
+"""The functions of an operator that have another name."""
 _NAMED = {
     **{name: name for name in MATH},
     **{name: op for op, names in _SPELLINGS.items() for name in names.split()},
