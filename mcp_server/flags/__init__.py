@@ -14,24 +14,16 @@ from mcp_server import versions
 from mcp_server.errors import ProblemError
 from mcp_server.flags.building import BUILDING, CHECKS
 from mcp_server.flags.printing import PRINTING, RUNTIME
-from mcp_server.flags.types import ConfigValue, Device, Flag, Moment, table_markdown
+from mcp_server.flags.types import ConfigValue, Device
+from mcp_server.flags.types import Flag as Flag
+from mcp_server.flags.types import Moment as Moment
+from mcp_server.flags.types import table_markdown as table_markdown
 from mcp_server.versions import Release
-
-__all__ = [
-    "FLAGS",
-    "Chosen",
-    "Flag",
-    "FlagPlan",
-    "Moment",
-    "find",
-    "parse_version",
-    "select",
-    "table_markdown",
-]
 
 FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME
 
 _BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in flag.names()}
+_SET_THERE = ": set it there, no recompile is needed"
 _PREFIXES = ("torch._inductor.config.", "config.")
 
 
@@ -104,7 +96,11 @@ def _choose(name: str, value: object, moment: Moment, torch: Release | None, dev
     """The flag with its value as text. Raises `ProblemError` when it cannot act, or takes no such value."""
     flag = find(name)
     text = str(int(value) if isinstance(value, bool) else value)
-    reason = flag.inert or _wrong_moment(flag, moment)
+    reason = flag.inert
+    if not reason and moment not in flag.acts:
+        reason = f"it acts at {' and '.join(flag.acts)} time"
+        baked = "compile" in flag.acts
+        reason += " and is baked into the package: compile again with it" if baked else _SET_THERE
     first = flag.first_release(device)
     if not reason and torch is not None and torch < first:
         reason = f"it needs torch {versions.text(first)} or newer, this is {versions.text(torch)}"
@@ -116,15 +112,6 @@ def _choose(name: str, value: object, moment: Moment, torch: Release | None, dev
     if not flag.values.accepts(text):
         raise ProblemError(f"{flag.name} does not accept this value", value=value, allowed=flag.values.words)
     return Chosen(flag, text)
-
-
-def _wrong_moment(flag: Flag, moment: Moment) -> str:
-    if moment in flag.acts:
-        return ""
-    when = " and ".join(flag.acts)
-    if "compile" in flag.acts:
-        return f"it acts at {when} time and is baked into the package: compile again with it"
-    return f"it acts at {when} time: set it there, no recompile is needed"
 
 
 def _check_together(chosen: tuple[Chosen, ...], torch: Release | None) -> None:

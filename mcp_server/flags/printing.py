@@ -220,36 +220,13 @@ RUNTIME: tuple[Flag, ...] = (
         since=(2, 14),
         device="cuda",
     ),
-    Flag(
-        env="AOTI_COPY_STAGE_BUFFER_BYTES",
-        acts=("load",),
-        values=COUNT,
-        shows="nothing: size of the staging buffer for weights, bytes",
-        since=(2, 14),
-        device="cuda",
-    ),
-    Flag(
-        env="AOTI_COPY_STAGE_CPU_THREADS",
-        acts=("load",),
-        values=COUNT,
-        shows="nothing: threads that stage weights",
-        since=(2, 15),
-        device="cuda",
-    ),
-    Flag(
-        env="AOTI_CUDA_COPY_CHUNK_SIZE",
-        acts=("load",),
-        values=COUNT,
-        shows="nothing: throttles the copy of weights",
-        since=(2, 13),
-        device="cuda",
-    ),
-    Flag(
-        env="AOTI_CUDA_COPY_SLEEP_US",
-        acts=("load",),
-        values=COUNT,
-        shows="nothing: throttles the copy of weights, microseconds",
-        since=(2, 13),
-        device="cuda",
+    *(
+        Flag(env=env, acts=("load",), values=COUNT, shows=f"nothing: {shows}", since=since, device="cuda")
+        for env, since, shows in (
+            ("AOTI_COPY_STAGE_BUFFER_BYTES", (2, 14), "size of the staging buffer for weights, bytes"),
+            ("AOTI_COPY_STAGE_CPU_THREADS", (2, 15), "threads that stage weights"),
+            ("AOTI_CUDA_COPY_CHUNK_SIZE", (2, 13), "throttles the copy of weights"),
+            ("AOTI_CUDA_COPY_SLEEP_US", (2, 13), "throttles the copy of weights, microseconds"),
+        )
     ),
 )

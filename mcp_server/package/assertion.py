@@ -197,11 +197,11 @@ class Tracer:
         """The tensor that a load of a launch reads, with its producers and model inputs."""
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
-        made_here = argument.role == "written"
+        written_here = argument.role == "written"
         flow = self._flow
-        behind = flow.backward_from(launch.index) if made_here else flow.backward(name, launch.index)
+        behind = flow.backward_from(launch.index) if written_here else flow.backward(name, launch.index)
         writers = [step.launch for step in flow.last_writers(name, launch.index)]
-        producers = (launch.index,) if made_here else tuple(n for n in writers if n is not None)
+        producers = (launch.index,) if written_here else tuple(n for n in writers if n is not None)
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
         label = inputs[0] if kind == "input" and inputs else self.label(name)
@@ -248,8 +248,7 @@ def generated_line(kernel: Kernel, line: int) -> int:
 
 def source_location(kernel: Kernel, line: int) -> str:
     """FILE:LINE in the package for a 1-based line of a kernel's source."""
-    file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
-    return f"{file}:{kernel.first_line + line - 1}"
+    return f"{kernel.file}:{kernel.first_line + line - 1}"
 
 
 def explain(candidate: Candidate) -> tuple[str, ...]:
@@ -261,13 +260,13 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
     if candidate.indexed:
         facts.append(f"the index addresses {', '.join(candidate.indexed)}")
     if candidate.position is not None:
-        range_ = f"from 0 to below {candidate.position.describe()}"
-        facts.append(f"the index comes from no data: it is a position, {range_}")
+        end = candidate.position.describe()
+        facts.append(f"the index comes from no data: it is a position, from 0 to below {end}")
     elif not candidate.sources:
         facts.append("where the index comes from could not be followed inside the kernel")
     elif form is None:
         facts.append(
-            "the kernel computes the index by more than sums: no range can be told for what it reads"
+            "the kernel computes the index by more than sums: the range of what it reads is not known"
         )
     elif not form.is_plain:
         facts.append(f"the index is {_formula(form, candidate)}")
@@ -301,10 +300,10 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
     if source.direct:
         return f"{what} a value of {source.label}, as given"
     if source.producers:
-        made = ", ".join(map(str, source.producers))
+        launches = ", ".join(map(str, source.producers))
         here = " (this one)" if source.producers == (candidate.launch.index,) else ""
         behind = f", which depends on {', '.join(source.inputs)}" if source.inputs else ""
-        return f"{what} a value of {source.tensor}, written by launch {made}{here}{behind}"
+        return f"{what} a value of {source.tensor}, written by launch {launches}{here}{behind}"
     return f"{what} a value of {source.label}"
 
 
@@ -338,11 +337,7 @@ def propose(candidate: Candidate) -> Fix:
                 action=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
                 after=f"assert {ends[0]} <= int({name}.min()) and int({name}.max()) <= {ends[1]}",
             )
-    return _clamp(candidate)
-
-
-def _clamp(candidate: Candidate) -> Fix:
-    bound, last = candidate.bound, "size - 1"
+    last = "size - 1"
     if bound is not None:
         last = f"{_host_size(bound.text, candidate)} - 1" if bound.value is None else str(bound.value - 1)
     locations = candidate.provenance.locations

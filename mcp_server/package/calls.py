@@ -12,6 +12,8 @@ from mcp_server.package.launches import (
     TENSORS,
     Argument,
     ArgumentKind,
+    Buffer,
+    BufferKind,
     BufferTable,
     Launch,
     LaunchKind,
@@ -31,6 +33,8 @@ from mcp_server.package.statements import (
 )
 from mcp_server.package.symbols import Symbol, names_in
 
+Span = tuple[int, int]
+"""Start and end of an expression, as offsets in the wrapper's text."""
 _UNNAMED = Parameter("", "", "unknown")
 _BUFFER_KINDS: dict[str, ArgumentKind] = {"input": "input", "constant": "constant"}
 _CONTEXT = frozenset({"stream", "kernels", "proxy_executor", "this->device_idx_", "this->cubin_dir_"})
@@ -81,15 +85,9 @@ class Scope:
         return View(self.array(sizes), self.array(strides), offset)
 
     def argument(
-        self,
-        position: int,
-        span: tuple[int, int],
-        name: str,
-        role: Role,
-        type_: str = "",
-        element: int | None = None,
+        self, position: int, span: Span, name: str, role: Role, type_: str = "", element: int | None = None
     ) -> list[Argument]:
-        """Read the argument at text offsets `span`; an inline array gives one argument per element."""
+        """Read the argument at `span`. An inline array is one argument per element."""
         reference = read_reference(self.text, *span)
         if reference.array is not None and "AtenTensorHandle" in reference.type:
             label, type_ = name or str(position), reference.type
@@ -131,7 +129,7 @@ class Scope:
             return "sizes"
         return "scalar" if target in self.scalars else "unknown"
 
-    def tensor(self, span: tuple[int, int]) -> str | None:
+    def tensor(self, span: Span) -> str | None:
         """The variable of a tensor argument that is read."""
         return self.argument(0, span, "", "read")[0].target
 
@@ -172,13 +170,13 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
         _shape(scope, call)
     elif name == "aoti_torch_new_uninitialized_tensor" and call.arguments:
         # A proxy executor call fills it in later.
-        scope.buffers.add(_variable(scope.text, call.arguments[0]), "declared", statement.line)
+        scope.buffers.add(Buffer(_variable(scope.text, call.arguments[0]), "declared", 0, statement.line))
     elif not _NO_EFFECT.fullmatch(name):
         return _launch(scope, statement, call)
     return True
 
 
-def _variable(text: str, span: tuple[int, int]) -> str:
+def _variable(text: str, span: Span) -> str:
     """The variable of an argument: `buf0` for `&buf0_handle`."""
     return (read_reference(text, *span).name or text[slice(*span)]).removesuffix("_handle")
 
@@ -192,31 +190,23 @@ def _dtype(text: str) -> str:
 
 
 def _allocation(scope: Scope, statement: Statement, call: Call) -> None:
-    """aoti_torch_empty_strided(ndim, sizes, strides, dtype, device type, device index, &handle)."""
-    _, sizes, strides, dtype, device, _, _ = _parts(scope, call)
-    scope.buffers.add(
-        _variable(scope.text, call.arguments[6]),
-        "allocated",
-        statement.line,
-        shape=(scope.array(sizes), scope.array(strides)),
-        dtype=_dtype(dtype),
-        device=device.removeprefix("cached_torch_device_type_"),
-    )
+    """A new tensor, on its own or in a pool.
 
-
-def _pool(scope: Scope, statement: Statement, call: Call) -> None:
-    """aoti_torch__alloc_from_pool(pool, offset in bytes, dtype, ndim, sizes, strides, &handle)."""
-    base, _, dtype, _, sizes, strides, _ = _parts(scope, call)
-    pool = scope.buffers.get(base)
-    scope.buffers.add(
-        _variable(scope.text, call.arguments[6]),
-        "pool",
-        statement.line,
-        shape=(scope.array(sizes), scope.array(strides)),
-        dtype=_dtype(dtype),
-        device=(pool and pool.device) or "",
-        base=base,
-    )
+    aoti_torch_empty_strided(ndim, sizes, strides, dtype, device type, device index, &handle)
+    aoti_torch__alloc_from_pool(pool, offset in bytes, dtype, ndim, sizes, strides, &handle)
+    """
+    kind: BufferKind = "allocated"
+    base: str | None = None
+    if call.callee == launches.PREFIX + "_alloc_from_pool":
+        kind = "pool"
+        base, _, dtype, _, sizes, strides, _ = _parts(scope, call)
+        pool = scope.buffers.get(base)
+        device = (pool and pool.device) or ""
+    else:
+        _, sizes, strides, dtype, device, _, _ = _parts(scope, call)
+    name, shape = _variable(scope.text, call.arguments[6]), (scope.array(sizes), scope.array(strides), "0")
+    device = device.removeprefix("cached_torch_device_type_")
+    scope.buffers.add(Buffer(name, kind, 0, statement.line, base, *shape, _dtype(dtype), device))
 
 
 def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
@@ -240,7 +230,7 @@ def _shape(scope: Scope, call: Call) -> None:
 _MAKERS: dict[str, tuple[Callable[[Scope, Statement, Call], None], int, str]] = {
     "aoti_torch_empty_strided": (_allocation, 7, "an allocation"),
     "aoti_torch_empty_strided_pinned": (_allocation, 7, "an allocation"),
-    "aoti_torch__alloc_from_pool": (_pool, 7, "a pool allocation"),
+    "aoti_torch__alloc_from_pool": (_allocation, 7, "a pool allocation"),
     "aoti_torch_as_strided": (_as_strided, 4, "a view"),
 }
 """Calls that make a tensor: handler, number of arguments, and what it is in a problem."""
@@ -272,24 +262,15 @@ def _transfer(scope: Scope, statement: Statement, call: Call) -> None:
         return
     target = _variable(scope.text, call.arguments[written])
     if target not in scope.buffers:
-        scope.buffers.add(target, "returned", statement.line)
+        scope.buffers.add(Buffer(target, "returned", 0, statement.line))
     add_transfer(scope, statement, call.callee, target, source)
 
 
 def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, source: str | None) -> None:
     """Record a copy of the whole of `source` to `target`."""
     scope.notes = Notes()
-    scope.transfers.append(
-        Transfer(
-            callee,
-            target,
-            source,
-            statement.line,
-            statement.start,
-            statement.end,
-            statement.block.path[1:],
-        )
-    )
+    place = (statement.line, statement.start, statement.end, statement.block.path[1:])
+    scope.transfers.append(Transfer(callee, target, source, *place))
 
 
 def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
@@ -302,8 +283,8 @@ def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
         names = launches.parameter_names(name)
         for position, span in enumerate(call.arguments):
             parameter = names[position] if position < len(names) else ""
-            made = scope.argument(position, span, parameter, launches.tensor_role(name, position))
-            arguments += [_returned(scope, statement, argument) for argument in made]
+            found = scope.argument(position, span, parameter, launches.tensor_role(name, position))
+            arguments += [_returned(scope, statement, argument) for argument in found]
         kind: LaunchKind = "extern" if name.endswith("_out") else "fallback_shim"
         _add(scope, statement, call, name, kind, arguments)
         return True
@@ -312,14 +293,13 @@ def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
     if kernel is None:
         if not bare.startswith(("cpp_fused", "call_", "cuda_", "cutlass_", "triton_")):
             return False
-        kernel = Kernel(
-            bare.removeprefix("call_"), "triton" if bare.startswith("call_") else "cpp", bare, (), 0
-        )
+        name = bare.removeprefix("call_")
+        kernel = Kernel(name, "cpp" if name == bare else "triton", bare, (), 0)
         scope.problem(f"the kernel {kernel.name} is launched but not declared", statement.line)
     for position, span in enumerate(call.arguments):
         known = kernel.parameters[position] if position < len(kernel.parameters) else _UNNAMED
-        made = scope.argument(position, span, known.name, known.role, known.type)
-        arguments += [replace(a, partial=True) for a in made] if known.partial else made
+        found = scope.argument(position, span, known.name, known.role, known.type)
+        arguments += [replace(a, partial=known.partial) for a in found]
     _add(scope, statement, call, kernel.name, kernel.kind, arguments)
     return True
 
@@ -341,7 +321,7 @@ def _returned(scope: Scope, statement: Statement, argument: Argument) -> Argumen
         return argument
     if name in scope.buffers and not argument.expression.endswith("_handle"):
         return argument
-    scope.buffers.add(name, "returned", statement.line)
+    scope.buffers.add(Buffer(name, "returned", 0, statement.line))
     return replace(argument, role="written", fresh=True)
 
 

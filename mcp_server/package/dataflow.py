@@ -10,7 +10,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
 from mcp_server.package.statements import Block, View, whole_number
@@ -118,12 +117,10 @@ class Dataflow:
             [*body.launches, *body.transfers], key=lambda node: node.start
         )
         self.steps = tuple(self._step(order, node) for order, node in enumerate(nodes))
-        self.order_of = {s.launch: s.order for s in self.steps if s.launch is not None}
-
-    @cached_property
-    def _writers(self) -> dict[int, list[int]]:
-        """Step numbers that write each storage, ascending."""
-        return grouped((use.storage, step.order) for step in self.steps for use in step.writes)
+        self.launch_steps = [(s.launch, s) for s in self.steps if s.launch is not None]
+        # Step numbers that write each storage, ascending.
+        self._writers = grouped((use.storage, step.order) for step in self.steps for use in step.writes)
+        self.order_of = {launch: step.order for launch, step in self.launch_steps}
 
     def last_writers(self, name: str, launch: int | None = None) -> tuple[Step, ...]:
         """The steps whose values `name` may hold when `launch` starts (default: at the end), newest first.
@@ -154,7 +151,7 @@ class Dataflow:
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
         """Everything that the values of `names` after `launch` can reach; -1 is the start."""
         start = self.order_of[launch] + 1 if launch >= 0 else 0
-        # The last writer of each storage that holds such a value; None for the given values themselves.
+        # The last writer of each storage that holds such a value; None for the values at the start.
         tainted: dict[int, Step | None] = {}
         for name in names:
             if buffer := self.body.buffers.get(name):

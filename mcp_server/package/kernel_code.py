@@ -128,7 +128,7 @@ def trace_value(
         if definition is None or (name, definition.line) in definitions:
             continue
         definitions[name, definition.line] = definition
-        found = loads_of(definition, tensors)
+        found = _accesses(definition.value, definition.line, tensors)
         loads.update(dict.fromkeys(found))
         queue += [] if found else [(n, definition.line) for n in _NAME.findall(definition.value) if n != name]
     chain = tuple(definitions.values())
@@ -185,11 +185,6 @@ def _value(lines: list[str], number: int) -> str:
         if line.strip() in (";", "();"):
             break
     return " ".join(parts)
-
-
-def loads_of(definition: Definition, tensors: Collection[str]) -> list[Load]:
-    """The accesses to parameters in the value of a definition."""
-    return _accesses(definition.value, definition.line, tensors)
 
 
 def _accesses(text: str, line: int, tensors: Collection[str]) -> list[Load]:
@@ -331,12 +326,10 @@ def read_form(
 ) -> IndexForm | None:
     """The form of `variable` at a 1-based `line`; None if it is not linear in elements and sizes."""
     reader = _Reader(source.split("\n"), tensors, scalars)
-    match reader.name(variable, line):
-        case Linear() as linear:
-            return IndexForm(linear, reader.loads)
-        case _Wrapped(linear, wrap):
-            return IndexForm(linear, reader.loads, wrap)
-    return None
+    value = reader.name(variable, line)
+    if isinstance(value, Linear):
+        return IndexForm(value, reader.loads)
+    return value if isinstance(value, IndexForm) else None
 
 
 def position_limit(source: str, variable: str, line: int) -> str | None:
@@ -361,12 +354,6 @@ def position_limit(source: str, variable: str, line: int) -> str | None:
 
 
 @dataclass(frozen=True)
-class _Wrapped:
-    linear: Linear
-    wrap: Linear
-
-
-@dataclass(frozen=True)
 class _Negative:
     """A test for a negative value (`yes` False: for a non-negative one)."""
 
@@ -374,7 +361,7 @@ class _Negative:
     yes: bool
 
 
-_Value = Linear | _Wrapped | _Negative | None
+_Value = Linear | IndexForm | _Negative | None
 
 
 class _Reader:
@@ -390,7 +377,7 @@ class _Reader:
         definition = definition_above(self.lines, name, below)
         if definition is None:
             return Linear(0, ((name, 1),)) if name in self.scalars or not self.lines else None
-        loads = loads_of(definition, self.tensors)
+        loads = _accesses(definition.value, definition.line, self.tensors)
         if len(loads) > 1 or self.depth >= _MAX_DEPTH:
             return None
         if loads:
@@ -428,14 +415,14 @@ class _Reader:
             case ast.BinOp(left=left, op=op, right=right):
                 return _arithmetic(op, self._tree(left, line), self._tree(right, line))
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _SIGN:
-                tested, zero = self._tree(left, line), self._tree(right, line)
-                sign = isinstance(tested, Linear) and zero == Linear(0)
-                return _Negative(tested, _SIGN[type(op)]) if sign and isinstance(tested, Linear) else None
+                tested = self._tree(left, line)
+                if isinstance(tested, Linear) and self._tree(right, line) == Linear(0):
+                    return _Negative(tested, _SIGN[type(op)])
             case ast.Call(func=ast.Name(id="where"), args=[test, first, second]):
                 return self._choice(*(self._tree(part, line) for part in (test, first, second)))
         return None
 
-    def _choice(self, test: _Value, first: _Value, second: _Value) -> _Wrapped | None:
+    def _choice(self, test: _Value, first: _Value, second: _Value) -> IndexForm | None:
         """`value + bound if value < 0 else value`, in either order."""
         if not isinstance(test, _Negative):
             return None
@@ -443,7 +430,8 @@ class _Reader:
         if not isinstance(moved, Linear) or same != test.linear:
             return None
         wrap = moved.plus(test.linear, -1)
-        return _Wrapped(test.linear, wrap) if not any(n in self.loads for n, _ in wrap.terms) else None
+        constant = not any(name in self.loads for name, _ in wrap.terms)
+        return IndexForm(test.linear, self.loads, wrap) if constant else None
 
 
 def _arithmetic(op: ast.operator, left: _Value, right: _Value) -> Linear | None:

@@ -8,7 +8,7 @@ first, then writes the autotuned configuration as macros before the wrapper. The
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,34 +24,27 @@ _FIELD = re.compile(r"\b(?P<kernel>\w+)_result\.(?P<field>\w+)(?:\[(?P<index>\d+
 _CASE = re.compile(r"case (-?\d+): grid_0 = ([^;]*); grid_1 = ([^;]*); grid_2 = ([^;]*); break;")
 
 
-@dataclass(frozen=True)
-class LazyConfigs:
-    """Macro values by (kernel name in capitals, field); empty for a wrapper without them."""
-
-    values: Mapping[tuple[str, str], str]
-
-    def resolved(self, text: str) -> str:
-        """Replace fields such as `add_0_result.xblocks[0]` in an expression by their values."""
-
-        def value(match: re.Match[str]) -> str:
-            found = self.values.get((match["kernel"].upper(), match["field"].upper()), match[0])
-            if match["index"] is None or found == match[0]:
-                return found
-            parts = [part.strip() for part in found.strip("{}").split(",")]
-            return parts[int(match["index"])] if int(match["index"]) < len(parts) else match[0]
-
-        return _FIELD.sub(value, text) if self.values else text
-
-    def chosen_grid(self, kernel: str, text: str) -> tuple[str, ...]:
-        """The autotuned grid out of a `switch`; empty without one."""
-        index = self.values.get((kernel.upper(), "CONFIG_INDEX"))
-        return next((match.groups()[1:] for match in _CASE.finditer(text) if match[1] == index), ())
+LazyConfigs = dict[tuple[str, str], str]
+"""Macro values by (kernel name in capitals, field); empty for a wrapper without them."""
 
 
 def _read_lazy_configs(text: str) -> LazyConfigs:
     """Parse the configuration macros of a wrapper."""
     found = _DEFINE.finditer(text) if "LazyKernelCompileResult " in text else ()
-    return LazyConfigs({(m["kernel"], m["field"]): m["value"].strip() for m in found})
+    return {(m["kernel"], m["field"]): m["value"].strip() for m in found}
+
+
+def _resolved(text: str, configs: LazyConfigs) -> str:
+    """Replace fields such as `add_0_result.xblocks[0]` in an expression by their values."""
+
+    def value(match: re.Match[str]) -> str:
+        found = configs.get((match["kernel"].upper(), match["field"].upper()), match[0])
+        if match["index"] is None or found == match[0]:
+            return found
+        parts = [part.strip() for part in found.strip("{}").split(",")]
+        return parts[int(match["index"])] if int(match["index"]) < len(parts) else match[0]
+
+    return _FIELD.sub(value, text) if configs else text
 
 
 _STORE = re.compile(r"tl\.(?P<call>store|atomic_\w+)\(")
@@ -159,6 +152,11 @@ class Kernel:
     num_warps: int | None = None
     shared_bytes: int | None = None
 
+    @property
+    def file(self) -> str:
+        """The file of the package that holds `source`."""
+        return "kernel.cpp" if self.kind == "cpp" else "wrapper.cpp"
+
 
 _PROTOTYPE = re.compile(
     r'^extern\s+"C"\s+void\s+(?P<name>\w+)\s*\((?P<parameters>[^(){};]*)\)\s*(?P<end>[;{])', re.M
@@ -234,12 +232,15 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
     name, start, end = match["name"], match.end(), _body_end(text, match.end())
     line = count_line(match.start())
     source, first_line, after = _embedded(text, start, end, count_line)
-    body = lazy.resolved(text[after:end])
+    body = _resolved(text[after:end], lazy)
     loaded, launched = _arguments(_LOAD, body), _arguments(_LAUNCH, body)
     # loadKernel("…/x.cubin", "symbol", …), launchKernel(fn, gx, gy, gz, warps, shared, args, stream)
     cubin, symbol = (part.strip('"') for part in loaded[:2]) if len(loaded) > 1 else ("", "")
     warps, shared = map(whole_number, launched[4:6]) if len(launched) > 5 else (None, None)
-    grid = tuple(m[2] for m in _GRID.finditer(body)) or lazy.chosen_grid(name, body)
+    grid = tuple(m[2] for m in _GRID.finditer(body))
+    if not grid and (chosen := lazy.get((name.upper(), "CONFIG_INDEX"))):
+        # A `switch` over the autotuned configurations sets the grid.
+        grid = next((case.groups()[1:] for case in _CASE.finditer(body) if case[1] == chosen), ())
     own = "'kernel_name': 'triton_" in source or name.startswith("triton_")
     kind: KernelKind = "triton" if own else "user_triton"
     return Kernel(
@@ -291,21 +292,20 @@ def _triton_parameters(
     stores = find_stores(source, [name for name, type_ in names if type_ == "tensor"])
     mutated = _MUTATED.search(source)
     listed = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
-    return tuple(_triton_parameter(name, type_, source, kind, stores, listed) for name, type_ in names)
-
-
-def _triton_parameter(
-    name: str, type_: str, source: str, kind: KernelKind, stores: Stores, listed: list[str]
-) -> Parameter:
-    if type_ != "tensor":
-        return Parameter(name, type_, "read")
-    if name.startswith("in_out_ptr"):
-        return Parameter(name, type_, "read_write")
-    touched = name in stores.plain | stores.atomic or name in listed or name.startswith("out_ptr")
-    if not touched:
-        roles_known = bool(source) and not stores.unresolved
-        return Parameter(name, type_, "read" if roles_known or name.startswith("in_ptr") else "unknown")
-    user = kind == "user_triton"
-    loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
-    role: Role = "read_write" if name in stores.atomic or loaded else "written"
-    return Parameter(name, type_, role, user or name in listed or name in stores.data_index)
+    stored = {*stores.plain, *stores.atomic, *listed}
+    roles_known = bool(source) and not stores.unresolved
+    parameters = []
+    for name, type_ in names:
+        role: Role = "read"
+        partial = False
+        if type_ == "tensor" and name.startswith("in_out_ptr"):
+            role = "read_write"
+        elif type_ == "tensor" and (name in stored or name.startswith("out_ptr")):
+            user = kind == "user_triton"
+            loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
+            role = "read_write" if name in stores.atomic or loaded else "written"
+            partial = user or name in listed or name in stores.data_index
+        elif type_ == "tensor" and not roles_known and not name.startswith("in_ptr"):
+            role = "unknown"
+        parameters.append(Parameter(name, type_, role, partial))
+    return tuple(parameters)

@@ -107,7 +107,7 @@ class Argument:
 
     `position` counts the C++ call's arguments, `element` the elements of an array. `start` and `end` are
     offsets in the wrapper's text. `target` is the variable without casts, moves and views. `view` is set if
-    the argument is a view made inside the call. `type` is the C++ or Triton type, if known.
+    the call creates a view for this argument. `type` is the C++ or Triton type, if known.
     """
 
     position: int
@@ -214,7 +214,7 @@ class Buffer:
     """One tensor variable of the wrapper.
 
     Buffers of equal `storage` share memory. `sizes`, `strides` and `offset` are C++ expressions in elements,
-    None if unknown. `base` is the buffer that this one was made from, `position` the index of an input or a
+    None if unknown. `base` is the buffer that this one is derived from, `position` the index of an input or a
     constant. `line` is 1-based in wrapper.cpp.
     """
 
@@ -258,29 +258,14 @@ class BufferTable:
     def get(self, name: str | None) -> Buffer | None:
         return self.by_name.get(name) if name else None
 
-    def add(
-        self,
-        name: str,
-        kind: BufferKind,
-        line: int,
-        *,
-        shape: tuple[tuple[str, ...], tuple[str, ...]] | None = None,
-        dtype: str | None = None,
-        device: str | None = None,
-        position: int | None = None,
-        base: str | None = None,
-    ) -> Buffer:
-        """A buffer with memory of its own. `shape` is sizes and strides."""
+    def add(self, buffer: Buffer) -> Buffer:
+        """Add a buffer with memory of its own: it gets a new storage."""
         self._storages += 1
-        sizes, strides = shape or (None, None)
-        offset = "0" if shape else None
-        self.by_name[name] = Buffer(
-            name, kind, self._storages, line, base, sizes, strides, offset, dtype, device, position
-        )
-        return self.by_name[name]
+        self.by_name[buffer.name] = replace(buffer, storage=self._storages)
+        return self.by_name[buffer.name]
 
     def derive(self, name: str, base: str, kind: BufferKind, line: int, view: View | None = None) -> bool:
-        """Add an alias of `base`, as a `view` if given; False if `base` is unknown."""
+        """Add an alias of `base`, or a `view` of it; False if `base` is unknown."""
         old = self.by_name.get(base)
         if old is None:
             return False

@@ -16,7 +16,7 @@ from mcp_server.package.wrapper import read_wrapper
 _NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 _CPP = re.compile(rf"auto tmp\d+ = static_cast<[\w:]+>\({_NUMBER}[LfU]*\);")
 _TRITON = re.compile(rf"tmp\d+ = (?:tl\.full\(\[[^\]]*\], )?{_NUMBER}(?=$|, tl\.|\s)", re.M)
-PLAIN = frozenset({0.0, 1.0, -1.0})  # these are in every kernel, and say nothing
+PLAIN = frozenset({0.0, 1.0, -1.0})  # these are in every kernel
 CLOSE = 1e-6  # relative: a number may have been rounded to float32
 
 
@@ -36,13 +36,12 @@ def literals_of(package: Package) -> list[Literal]:
         return []
     found: dict[tuple[str, float], Literal] = {}
     for kernel in read_wrapper(package.wrapper_text, package.kernel_text).kernels.values():
-        file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
         lines = kernel.source.splitlines()
         for match in _pattern(kernel).finditer(kernel.source):
             value = float(match["number"])
             at = kernel.source.count("\n", 0, match.start())
             if value not in PLAIN and (kernel.name, value) not in found:
-                place = f"{file}:{kernel.first_line + at}"
+                place = f"{kernel.file}:{kernel.first_line + at}"
                 found[kernel.name, value] = Literal(kernel.name, value, place, lines[at].strip())
     return list(found.values())
 

@@ -1,4 +1,4 @@
-"""Errors for files that are not packages, with the kind of file that was given instead."""
+"""Errors for files that are not packages, with the kind of file that they are."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ _ARCHIVES = (
 
 
 def check_is_zip(path: Path) -> None:
-    """Raise a `PackageError` that says what `path` is unless it is a zip archive."""
+    """Raise a `PackageError` with the kind of file of `path` unless it is a zip archive."""
     try:
         if path.exists() and not path.is_file():
             raise PackageError("unreadable_file", f"{path} is no regular file (a pipe or a device)")
@@ -155,7 +155,7 @@ def _other_file(path: Path, head: bytes) -> PackageError:
             next_call=f"export and compile the model: {_COMPILE}",
         )
     if head.startswith(_ELF_MAGIC):
-        what = f"{path} is a shared library with no wrapper.cpp beside it"
+        what = f"{path} is a shared library with no wrapper.cpp next to it"
         return PackageError("shared_library_without_wrapper", what, next_call=_GIVE)
     kind = "it does not start like a zip archive"
     if _SAFETENSORS.match(head):

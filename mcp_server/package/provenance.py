@@ -143,11 +143,8 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
 
 def unbounded_first(provenance: Provenance) -> Provenance:
     """Sort stacks: operators that can return infinity or NaN for finite values first. Stable."""
-
-    def distance(stack: tuple[Frame, ...]) -> int:
-        return -bool(stack and UNBOUNDED.search(stack[-1].code))
-
-    return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=distance)))
+    safe = {stack: not (stack and UNBOUNDED.search(stack[-1].code)) for stack in provenance.stacks}
+    return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=safe.__getitem__)))
 
 
 _MAX_DEPTH = 6

@@ -25,7 +25,7 @@ class LaunchFact(Record):
     """One launch. `arguments` have the form `parameter: tensor [role]`; `reads_from` lists last writers.
 
     `line` is 1-based in wrapper.cpp. `checked` is false if the wrapper ignores a shim's error code. `within`
-    lists the enclosing branches and loops. `told_by` names the source of `model`.
+    lists the enclosing branches and loops. `model_source` names the source of `model`.
     """
 
     kind_of_fact: Literal["launch"] = "launch"
@@ -42,7 +42,7 @@ class LaunchFact(Record):
     operators: list[str] = Field(default_factory=list)
     model: list[ModelLocation] = Field(default_factory=list)
     folded_frames: int = 0
-    told_by: str = "none"
+    model_source: str = "none"
 
 
 class KernelFact(Record):
@@ -148,7 +148,7 @@ class AssertionFact(Record):
     facts: list[str]
     index_from: list[str]
     model: list[ModelLocation] = Field(default_factory=list)
-    told_by: str
+    model_source: str
     fix: Fix
 
 
@@ -195,7 +195,7 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
         operators=list(launch.atens[:_LISTED]),
         model=list(provenance.locations[:_LISTED]),
         folded_frames=provenance.folded,
-        told_by=provenance.source,
+        model_source=provenance.source,
     )
 
 
@@ -218,14 +218,13 @@ def _argument(view: PackageView, argument: Argument) -> str:
 def kernel_fact(view: PackageView, name: str) -> KernelFact:
     """A kernel by its name in the wrapper or on the device. Raises `ProblemError` if unknown."""
     kernel = _kernel(view, name)
-    file = "kernel.cpp" if kernel.kind == "cpp" else "wrapper.cpp"
     return KernelFact(
         name=kernel.name,
         kind=kernel.kind,
         symbol=kernel.symbol,
         launches=view.wrapper.launches_of.get(kernel.name, []),
         parameters=[f"{p.name}: {p.type} [{p.role}]" for p in kernel.parameters],
-        location=f"{file}:{kernel.first_line or kernel.line}",
+        location=f"{kernel.file}:{kernel.first_line or kernel.line}",
         asserts=[f"line {a.line}: {a.text}" for a in find_asserts(kernel.source)],
         grid=list(kernel.grid),
         warps=kernel.num_warps,
@@ -236,10 +235,9 @@ def kernel_fact(view: PackageView, name: str) -> KernelFact:
 
 
 def _kernel(view: PackageView, name: str) -> Kernel:
-    kernels = view.wrapper.kernels
-    found = kernels.get(name) or next((k for k in kernels.values() if k.symbol == name), None)
+    found = view.wrapper.kernel_named(name)
     if found is None:
-        known = ", ".join(sorted(kernels)[:_LISTED])
+        known = ", ".join(sorted(view.wrapper.kernels)[:_LISTED])
         raise ProblemError("the package has no kernel of this name", value=name, allowed=known)
     return found
 
@@ -269,11 +267,6 @@ def sourceless(view: PackageView) -> str:
         f"{len(names)} Triton kernels have no source in the package (torch 2.14 or later with "
         f"triton.autotune_at_compile_time=False), their checks are not known: {shown}"
     )
-
-
-def is_kernel(view: PackageView, name: str) -> bool:
-    """Whether `name` is a compiled kernel, not a shim or custom operator."""
-    return name in view.wrapper.kernels or any(k.symbol == name for k in view.wrapper.kernels.values())
 
 
 def launches_of_kernel(view: PackageView, name: str) -> list[int]:
@@ -325,7 +318,7 @@ def assertion_facts(
             facts=list(explain(candidate)),
             index_from=[source.label for source in candidate.sources],
             model=list(candidate.provenance.locations),
-            told_by=candidate.provenance.source,
+            model_source=candidate.provenance.source,
             fix=propose(candidate),
         )
         for candidate in view.tracer.trace(assertion)
@@ -370,7 +363,7 @@ def _last_use(view: PackageView, buffer: Buffer) -> int | None:
 
 
 def _listed(parts: tuple[str, ...] | None) -> str:
-    return "not told by the wrapper" if parts is None else f"[{', '.join(map(plain, parts))}]"
+    return "not in the wrapper" if parts is None else f"[{', '.join(map(plain, parts))}]"
 
 
 def symbol_fact(view: PackageView, name: str) -> SymbolFact:
@@ -418,23 +411,23 @@ def input_fact(view: PackageView, wanted: str) -> InputFact:
         known = ", ".join(f"{i.index} ({i.path or i.name})" for i in inputs)
         raise ProblemError("the package has no such input", value=wanted, allowed=known or "none")
     ahead = view.flow.forward([compiled.name])
-    ranges = [(d.index, d.lower, d.upper) for d in compiled.dims if (d.lower, d.upper) != (None, None)]
+    ranges = []
+    for dim in compiled.dims:
+        if (dim.lower, dim.upper) != (None, None):
+            ends = ["unchecked" if end is None else str(end) for end in (dim.lower, dim.upper)]
+            ranges.append(f"dim {dim.index}: {ends[0]} to {ends[1]}")
     return InputFact(
         index=compiled.index,
         name=compiled.name,
         path=compiled.path or "",
         dtype=compiled.dtype or "",
         shape=compiled.shape,
-        ranges=[f"dim {dim}: {_end(lower)} to {_end(upper)}" for dim, lower, upper in ranges],
+        ranges=ranges,
         **_users(view, view.wrapper.buffers.get(compiled.name)),
         reaches=list(ahead.launches[:_NAMES]),
         reaches_launches=len(ahead.launches),
         reaches_outputs=list(ahead.outputs),
     )
-
-
-def _end(limit: int | None) -> str:
-    return "unchecked" if limit is None else str(limit)
 
 
 def constant_fact(view: PackageView, wanted: str) -> ConstantFact:

@@ -227,9 +227,13 @@ def read_signature(wrapper: str) -> Signature:
     symbols = tuple(_symbols(wrapper))
     checks, asserts = dict(_checks(wrapper)), _size_asserts(wrapper, set(names.values()))
     inputs = []
-    for index in sorted(names):
-        item = _with_symbols(_input(index, names[index], checks.get(index), problems), symbols)
-        inputs.append(_with_assert(item, *asserts[item.name]) if item.name in asserts else item)
+    for index, name in sorted(names.items()):
+        if index not in checks:
+            what = f"input {index} ({name}) has no check_input_{index}: its shape and dtype are not known"
+            problems.append(what)
+        elif not _EXPECTED_DTYPE.search(checks[index]):
+            problems.append(f"check_input_{index} names no dtype")
+        inputs.append(_input(index, name, checks.get(index, ""), symbols, asserts.get(name)))
     notes = [] if known else [UNKNOWN]
     in_spec = _in_spec(head, problems)
     return Signature(
@@ -260,29 +264,28 @@ def _checks(text: str) -> Iterator[tuple[int, str]]:
         yield int(match[1]), region[match.end() : after.start() if after else None]
 
 
-def _input(index: int, name: str, body: str | None, problems: list[str]) -> CompiledInput:
-    """An input from its `check_input_N`."""
-    if body is None:
-        problems.append(
-            f"input {index} ({name}) has no check_input_{index}: its shape and dtype are not known"
-        )
-        return CompiledInput(index, name)
-    dtype, device = _EXPECTED_DTYPE.search(body), _DEVICE.search(body)
-    if dtype is None:
-        problems.append(f"check_input_{index} names no dtype")
-    sizes = {int(dim): int(size) for size, dim in _STATIC_SIZE.findall(body)}
-    strides = {int(dim): int(stride) for stride, dim in _STATIC_STRIDE.findall(body)}
-    bounds = {(int(dim), sign): int(bound) for dim, sign, bound in _BOUND.findall(body)}
+def _input(
+    index: int, name: str, check: str, symbols: tuple[SymbolDefinition, ...], asserted: Shape | None
+) -> CompiledInput:
+    """An input from its `check_input_N`, the symbols read from its sizes, and its `assert_size_stride`."""
+    dtype, device = _EXPECTED_DTYPE.search(check), _DEVICE.search(check)
+    sizes = {int(dim): int(size) for size, dim in _STATIC_SIZE.findall(check)}
+    strides: dict[int, int | str] = {int(dim): int(value) for value, dim in _STATIC_STRIDE.findall(check)}
+    bounds = {(int(dim), sign): int(bound) for dim, sign, bound in _BOUND.findall(check)}
     bounds = {key: bound for key, bound in bounds.items() if key[1] == "<" or bound < UNBOUNDED}
-    rank = 1 + max((*sizes, *strides, *(dim for dim, _ in bounds)), default=-1)
-    dims = (
-        CompiledDim(i, sizes.get(i), None, bounds.get((i, "<")), bounds.get((i, ">"))) for i in range(rank)
-    )
+    names = {s.dim: s.symbol for s in symbols if s.name == name and s.what == "size" and not s.solution}
+    rank = 1 + max((*sizes, *strides, *names, *(dim for dim, _ in bounds)), default=-1)
+    if asserted is not None:
+        rank = len(asserted[0])
+        sizes |= {dim: size for dim, size in enumerate(asserted[0]) if isinstance(size, int)}
+        names |= {dim: size for dim, size in enumerate(asserted[0]) if isinstance(size, str)}
+        strides = dict(enumerate(asserted[1]))
+    ends = [(bounds.get((dim, "<")), bounds.get((dim, ">"))) for dim in range(rank)]
     return CompiledInput(
         index,
         name,
         dtype=dtype[1] if dtype else None,
-        dims=tuple(dims),
+        dims=tuple(CompiledDim(i, sizes.get(i), names.get(i), *ends[i]) for i in range(rank)),
         strides=tuple(strides.get(i) for i in range(rank)),
         device_type=device[1] if device else None,
     )
@@ -301,21 +304,13 @@ def _symbols(text: str) -> Iterator[SymbolDefinition]:
             yield SymbolDefinition(match[1], match[3], match[4], int(match[5]), match[2])
 
 
-def _with_symbols(item: CompiledInput, symbols: tuple[SymbolDefinition, ...]) -> CompiledInput:
-    """Attach symbols to the dimensions that define them. May extend `dims` by dimensions without a check."""
-    own = {s.dim: s.symbol for s in symbols if s.name == item.name and s.what == "size" and not s.solution}
-    rank = max((len(item.dims), *(dim + 1 for dim in own)))
-    dims = (*item.dims, *(CompiledDim(i) for i in range(len(item.dims), rank)))
-    return replace(
-        item,
-        dims=tuple(replace(dim, expression=own.get(dim.index)) for dim in dims),
-        strides=(*item.strides, *(None,) * (rank - len(item.strides))),
-    )
+Shape = tuple[list[int | str], list[int | str]]
+"""Sizes and strides: numbers, and expressions over the symbols."""
 
 
-def _size_asserts(text: str, names: set[str]) -> dict[str, tuple[list[int | str], list[int | str]]]:
-    """Sizes and strides of the first `assert_size_stride` of each input (torch >= 2.13)."""
-    found: dict[str, tuple[list[int | str], list[int | str]]] = {}
+def _size_asserts(text: str, names: set[str]) -> dict[str, Shape]:
+    """The first `assert_size_stride` of each input (torch >= 2.13)."""
+    found: dict[str, Shape] = {}
     for match in _SIZE_ASSERT.finditer(text, max(text.find(f"{_RUN}("), 0)):
         if match[1] in names and match[1] not in found:
             found[match[1]] = _numbers(match[2]), _numbers(match[3])
@@ -326,14 +321,6 @@ def _numbers(items: str) -> list[int | str]:
     """The elements of a C++ brace list: numbers, and expressions without integer suffixes."""
     texts = [re.sub(r"(?<=\d)L+\b", "", items[a:b]) for a, b in split_arguments(items, 0, len(items))]
     return [int(text) if _INTEGER.fullmatch(text) else text for text in texts]
-
-
-def _with_assert(item: CompiledInput, sizes: list[int | str], strides: list[int | str]) -> CompiledInput:
-    dims = []
-    for index, size in enumerate(sizes):
-        dim = item.dims[index] if index < len(item.dims) else CompiledDim(index)
-        dims.append(replace(dim, size=size) if isinstance(size, int) else replace(dim, expression=size))
-    return replace(item, dims=tuple(dims), strides=tuple(strides))
 
 
 def _in_spec(head: str, problems: list[str]) -> TreeNode | None:
@@ -359,7 +346,7 @@ def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[
     if leaves is None:
         notes.append(
             f"the exported call had {len(paths)} leaves, of which {len(inputs)} are tensors: the others are "
-            "fixed in the code, so that the caller's names of the inputs cannot be told"
+            "fixed in the code, so that the caller's names of the inputs are not known"
         )
         return inputs
     fixed = [path for leaf, path in enumerate(paths) if leaf not in leaves]

@@ -63,7 +63,18 @@ def split_body(text: str, start: int, line: int, header: str) -> Iterator[Statem
 
     The last statement is the `close` of the function, or `cut` if the text ends first.
     """
-    return _Splitter(text, start, line, header).run()
+    splitter = _Splitter(text, start, line, header)
+    kind = ""
+    while kind != "cut":
+        statement = splitter.next()
+        kind = statement.kind
+        yield statement
+        if kind == "open":
+            splitter.block = statement.block
+        elif kind == "close":
+            if splitter.block.parent is None:
+                return
+            splitter.block = splitter.block.parent
 
 
 class _Splitter:
@@ -76,20 +87,9 @@ class _Splitter:
         self.counted = start
         self.block = Block("function", header, line)
 
-    def run(self) -> Iterator[Statement]:
-        while True:
-            if match := _SPACE.match(self.text, self.at):
-                self.at = match.end()
-            statement = self._next()
-            yield statement
-            if statement.kind == "open":
-                self.block = statement.block
-            elif statement.kind == "cut" or (statement.kind == "close" and self.block.parent is None):
-                return
-            elif statement.kind == "close" and self.block.parent is not None:
-                self.block = self.block.parent
-
-    def _next(self) -> Statement:
+    def next(self) -> Statement:
+        if match := _SPACE.match(self.text, self.at):
+            self.at = match.end()
         text, at = self.text, self.at
         if at >= len(text):
             return self._statement("cut", at, at)

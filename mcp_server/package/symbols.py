@@ -146,15 +146,15 @@ def resolve_bound(
     value = int(expression) if re.fullmatch(r"-?\d+", expression) else None
     sizes = []
     for symbol in origins(expression, symbols):
-        size = SizeOrigin(symbol.name, symbol.tensor or "", symbol.dim)
+        if symbol.tensor is None:
+            continue
+        size = SizeOrigin(symbol.name, symbol.tensor, symbol.dim)
         compiled = next((i for i in inputs if i.name == symbol.tensor), None)
         if compiled is not None and symbol.kind == "size" and symbol.dim is not None:
             size = replace(size, input_index=compiled.index, label=compiled.label)
-            if symbol.dim < len(compiled.dims):
-                dim = compiled.dims[symbol.dim]
+            for dim in compiled.dims[symbol.dim : symbol.dim + 1]:
                 size = replace(size, lower=dim.lower, upper=dim.upper)
-        if symbol.tensor is not None:
-            sizes.append(size)
+        sizes.append(size)
     return Bound(plain(text), expression, value, tuple(sizes))
 
 

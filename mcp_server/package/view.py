@@ -60,14 +60,12 @@ class PackageView:
     @cached_property
     def readers(self) -> dict[int, list[int]]:
         """Launches that read each storage."""
-        steps = self.flow.steps
-        return grouped((u.storage, n) for s in steps if (n := s.launch) is not None for u in s.reads)
+        return grouped((use.storage, n) for n, step in self.flow.launch_steps for use in step.reads)
 
     @cached_property
     def writers(self) -> dict[int, list[int]]:
         """Launches that write each storage."""
-        steps = self.flow.steps
-        return grouped((u.storage, n) for s in steps if (n := s.launch) is not None for u in s.writes)
+        return grouped((use.storage, n) for n, step in self.flow.launch_steps for use in step.writes)
 
     @cached_property
     def readers_of_name(self) -> dict[str, list[int]]:

@@ -70,8 +70,8 @@ class _Reader:
             "constexpr": self._array,
             "const": self._array,
             "output_handles": self._output,
-            "CUdeviceptr": self._pointer,
-            "KernelContextGuard": self._guard,
+            "CUdeviceptr": self._pointer_or_guard,
+            "KernelContextGuard": self._pointer_or_guard,
             "if": self._exit,
         }
 
@@ -108,13 +108,13 @@ class _Reader:
             scope.buffers.by_name[buffer.name] = replace(buffer, reused=True)
 
     def _owner(self, statement: Statement) -> bool:
-        """RAIIAtenTensorHandle in its forms: adopting a handle, declared empty, made of a scalar."""
+        """The forms of RAIIAtenTensorHandle: it adopts a handle, is declared empty, or has a scalar."""
         if match := _OWN.fullmatch(statement.text):
             return self._adopt(match[1], match[2], statement)
         match = _DECLARE.fullmatch(statement.text) or _SCALAR_TENSOR.fullmatch(statement.text)
         if match:
             kind: BufferKind = "assigned" if match.re is _DECLARE else "returned"
-            self.scope.buffers.add(match[1], kind, statement.line)
+            self.scope.buffers.add(Buffer(match[1], kind, 0, statement.line))
         return match is not None
 
     def _adopt(self, name: str, handle: str, statement: Statement) -> bool:
@@ -127,8 +127,7 @@ class _Reader:
         old = buffers.by_name[name]
         if name in self.reassigned and old.base is not None and old.kind == "alias":
             # A loop-carried variable has its own storage, copied from its base.
-            new = buffers.add(name, "assigned", statement.line)
-            buffers.by_name[name] = replace(old, kind="assigned", storage=new.storage)
+            buffers.add(replace(old, kind="assigned"))
             add_transfer(self.scope, statement, "assign", name, old.base)
         return True
 
@@ -137,7 +136,7 @@ class _Reader:
         text, scope = statement.text, self.scope
         if match := _INPUT.fullmatch(text) or _CONSTANT.fullmatch(text):
             source: BufferKind = "input" if match.re is _INPUT else "constant"
-            scope.buffers.add(match[1], source, statement.line, position=int(match[2]))
+            scope.buffers.add(Buffer(match[1], source, 0, statement.line, position=int(match[2])))
             return True
         if not (match := _BIND.fullmatch(text)):
             return False
@@ -180,13 +179,11 @@ class _Reader:
 
     def _scalar(self, statement: Statement) -> bool:
         match = _SCALAR.fullmatch(statement.text)
-        if not match:
-            return False
-        name, value = match[1], match[2]
-        if value is None:
-            self.scope.scalars.add(name)
-            return True
-        return self._bind_value(name, value.strip(), statement)
+        if match and match[2] is not None:
+            return self._bind_value(match[1], match[2].strip(), statement)
+        if match:
+            self.scope.scalars.add(match[1])
+        return match is not None
 
     def _output(self, statement: Statement) -> bool:
         match = _OUTPUT.fullmatch(statement.text)
@@ -197,15 +194,10 @@ class _Reader:
         self.scope.outputs[index] = source or match[2]
         return source is not None
 
-    def _pointer(self, statement: Statement) -> bool:
-        match = _POINTER.fullmatch(statement.text)
-        if match:
+    def _pointer_or_guard(self, statement: Statement) -> bool:
+        if match := _POINTER.fullmatch(statement.text):
             self.scope.pointers[match[1]] = match[2]
-        return match is not None
-
-    def _guard(self, statement: Statement) -> bool:
-        match = _GUARD.fullmatch(statement.text)
-        if match:
+        elif match := _GUARD.fullmatch(statement.text):
             self.scope.notes = replace(self.scope.notes, stack=match[2])
         return match is not None
 
@@ -304,6 +296,10 @@ class Wrapper:
     @property
     def symbols(self) -> Mapping[str, Symbol]:
         return self.run.symbols
+
+    def kernel_named(self, name: str) -> Kernel | None:
+        """A compiled kernel by its name in the wrapper or on the device; None for a shim or operator."""
+        return self.kernels.get(name) or next((k for k in self.kernels.values() if k.symbol == name), None)
 
     def inputs(self) -> dict[int, Buffer]:
         """Model inputs by position."""

@@ -197,7 +197,7 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
 
         with _refusals():
             view = _view(package)
-            facts = [query.kernel_fact(view, kernel)] if query.is_kernel(view, kernel) else []
+            facts = [query.kernel_fact(view, kernel)] if view.wrapper.kernel_named(kernel) else []
             return _facts([*facts, *query.launch_facts(view, query.launches_of_kernel(view, kernel))])
 
     @server.resource(

@@ -216,7 +216,7 @@ def _kernel(view: PackageView, name: str) -> _Answer:
     """A kernel, then its launches; a shim or a custom operator has launches only."""
     numbers = query.launches_of_kernel(view, name)
     launches = _launches(view, numbers)
-    if not query.is_kernel(view, name):
+    if not view.wrapper.kernel_named(name):
         return launches
     kernel = query.kernel_fact(view, name)
     cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})

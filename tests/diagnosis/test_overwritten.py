@@ -14,7 +14,7 @@ from mcp_server.package.archive import open_package
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, phase, run
 from tests.package.archives import changed
-from tests.package.test_twins import twice, twice_with_other_weights
+from tests.package.test_same_models import twice, twice_with_other_weights
 
 FILE = "/c/a.wrapper.cpp"
 OTHER = "/c/b.wrapper.cpp"

@@ -70,7 +70,7 @@ def test_a_compressed_copy_reads_the_same(zoo: ZooPackage, tmp_path: Path) -> No
 
 
 def test_one_of_several_models_is_chosen(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Models are told apart by folder; a name that is not there lists those that are."""
+    """Models are distinguished by folder; a name that is not there lists those that are."""
 
     def add_second(members: Members) -> None:
         for name, data in list(members.items()):

@@ -43,7 +43,7 @@ def test_the_host_form() -> None:
     "text", ["", "an illegal memory access was encountered", "Expected u0 <= 5 but received 9"]
 )
 def test_other_errors_are_none(text: str) -> None:
-    """An error without an index assertion is told to be none."""
+    """An error without an index assertion gives None."""
     assert read_assertion(text) is None
 
 

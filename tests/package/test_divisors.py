@@ -52,7 +52,7 @@ def test_an_element_of_an_input_as_divisor(division: str) -> None:
 
 
 def test_a_computed_divisor() -> None:
-    """A sum of elements is no element: it is told what it is computed from."""
+    """A sum of elements is no element: the report names what it is computed from."""
     loads = [f"auto tmp{n} = in_ptr1[static_cast<int64_t>({n}L + 2L*x0)];" for n in (0, 1)]
     (found,) = found_in(
         *loads, "auto tmp2 = int64_t(tmp0 + tmp1);", "auto tmp3 = floor_divide_integral(tmp0, tmp2);"

@@ -7,7 +7,7 @@ from tests.conftest import ZooPackage
 
 
 def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:
-    """The program tells where an operator outside torch is called, and where the model writes in place."""
+    """The program has the lines that call an operator outside torch, and those that mutate in place."""
     own = read_exported(zoo("plugin").with_name("plugin.exported.pt2"))
     ((target, line),) = own.special
     assert not target.startswith("aten.") and "halve_rows" in line.code and own.in_place == []

@@ -1,4 +1,4 @@
-"""The arithmetic between a load and the check of an index: what an element may be, told from the kernel."""
+"""The arithmetic between a load and the check of an index: the allowed elements, read from the kernel."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ POSITIONS = {
 
 @pytest.mark.parametrize("form", POSITIONS)
 def test_a_position_is_no_data(form: str) -> None:
-    """An index that is a loop variable is told to be a position below its loop's size."""
+    """An index that is a loop variable is reported as a position below its loop's size."""
     source = POSITIONS[form]
     assert position_limit(source, "tmp6", source.count("\n") + 1) == "ks1"
 
@@ -161,7 +161,7 @@ def kernels(draw: st.DrawFn) -> tuple[str, int, int, int, bool]:
 
 @given(kernels())
 def test_exactly_the_allowed_elements_pass(made: tuple[str, int, int, int, bool]) -> None:
-    """An element from -300 to 300 is in the range told if and only if its index passes the check."""
+    """An element from -300 to 300 is in the reported range if and only if its index passes the check."""
     source, scale, shift, size, wraps = made
     form = read_form(source, "tmp4", source.count("\n") + 1, {"in_ptr0"}, ())
     assert form is not None

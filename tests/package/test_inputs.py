@@ -50,7 +50,7 @@ def test_a_cuda_wrapper_of_an_older_torch() -> None:
 
 
 def test_a_solved_symbol_of_an_older_torch() -> None:
-    """Without the whole shape, the solution still tells that the size must be even."""
+    """Without the whole shape, the solution still shows that the size must be even."""
     signature = read_signature(recorded("plugin"))
     assert signature.inputs[0].dims[0] == CompiledDim(0, None, None, 4, 64)
     assert signature.symbols[0].solution == "(1.0/2.0)*arg4_1_size_0"
@@ -107,7 +107,7 @@ def test_a_long_spec_in_pieces() -> None:
 
 
 def test_baked_arguments_hide_the_names() -> None:
-    """More leaves than tensors and no gap in the numbers: which is which cannot be told, and that is said."""
+    """More leaves than tensors and no gap in the numbers: the assignment is ambiguous, and a note says so."""
     signature = read_signature(with_spec(tree(f"{LEAF}, {LEAF}, {LEAF}")))
     assert [item.path for item in signature.inputs] == [None, None]
     assert "3 leaves, of which 2 are tensors" in signature.notes[0] and signature.problems == ()

@@ -66,7 +66,7 @@ def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     ],
 )
 def test_conditions(text: str, expected: tuple[str | None, str, str | None] | None) -> None:
-    """All forms of a bounds condition are read; what is none is told apart."""
+    """All forms of a bounds condition are read; other text gives None."""
     assert read_condition(text) == expected
 
 

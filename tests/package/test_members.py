@@ -115,7 +115,7 @@ def test_overlapping_members_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_flipped_byte_is_found(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The checksum of a stored member tells damage that its size does not."""
+    """The checksum of a stored member shows damage that its size does not."""
     data = bytearray(zoo("ranker").read_bytes())
     path = tmp_path / "flipped.pt2"
     path.write_bytes(data)

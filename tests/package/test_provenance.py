@@ -30,14 +30,14 @@ def test_library_frames_are_folded() -> None:
 
 
 def test_a_context_guard_tells_frames() -> None:
-    """Without the package's file, a guard's text tells the frames."""
+    """Without the package's file, the text of a guard gives the frames."""
     launch = replace(recorded("jagged").launches[1], stack=f"\n{STACK}\n\n{STACK}\n")
     found = read_provenance(launch, {})
     assert (found.source, len(found.stacks), len(found.locations)) == ("context_guard", 2, 1)
 
 
 def test_comments_tell_nodes_only() -> None:
-    """Else the comment above the call tells graph nodes and operators, and no line."""
+    """Otherwise the comment above the call gives graph nodes and operators, but no line."""
     found = read_provenance(recorded("jagged").launches[1], {})
     assert found.source == "comments"
     assert "linear" in found.post_grad

@@ -34,8 +34,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, tuple[Run, Pa
     both = directory / "both.pt2"
     join(both, {name: single[name] for name in TOGETHER})
     runs = [Run(both if n in TOGETHER else p, n if n in TOGETHER else "model", p) for n, p in single.items()]
-    told = witnessed(directory, runs)
-    return {run.name: (run, told[run.name]) for run in runs}
+    recorded = witnessed(directory, runs)
+    return {run.name: (run, recorded[run.name]) for run in runs}
 
 
 @pytest.mark.parametrize("name", CPU_MODELS)
@@ -67,11 +67,11 @@ def read(run: Run) -> tuple[Wrapper, dict[str, str]]:
 @pytest.mark.parametrize("gone", range(5))
 def test_a_skipped_launch_is_found(runs: Mapping[str, tuple[Run, Path]], gone: int) -> None:
     """Whichever launch a reader leaves out, the run has a call too many."""
-    run, told = runs["attention"]
+    run, recorded = runs["attention"]
     wrapper, constants = read(run)
     launches = tuple(n for n in wrapper.launches if n.index != gone)
     blind = replace(wrapper, run=replace(wrapper.run, launches=launches))
-    (difference,) = compare(blind, constants, json.loads(told.read_text())).differences
+    (difference,) = compare(blind, constants, json.loads(recorded.read_text())).differences
     assert difference.startswith("the run called")
 
 
@@ -79,8 +79,8 @@ def test_a_skipped_launch_is_found(runs: Mapping[str, tuple[Run, Path]], gone: i
 def test_exchanged_arguments_are_found(
     runs: Mapping[str, tuple[Run, Path]], launch: int, first: int, second: int
 ) -> None:
-    """Two tensors told in each other's place do not pass, of one shape or not."""
-    run, told = runs["attention"]
+    """Two exchanged tensors do not pass, of one shape or not."""
+    run, recorded = runs["attention"]
     wrapper, constants = read(run)
     node = wrapper.launches[launch]
     given = list(node.arguments)
@@ -90,4 +90,4 @@ def test_exchanged_arguments_are_found(
     launches = [*wrapper.launches]
     launches[launch] = replace(node, arguments=tuple(given))
     wrong = replace(wrapper, run=replace(wrapper.run, launches=tuple(launches)))
-    assert compare(wrong, constants, json.loads(told.read_text())).differences
+    assert compare(wrong, constants, json.loads(recorded.read_text())).differences

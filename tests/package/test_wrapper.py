@@ -145,7 +145,7 @@ def test_triton_source_lines_count_from_the_quotes() -> None:
 
 
 def test_grid_over_the_wrappers_symbols() -> None:
-    """A grid is told in the caller's symbols, not in the kernel's parameters."""
+    """A grid is given in the caller's symbols, not in the kernel's parameters."""
     wrapper = recorded("user_spread")
     launch = next(n for n in wrapper.launches if n.kind == "user_triton")
     assert wrapper.grid(launch) == ("s55", "1L", "1L")
@@ -164,7 +164,7 @@ def test_an_unknown_statement_is_reported_with_its_line() -> None:
 
 
 def test_a_text_that_is_no_wrapper() -> None:
-    """Anything else is told to be no wrapper."""
+    """Any other text is reported as no wrapper."""
     assert [p.what for p in read_wrapper("int main() {}").problems] == [
         "no run_impl: this is not a wrapper, or it is cut"
     ]

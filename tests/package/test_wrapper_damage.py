@@ -52,7 +52,7 @@ def use_all(wrapper: Wrapper) -> None:
 @settings(max_examples=60, deadline=None)
 @given(_texts, st.data())
 def test_a_cut_wrapper_says_that_it_is_cut(text: str, data: st.DataObject) -> None:
-    """Wherever the text ends, what came before is read, and the missing end is told."""
+    """Wherever the text ends, what came before is read, and the missing end is reported."""
     start = text.index("::run_impl(")
     end = text.rindex("\n} // AOTInductorModel::run_impl")
     wrapper = read_wrapper(text[: data.draw(st.integers(start, end))])
@@ -74,7 +74,7 @@ def test_a_mutated_wrapper_never_crashes(text: str, edits: list[tuple[float, str
 @settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_a_lost_line_loses_nothing_else_in_silence(data: st.DataObject) -> None:
-    """Without one line of run_impl, all launches on other lines are still there, or a problem is told."""
+    """Without one line of run_impl, all launches on other lines are still there, or a problem is reported."""
     wrapper = recorded("user_spread")
     lines = wrapper.text.split("\n")
     last = wrapper.text.count("\n", 0, wrapper.run.end)

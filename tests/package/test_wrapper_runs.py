@@ -84,7 +84,7 @@ def test_launches_and_arguments_come_in_the_order_of_the_run(printed: Path, name
 
 @pytest.mark.parametrize("name", NAMES)
 def test_shapes_are_those_of_the_run(printed: Path, name: str) -> None:
-    """Sizes that the wrapper tells, with the symbols of this input put in, are the sizes printed."""
+    """Sizes in the wrapper, evaluated for the symbols of this input, are the printed sizes."""
     wrapper, blocks = read(printed, name)
     values = {"s77": 8}
     checked = 0
@@ -94,10 +94,10 @@ def test_shapes_are_those_of_the_run(printed: Path, name: str) -> None:
         if sizes is None or printed_size is None:
             continue
         real = [int(part) for part in printed_size[1].split(",") if part.strip()]
-        told = [evaluate(part, values) for part in sizes]
-        assert len(real) == len(told)
-        assert all(have in (want, None) for have, want in zip(told, real, strict=True))
-        checked += all(have is not None for have in told)
+        expected = [evaluate(part, values) for part in sizes]
+        assert len(real) == len(expected)
+        assert all(have in (want, None) for have, want in zip(expected, real, strict=True))
+        checked += all(have is not None for have in expected)
     assert checked >= 3
 
 

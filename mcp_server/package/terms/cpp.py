@@ -1,4 +1,4 @@
-"""C++ kernels as programs: loops, stores, checks and reductions of the CPU backend."""
+"""Reads the C++ kernels of the CPU backend as programs: loops, stores, checks and reductions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.statements import split_arguments
 from mcp_server.package.terms.program import Check, Store
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import (
     Element,
     Fold,
@@ -46,9 +46,9 @@ _EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds")
 _KINDS = (
     (re.compile(r"^(argmax|argmin)_combine"), r"\1"),
     (re.compile(r"^(max|min)(?:_propagate_nan|imum|_masked_reduce|)$"), r"\1"),
-    (re.compile(r"^(?:\+|sum_masked_reduce|cascade_sum_combine)$"), "sum"),
-    (re.compile(r"^(?:\*|prod_masked_reduce)$"), "prod"),
-    (re.compile(r"^\|{1,2}$|^any_masked_reduce$"), "any"),
+    (re.compile(r"^(?:add|sum_masked_reduce|cascade_sum_combine)$"), "sum"),
+    (re.compile(r"^(?:mul|prod_masked_reduce)$"), "prod"),
+    (re.compile(r"^(?:or|bitor|any_masked_reduce)$"), "any"),
     (re.compile(r"^welford_combine"), "welford"),
 )
 
@@ -153,10 +153,9 @@ class _Reader:
         self.pointers = {**pointers, **locals_}
         self.translator = Translator(self.pointers)
         self._known: dict[_Block | _Statement, Term] = {}
-        self._open: set[_Block | _Statement] = set()
 
     def term(self, text: str, place: _Place, line: int) -> Term:
-        """What an expression computes at a place."""
+        """The value of an expression at a place."""
         try:
             return self._term(read_cpp(_REDUCE_ALL.sub(r"\1", text)), place, line)
         except (NotRead, RecursionError, IndexError):
@@ -167,7 +166,7 @@ class _Reader:
         return rebuilt(term, self._from_local) if self.local else term
 
     def _from_local(self, term: Term) -> Term | None:
-        """What was put into a buffer of the kernel's own: it is read at the index at which it was stored."""
+        """The value stored in a local buffer of the kernel, at the index that is read."""
         if not isinstance(term, Element) or term.parameter not in self.local:
             return None
         index = say(term.index, lambda element: element.parameter)
@@ -191,27 +190,24 @@ class _Reader:
         return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
 
     def _defined(self, name: str, block: _Block, number: int) -> Term | None:
-        """The value that item `number` gives to `name`; None when it does not."""
+        """The value that item `number` assigns to `name`; None if it assigns none."""
         item = block.items[number]
         match = _ASSIGN.match(item.text) if isinstance(item, _Statement) else None
         defined = item.function if isinstance(item, _Block) else match["name"] if match else ""
         if defined != name:
             return None
-        if item in self._open:
-            return Unread(name)
         if item not in self._known:
-            self._open.add(item)
+            self._known[item] = Unread(name)  # for a value that depends on itself
             if isinstance(item, _Block):
                 self._known[item] = self._returned(item)
             elif match is not None:
                 value = self.term(match["value"], (block, number), item.line)
                 type_ = match["type"] or "auto"
                 self._known[item] = value if type_ == "auto" else cast(value, dtype_of(type_))
-            self._open.discard(item)
         return self._known[item]
 
     def _returned(self, block: _Block) -> Term:
-        """What a lambda gives: what it writes to its buffer, else what it returns last."""
+        """The result of a lambda: what it writes to its buffer, else its last returned value."""
         found: Term | None = None
         for place, statement in _statements(block):
             text = statement.text
@@ -246,9 +242,9 @@ class _Reader:
             syntax = read_cpp(match["value"])
         except NotRead:
             return None
-        if not ranges or not isinstance(syntax, Call):
+        if not ranges or not isinstance(syntax, Call | Operation):
             return None
-        kind = _kind(syntax, part)
+        kind = _kind(syntax.op if isinstance(syntax, Operation) else syntax.name, part)
         operand = next((a for a in syntax.args if not _mentions(a, name)), None)
         if not kind or operand is None:
             return None
@@ -270,7 +266,7 @@ class _Reader:
         return tuple(each for each in reversed(found) if each.name not in tails)
 
     def store(self, statement: _Statement, place: _Place) -> Store | None:
-        """The store that a statement makes to a parameter."""
+        """The store of a statement to a parameter or a local buffer; None for another statement."""
         text, line, mode = statement.text, statement.line, "plain"
         if match := _ATOMIC.match(text) or _PLAIN_STORE.match(text):
             to, index = match["to"], match["index"]
@@ -298,8 +294,9 @@ class _Reader:
         )
 
 
-def _kind(call: Call, part: str) -> str:
-    last = call.name.rpartition("::")[2]
+def _kind(name: str, part: str) -> str:
+    """The kind of a reduction from its operator or function, and the member of a Welford result."""
+    last = name.rpartition("::")[2]
     for pattern, kind in _KINDS:
         if match := pattern.match(last):
             found = match.expand(kind)
@@ -311,6 +308,6 @@ def _mentions(syntax: Syntax, name: str) -> bool:
     match syntax:
         case Name(name=known):
             return name in known
-        case Call(args=args):
+        case Call(args=args) | Operation(args=args):
             return any(_mentions(each, name) for each in args)
     return False

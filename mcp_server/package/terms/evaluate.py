@@ -1,7 +1,7 @@
 """Values of terms, rounded as the kernel rounds them.
 
 Transcendental functions are computed in double precision and then rounded: the last bit of a float32 may
-differ from the vector library's, so that a caller compares what is computed with what was seen.
+differ from the vector library's, so that a caller compares a computed value with the recorded one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAN, INF = math.nan, math.inf
 
 
 class UnknownValue(Exception):
-    """A value that cannot be told: an element that nobody saw, code that was not read."""
+    """The value is unknown: an element was not recorded, or code was not read."""
 
 
 class Evaluator:
@@ -53,10 +53,11 @@ class Evaluator:
         match term:
             case Number(value=value, dtype=dtype):
                 return rounded(value, dtype)
-            case Position(name=name):
-                return _found(self.positions, name)
-            case Size(name=name):
-                return _found(self.sizes, name)
+            case Position(name=name) | Size(name=name):
+                values = self.positions if isinstance(term, Position) else self.sizes
+                if name not in values:
+                    raise UnknownValue(name)
+                return values[name]
             case Element(index=index):
                 seen = self.read(term, int(self.value(index)))
                 if seen is None:
@@ -68,24 +69,22 @@ class Evaluator:
                 return applied(op, [self.value(argument) for argument in args], dtype)
             case Fold(kind=kind, ranges=ranges, body=body, dtype=dtype):
                 inner = ({**self.positions, **place} for place in self.places(ranges))
-                values = [Evaluator(each, self.sizes, self.read).value(body) for each in inner]
-                return fold(kind, values, dtype)
+                folded = [Evaluator(each, self.sizes, self.read).value(body) for each in inner]
+                return fold(kind, folded, dtype)
             case Unread(text=text):
                 raise UnknownValue(text)
 
+    def span(self, each: Range) -> range:
+        """The values of a loop variable. Raises `UnknownValue`."""
+        return range(int(self.value(each.start)), int(self.value(each.stop)))
+
     def places(self, ranges: Sequence[Range], most: int = _MOST) -> Iterator[dict[str, int]]:
         """Every combination of the loop variables. Raises `UnknownValue` when there are more than `most`."""
-        spans = [range(int(self.value(r.start)), int(self.value(r.stop))) for r in ranges]
+        spans = [self.span(each) for each in ranges]
         if math.prod(map(len, spans)) > most:
             raise UnknownValue("too many elements")
         names = [each.name for each in ranges]
         return (dict(zip(names, place, strict=True)) for place in product(*spans))
-
-
-def _found(values: Mapping[str, int], name: str) -> int:
-    if name not in values:
-        raise UnknownValue(name)
-    return values[name]
 
 
 def rounded(value: Scalar, dtype: str) -> Scalar:
@@ -138,10 +137,8 @@ def fold(kind: str, values: Sequence[Scalar], dtype: str) -> Scalar:
             return rounded(total / len(values) if kind == "mean" and values else total, dtype)
         case "prod":
             return rounded(math.prod(values), dtype)
-        case "any":
-            return any(values)
-        case "all":
-            return all(values)
+        case "any" | "all":
+            return any(values) if kind == "any" else all(values)
         case "max" | "min":
             extreme = _greatest if kind == "max" else _least
             result: Scalar = -INF if kind == "max" else INF
@@ -197,67 +194,42 @@ def _rsqrt(value: Scalar) -> float:
     return math.copysign(INF, value) if value == 0 else 0.0 if value == INF else 1 / math.sqrt(value)
 
 
+_SAME_OPERATOR = "add sub mul floordiv mod neg lt le gt ge eq ne"
+_SAME_NAME = (
+    "sqrt exp expm1 sin cos tan tanh sinh cosh asin acos atan atan2 asinh acosh erf erfc hypot copysign"
+)
 MATH: dict[str, Callable[..., Scalar]] = {
+    **{name: getattr(math, name) for name in _SAME_NAME.split()},
     "abs": abs,
     "pow": _power,
-    "sqrt": math.sqrt,
     "rsqrt": _rsqrt,
     "reciprocal": lambda a: _divided(1.0, a),
-    "exp": math.exp,
     "exp2": lambda a: 2.0**a,
-    "expm1": math.expm1,
     "log": _logarithm(math.log, 0.0),
     "log2": _logarithm(math.log2, 0.0),
     "log10": _logarithm(math.log10, 0.0),
     "log1p": _logarithm(math.log1p, -1.0),
-    "sin": math.sin,
-    "cos": math.cos,
-    "tan": math.tan,
-    "tanh": math.tanh,
-    "sinh": math.sinh,
-    "cosh": math.cosh,
-    "asin": math.asin,
-    "acos": math.acos,
-    "atan": math.atan,
-    "atan2": math.atan2,
-    "asinh": math.asinh,
-    "acosh": math.acosh,
     "atanh": lambda a: math.copysign(INF, a) if abs(a) == 1 else math.atanh(a),
-    "erf": math.erf,
-    "erfc": math.erfc,
     "sigmoid": lambda a: 0.0 if a < -740 else 1 / (1 + math.exp(-a)),
     "floor": _rounding(math.floor),
     "ceil": _rounding(math.ceil),
     "trunc": _rounding(math.trunc),
     "sign": lambda a: a if a != a else (a > 0) - (a < 0),
     "signbit": lambda a: math.copysign(1, a) < 0,
-    "hypot": math.hypot,
-    "copysign": math.copysign,
     "isnan": lambda a: a != a,
     "isinf": lambda a: a in (INF, -INF),
 }
 """Functions that C++, Triton and the terms call by the same name."""
 FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     **MATH,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
+    **{name: getattr(operator, name) for name in _SAME_OPERATOR.split()},
     "div": _divided,
-    "floordiv": operator.floordiv,
     "truncdiv": _cut,
-    "mod": operator.mod,
     "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
-    "neg": operator.neg,
     "square": lambda a: a * a,
     "round": _rounding(round),
     "minimum": _least,
     "maximum": _greatest,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "eq": operator.eq,
-    "ne": operator.ne,
     "and": lambda a, b: bool(a) and bool(b),
     "or": lambda a, b: bool(a) or bool(b),
     "not": operator.not_,

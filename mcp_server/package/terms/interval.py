@@ -1,14 +1,14 @@
 """Interval arithmetic over terms, and whether a term rises or falls with one of its elements.
 
-Rounding to a type is monotone, so that the ends of an interval are computed as the kernel computes values.
-What the table does not know may be anything.
+Rounding to a type is monotone, so the ends of an interval are computed in the same way as values.
+An operator that is not in the tables may return any value.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue, applied, rounded
@@ -44,9 +44,9 @@ _WRAPS = frozenset({"add", "sub", "mul", "neg", "abs", "square"})
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Every value from `low` to `high`, both included; `nan` when a NaN may be among them.
+    """The values from `low` to `high`, inclusive. `nan`: a NaN is possible too.
 
-    `low > high`: there is no value but, perhaps, NaN.
+    `low > high`: there is no value except, perhaps, NaN.
     """
 
     low: Scalar
@@ -71,7 +71,7 @@ def limits(dtype: str) -> Interval:
 
 
 def anything(dtype: str) -> Interval:
-    """Whatever a type can hold."""
+    """Every value of a type."""
     return Interval(-INF, INF, nan=True) if is_float(dtype) else limits(dtype)
 
 
@@ -103,7 +103,7 @@ class Bounds:
         return anything(term.dtype)
 
     def direction(self, term: Term, variable: str) -> int | None:
-        """1 when a term never falls as the element rises, -1 when it never rises, 0 constant, None open."""
+        """1: the term never falls as the element rises. -1: it never rises. 0: constant. None: unknown."""
         key = (term, variable)
         if key not in self._directions:
             self._directions[key] = self._direction(term, variable)
@@ -179,36 +179,36 @@ def _fits(span: Interval, dtype: str) -> bool:
     return is_float(dtype) or (not span.nan and limit.low <= span.low and span.high <= limit.high)
 
 
-def _applied(op: str, given: list[Interval], dtype: str) -> Interval:
+def _applied(op: str, operands: list[Interval], dtype: str) -> Interval:
     """The interval of an operator's result; anything for an operator that is not known."""
-    nan = any(each.nan for each in given)
+    nan = any(each.nan for each in operands)
     if op == "where":
-        test, *branches = given
+        test, *branches = operands
         if test.low == test.high:
             return branches[0 if test.low else 1]
         full = [each for each in branches if not each.empty]
         low = min((each.low for each in full), default=INF)
         high = max((each.high for each in full), default=-INF)
         return Interval(low, high, any(each.nan for each in branches))
-    if op in _COMPARED:
-        decided = None if nan else _COMPARED[op](given[0], given[1])
+    if op in ("lt", "le", "gt", "ge", "eq", "ne"):
+        decided = None if nan else _compared(op, operands[0], operands[1])
         return Interval(0, 1) if decided is None else Interval(int(decided), int(decided))
     if op == "not":
-        return Interval(int(not given[0].high), int(not given[0].low))
+        return Interval(int(not operands[0].high), int(not operands[0].low))
     if op in ("and", "or"):
         both = min if op == "and" else max
-        return Interval(both(bool(each.low) for each in given), both(bool(each.high) for each in given))
-    if any(each.empty for each in given):
+        return Interval(both(bool(each.low) for each in operands), both(bool(each.high) for each in operands))
+    if any(each.empty for each in operands):
         return _NO_NUMBER if is_float(dtype) else anything(dtype)
     try:
-        return _arithmetic(op, given, dtype, nan)
+        return _arithmetic(op, operands, dtype, nan)
     except (UnknownValue, OverflowError, ZeroDivisionError):
         return anything(dtype)
 
 
-def _arithmetic(op: str, given: list[Interval], dtype: str, nan: bool) -> Interval:
+def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Interval:
     """The result of an operator on intervals that are not empty. Raises `UnknownValue` for an unknown one."""
-    first, last = given[0], given[-1]
+    first, last = operands[0], operands[-1]
     if op == "cast":
         if not _fits(first, dtype):
             return anything(dtype)
@@ -239,34 +239,21 @@ def _arithmetic(op: str, given: list[Interval], dtype: str, nan: bool) -> Interv
 
 
 def _hull(values: list[Scalar], nan: bool) -> Interval:
-    """The least interval around values. Raises `UnknownValue` for a NaN among them."""
+    """The smallest interval with all of the values. Raises `UnknownValue` for a NaN among them."""
     if any(each != each for each in values):
         raise UnknownValue("NaN")
     return Interval(min(values), max(values), nan)
 
 
-def _less(a: Interval, b: Interval) -> bool | None:
-    return True if a.high < b.low else False if a.low >= b.high else None
-
-
-def _at_most(a: Interval, b: Interval) -> bool | None:
-    return True if a.high <= b.low else False if a.low > b.high else None
-
-
-def _equal(a: Interval, b: Interval) -> bool | None:
-    if a.low == a.high == b.low == b.high:
-        return True
-    return False if a.high < b.low or b.high < a.low else None
-
-
-_COMPARED: dict[str, Callable[[Interval, Interval], bool | None]] = {
-    "lt": _less,
-    "le": _at_most,
-    "gt": lambda a, b: _less(b, a),
-    "ge": lambda a, b: _at_most(b, a),
-    "eq": _equal,
-    "ne": lambda a, b: None if (known := _equal(a, b)) is None else not known,
-}
+def _compared(op: str, a: Interval, b: Interval) -> bool | None:
+    """The result of a comparison if it is the same for all values; else None."""
+    if op in ("eq", "ne"):
+        apart = a.high < b.low or b.high < a.low
+        same = a.low == a.high == b.low == b.high
+        return apart == (op == "ne") if apart or same else None
+    extremes = [(a.high, b.low), (a.low, b.high)]  # the worst and the best case of a < b
+    worst, best = extremes if op in ("lt", "le") else extremes[::-1]
+    return True if FUNCTIONS[op](*worst) else None if FUNCTIONS[op](*best) else False
 
 
 def ordinal(value: Scalar, dtype: str) -> int:

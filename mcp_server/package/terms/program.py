@@ -1,10 +1,10 @@
-"""A kernel as a program: what it stores where, and which checks it makes, as terms."""
+"""A kernel as a program: its stores and index checks, as terms."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import islice
 from math import prod
 
@@ -42,9 +42,8 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a kernel does. `source` is the kernel that it was read from."""
+    """What a kernel does, in the order of its source."""
 
-    kernel: Kernel
     stores: tuple[Store, ...]
     checks: tuple[Check, ...]
 
@@ -56,11 +55,6 @@ class Program:
     def check_at(self, line: int) -> Check | None:
         """The check on a 1-based line of the kernel's source."""
         return next((check for check in self.checks if check.line == line), None)
-
-    @cached_property
-    def stored(self) -> frozenset[str]:
-        """The tensors that the kernel writes."""
-        return frozenset(store.parameter for store in self.stores)
 
 
 def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -74,8 +68,7 @@ def places(
 ) -> tuple[list[dict[str, int]], bool]:
     """The combinations of loop variables, and whether these are all of them."""
     evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
-    spans = [(int(evaluator.value(r.start)), int(evaluator.value(r.stop))) for r in ranges]
-    total = prod(max(0, stop - start) for start, stop in spans)
+    total = prod(len(evaluator.span(each)) for each in ranges)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
     return list(found), total <= most
 
@@ -91,24 +84,21 @@ def position_of(
     if any(isinstance(each, Element) for each in parts(index)):
         return _searched(index, offset, relevant, sizes, read)
     evaluator = Evaluator({}, sizes, read)
-    spans = {r.name: (int(evaluator.value(r.start)), int(evaluator.value(r.stop))) for r in relevant}
-    if any(stop <= start for start, stop in spans.values()):
+    spans = {each.name: evaluator.span(each) for each in relevant}
+    if not all(spans.values()):
         return None
-    base = {name: start for name, (start, _) in spans.items()}
+    base = {name: span.start for name, span in spans.items()}
 
     def at(place: Mapping[str, int]) -> int:
         return int(Evaluator(place, sizes, read).value(index))
 
     first = at(base)
-    strides = {
-        n: at({**base, n: start + 1}) - first for n, (start, stop) in spans.items() if stop - start > 1
-    }
+    strides = {name: at({**base, name: s[1]}) - first for name, s in spans.items() if len(s) > 1}
     rest, found = offset - first, dict(base)
     for name in sorted(strides, key=lambda name: -abs(strides[name])):
         if strides[name]:
-            start, stop = spans[name]
-            steps = min(max(rest // strides[name], 0), stop - start - 1)
-            found[name] = start + steps
+            steps = min(max(rest // strides[name], 0), len(spans[name]) - 1)
+            found[name] = spans[name][steps]
             rest -= steps * strides[name]
     if at(found) == offset:
         return found
@@ -134,6 +124,5 @@ def read_program(kernel: Kernel) -> Program:
     from mcp_server.package.terms.triton import read_triton_program
 
     if not kernel.source:
-        return Program(kernel, (), ())
-    stores, checks = read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)
-    return Program(kernel, stores, checks)
+        return Program((), ())
+    return Program(*(read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)))

@@ -30,12 +30,20 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, a method call (`receiver` set), or an operator; `template` holds the text between < and >."""
+    """A call, or a method call (`receiver` set). `template` is the text between < and >."""
 
     name: str
     args: tuple[Syntax, ...]
     template: str = ""
     receiver: Syntax | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operator, by the name that terms use (`add`). `where` is the conditional operator."""
+
+    op: str
+    args: tuple[Syntax, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,69 +54,79 @@ class Item:
     index: Syntax
 
 
-Syntax = Literal | Name | Call | Item
+Syntax = Literal | Name | Call | Operation | Item
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>0x[0-9a-fA-F]+|(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)(?P<suffix>[uUlLfF]*)"
     r"|(?P<name>[A-Za-z_]\w*)|(?P<sign>::|->|<=|>=|==|!=|&&|\|\||<<|>>|[-+*/%&|^~!?:,()\[\]{}.<>]))"
 )
-_LEVELS = ("?", "||", "&&", "|", "^", "&", "== !=", "< > <= >=", "<< >>", "+ -", "* / %")
-_BINDING = {sign: binding for binding, signs in enumerate(_LEVELS, 1) for sign in signs.split()}
-_UNARY = 12
+_LEVELS = (
+    {"?": "where"},
+    {"||": "or"},
+    {"&&": "and"},
+    {"|": "bitor"},
+    {"^": "bitxor"},
+    {"&": "bitand"},
+    {"==": "eq", "!=": "ne"},
+    {"<": "lt", ">": "gt", "<=": "le", ">=": "ge"},
+    {"<<": "shl", ">>": "shr"},
+    {"+": "add", "-": "sub"},
+    {"*": "mul", "/": "div", "%": "remainder"},
+)
+"""Binary operators of C++, weakest first."""
+_BINARY = {sign: (binding, op) for binding, signs in enumerate(_LEVELS, 1) for sign, op in signs.items()}
+_UNARY = {"-": "neg", "!": "not", "~": "bitnot", "+": "", "*": ""}
 
 
 def read_cpp(text: str) -> Syntax:
     """A C++ expression. Raises `NotRead`."""
     if len(text) > _LONGEST:
         raise NotRead("too long")
-    return _Cpp(text).whole()
+    parser = _Cpp(text)
+    result = parser.expression(0)
+    if parser.peek():
+        raise NotRead(text[parser.at :])
+    return result
 
 
 class _Cpp:
     """A Pratt parser over the tokens of one expression."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
-
-    def whole(self) -> Syntax:
-        result = self.expression(0)
-        if self.peek():
-            raise NotRead(self.text[self.at :])
-        return result
+        self.text, self.at, self.end = text, 0, 0
 
     def peek(self) -> str:
+        """The next token; empty at the end of the text."""
         match = _TOKEN.match(self.text, self.at)
-        if match is None:
-            if self.text[self.at :].strip():
-                raise NotRead(self.text[self.at :])
-            return ""
-        return match.group().strip()
+        if match is None and self.text[self.at :].strip():
+            raise NotRead(self.text[self.at :])
+        self.end = match.end() if match else self.at
+        return match.group().strip() if match else ""
 
     def take(self, wanted: str = "") -> str:
-        match = _TOKEN.match(self.text, self.at)
-        token = match.group().strip() if match else ""
-        if match is None or (wanted and token != wanted):
+        token = self.peek()
+        if not token or (wanted and token != wanted):
             raise NotRead(self.text[self.at :])
-        self.at = match.end()
+        self.at = self.end
         return token
 
     def expression(self, least: int) -> Syntax:
         left = self.prefix()
-        while (sign := self.peek()) in _BINDING and _BINDING[sign] > least:
+        while (sign := self.peek()) in _BINARY and _BINARY[sign][0] > least:
             self.take()
+            binding, op = _BINARY[sign]
+            operands = [left, self.expression(0 if sign == "?" else binding)]
             if sign == "?":
-                first = self.expression(0)
                 self.take(":")
-                left = Call("?", (left, first, self.expression(0)))
-            else:
-                left = Call(sign, (left, self.expression(_BINDING[sign])))
+                operands.append(self.expression(0))
+            left = Operation(op, tuple(operands))
         return left
 
     def prefix(self) -> Syntax:
         token = self.take()
-        if token in ("-", "+", "!", "~", "*"):
-            inner = self.expression(_UNARY - 1)
-            return inner if token in "+*" else Call(f"unary {token}", (inner,))
+        if token in _UNARY:
+            inner = self.expression(len(_LEVELS))
+            return Operation(_UNARY[token], (inner,)) if _UNARY[token] else inner
         if token == "&":
             return self.prefix()
         if token == "(":
@@ -198,53 +216,38 @@ def _number(token: str) -> Literal:
     return Literal(float(digits), "float64")
 
 
-_PYTHON_SIGNS: dict[type[ast.AST], str] = {
-    ast.Add: "+",
-    ast.Sub: "-",
-    ast.Mult: "*",
-    ast.Div: "/",
-    ast.FloorDiv: "//",
-    ast.Mod: "py%",
-    ast.BitAnd: "&",
-    ast.BitOr: "|",
-    ast.BitXor: "^",
-    ast.LShift: "<<",
-    ast.RShift: ">>",
-    ast.Lt: "<",
-    ast.LtE: "<=",
-    ast.Gt: ">",
-    ast.GtE: ">=",
-    ast.Eq: "==",
-    ast.NotEq: "!=",
-    ast.USub: "unary -",
-    ast.Invert: "unary ~",
-    ast.Not: "unary !",
+_PYTHON: dict[type[ast.AST], str] = {
+    **{getattr(ast, name): name.lower() for name in ("Add", "Sub", "FloorDiv", "Div", "Mod", "Not")},
+    **{getattr(ast, name): name.lower() for name in ("BitAnd", "BitOr", "BitXor", "Lt", "Gt", "Eq")},
+    ast.Mult: "mul",
+    ast.LShift: "shl",
+    ast.RShift: "shr",
+    ast.LtE: "le",
+    ast.GtE: "ge",
+    ast.NotEq: "ne",
+    ast.USub: "neg",
+    ast.Invert: "bitnot",
 }
 
 
 def read_python(node: ast.expr) -> Syntax:
     """An expression of a Triton kernel. Raises `NotRead`."""
     match node:
-        case ast.Constant(value=bool() as value):
-            return Literal(value, "bool")
-        case ast.Constant(value=int() as value):
-            return Literal(value, "int32")
-        case ast.Constant(value=float() as value):
-            return Literal(value, "float32")
-        case ast.Constant(value=str() as value):
-            return Name(value)
-        case ast.Constant(value=None):
-            return Name("None")
+        case ast.Constant(value=bool() | int() | float() as value):
+            dtypes = {bool: "bool", int: "int32", float: "float32"}
+            return Literal(value, dtypes[type(value)])
+        case ast.Constant(value=str() | None as value):
+            return Name(str(value))
         case ast.Name(id=name):
             return Name(name)
-        case ast.UnaryOp(op=op, operand=operand) if type(op) in _PYTHON_SIGNS:
-            return Call(_PYTHON_SIGNS[type(op)], (read_python(operand),))
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _PYTHON_SIGNS:
-            return Call(_PYTHON_SIGNS[type(op)], (read_python(left), read_python(right)))
-        case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in _PYTHON_SIGNS:
-            return Call(_PYTHON_SIGNS[type(op)], (read_python(left), read_python(right)))
+        case ast.UnaryOp(op=sign, operand=operand) if type(sign) in _PYTHON:
+            return Operation(_PYTHON[type(sign)], (read_python(operand),))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _PYTHON:
+            return Operation(_PYTHON[type(op)], (read_python(left), read_python(right)))
+        case ast.Compare(left=left, ops=[test], comparators=[right]) if type(test) in _PYTHON:
+            return Operation(_PYTHON[type(test)], (read_python(left), read_python(right)))
         case ast.IfExp(test=test, body=body, orelse=orelse):
-            return Call("?", (read_python(test), read_python(body), read_python(orelse)))
+            return Operation("where", (read_python(test), read_python(body), read_python(orelse)))
         case ast.Subscript(value=value):
             return read_python(value)  # [:, None] only changes the shape of a block
         case ast.Attribute():

@@ -1,10 +1,10 @@
-"""Terms: the trees that say what a kernel computes for one element of a tensor.
+"""Terms: the computation of one element of a tensor in a kernel, as a tree.
 
-Terms are compared by identity: a kernel's values are shared, and a tree written out may be large. `key` tells
-whether two terms are the same but for their constants.
+Terms are compared by identity, since subterms are shared and the whole tree may be large. `key` compares two
+terms except for their constants.
 
-`say` writes a term in the words of the model: `floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)`. What code
-generation adds is left out: casts that keep the value, the wrap of negative indices, an unrolled reduction.
+`say` writes a term as the model would: `floor(sqrt((clamp(x, 1, 500) - 1) / 499) * 64)`. It omits what code
+generation adds: casts that keep the value, the wrap of negative indices, an unrolled reduction.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORDS = 40_000
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Number:
-    """A constant that stands in the code."""
+    """A constant in the code."""
 
     value: Scalar
     dtype: str
@@ -46,7 +46,7 @@ class Size:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Element:
-    """What a kernel loads: `index` counts elements from the pointer that it got. `line` is 1-based."""
+    """A loaded element: `index` counts elements from the kernel's pointer, `line` is 1-based."""
 
     parameter: str
     index: Term
@@ -84,7 +84,7 @@ class Fold:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unread:
-    """Code that was not understood: nothing may be concluded from a term that holds one."""
+    """Code that was not understood. Nothing may be concluded from a term that contains one."""
 
     text: str
     dtype: str = "float32"
@@ -105,7 +105,7 @@ def is_float(dtype: str) -> bool:
 
 
 def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
-    """A term and everything in it, each once, outermost first; the index of an element only if asked for."""
+    """A term and all its subterms, each once, outermost first; indices of elements only on request."""
     seen = {term}
     queue = [term]
     for each in queue:  # grows in the loop
@@ -125,7 +125,7 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
 
 
 def elements(term: Term) -> tuple[Element, ...]:
-    """The elements that a term is computed from (not those that only say where)."""
+    """The elements that a term is computed from, without those that are only indices."""
     return tuple(each for each in parts(term) if isinstance(each, Element))
 
 
@@ -135,7 +135,7 @@ def understood(term: Term) -> bool:
 
 
 def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
-    """The term with each part replaced for which `change` returns another; shared parts stay shared."""
+    """The term with every subterm replaced for which `change` returns another. Shared ones stay shared."""
     done: dict[Term, Term] = {}
 
     def visit(each: Term) -> Term:
@@ -160,9 +160,9 @@ def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
 
 
 def key(term: Term, most: int = _WORDS) -> tuple[str, tuple[Scalar, ...]]:
-    """The shape of a term, its constants and names of tensors left out, and those constants in order.
+    """The structure of a term without constants and names of tensors, and the constants in order.
 
-    Of a large term only the first `most` words count.
+    Only the first `most` words of a large term count.
     """
     constants: list[Scalar] = []
     words: list[str] = []
@@ -233,7 +233,7 @@ class _Writer:
     def text(self, term: Term, outer: int = 0) -> str:
         """The term, in parentheses if it binds less than `outer`."""
         self.left -= 1
-        if self.left < 0:  # a shared part is written out wherever it stands
+        if self.left < 0:  # a shared subterm is written out at every use, so that the text may explode
             return "..."
         match term:
             case Number(value=value, dtype=dtype):
@@ -279,7 +279,7 @@ class _Writer:
         return f"{op}({', '.join(map(self.text, args))})"
 
     def _cast(self, term: Apply, outer: int) -> str:
-        """A cast from float to whole numbers cuts off; others keep the value for all that matters here."""
+        """A cast. Only one from float to integer changes a value by more than its rounding."""
         inner = term.args[0]
         cuts = is_float(inner.dtype) and not is_float(term.dtype)
         if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
@@ -288,7 +288,7 @@ class _Writer:
 
 
 def say(term: Term, name_of: NameOf, atens: Collection[str] = ()) -> str:
-    """The term as text. `atens` are the operators of the launch: they tell `log1p(64)` from `log(65)`."""
+    """The term as text. `atens`, the operators of the launch, decide between `log1p(64)` and `log(65)`."""
     text = _Writer(name_of, atens).text(term)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
@@ -341,7 +341,7 @@ def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = (
 
 
 def _origin(value: float, operators: Collection[str]) -> str:
-    """The function of a small whole number that gives a constant; of one that the launch names any number."""
+    """A constant as a function of a small whole number. Only `log` and `sqrt` if no operator is named so."""
     for name in sorted(_NICE, key=lambda name: name not in operators):
         function, inverse = _NICE[name]
         try:

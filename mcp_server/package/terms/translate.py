@@ -1,4 +1,4 @@
-"""From syntax to terms: what the functions of generated code mean.
+"""From syntax to terms: the meaning of the functions in generated code.
 
 The tables follow torch/_inductor/codegen/cpp.py, cpp_prefix.h and triton.py of torch 2.8 to 2.15. Vector code
 is read element by element: a loop that steps by a vector's width stands for one that steps by 1.
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcp_server.package.terms.evaluate import MATH
-from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Syntax
+from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Operation, Syntax
 from mcp_server.package.terms.term import DTYPES, Apply, Element, Number, Term, Unread, is_float, promoted
 
 Lookup = Callable[[str], Term]
@@ -28,53 +28,23 @@ _TYPES = {
     "int": "int32",
     "int1": "bool",
 }
-_SIGNS = {
-    "+": "add",
-    "-": "sub",
-    "*": "mul",
-    "/": "div",
-    "//": "floordiv",
-    "%": "remainder",
-    "py%": "mod",
-    "<": "lt",
-    "<=": "le",
-    ">": "gt",
-    ">=": "ge",
-    "==": "eq",
-    "!=": "ne",
-    "&&": "and",
-    "||": "or",
-    "&": "bitand",
-    "|": "bitor",
-    "^": "bitxor",
-    "<<": "shl",
-    ">>": "shr",
-    "unary -": "neg",
-    "unary !": "not",
-    "unary ~": "bitnot",
+_SPELLINGS = {
+    "neg": "neg",
+    "round": "nearbyint rint round",
+    "remainder": "fmod mod",
+    "mod": "remainder_integral remainder_integer",
+    "floordiv": "floor_divide_integral div_floor_integer",
+    "truncdiv": "div_trunc_integer",
+    "maximum": "maximum max max_propagate_nan clamp_min",
+    "minimum": "minimum min min_propagate_nan clamp_max",
+    "div": "div_rn fdiv fast_dividef",
+    "exp": "fast_expf",
+    "sqrt": "sqrt_rn",
 }
+"""The functions of an operator that have another name."""
 _NAMED = {
-    **{name: name for name in (*MATH, "maximum", "minimum", "neg")},
-    "nearbyint": "round",
-    "rint": "round",
-    "round": "round",
-    "fmod": "remainder",
-    "mod": "remainder",
-    "remainder_integral": "mod",
-    "remainder_integer": "mod",
-    "floor_divide_integral": "floordiv",
-    "div_floor_integer": "floordiv",
-    "max_propagate_nan": "maximum",
-    "min_propagate_nan": "minimum",
-    "clamp_min": "maximum",
-    "clamp_max": "minimum",
-    "max": "maximum",
-    "min": "minimum",
-    "div_rn": "div",
-    "fdiv": "div",
-    "fast_expf": "exp",
-    "fast_dividef": "div",
-    "sqrt_rn": "sqrt",
+    **{name: name for name in MATH},
+    **{name: op for op, names in _SPELLINGS.items() for name in names.split()},
 }
 _TESTS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "isnan", "isinf", "signbit"})
 _KEEPS_TYPE = frozenset({"abs", "sign", "pow", "floor", "ceil", "trunc"})
@@ -113,6 +83,9 @@ class Translator:
                 return Element(name, self.term(index, look, line), self.pointers[name], line)
             case Item(base=base):
                 return self.term(base, look, line)  # one lane of a vector in an array
+            case Operation(op=op, args=args):
+                operands = tuple(self.term(each, look, line) for each in args)
+                return chosen(*operands) if op == "where" else operator(op, operands)
             case Call():
                 return self._call(syntax, look, line)
 
@@ -138,8 +111,9 @@ class Translator:
         special = _choice_or_cast(call, last, args, at, look) or _other_form(call, last, args, at, look)
         if special is not None:
             return special
-        op = _SIGNS.get(call.name) or _NAMED.get(last)
-        return Unread(call.name) if op is None else operator(op, tuple(map(at, range(len(args)))))
+        if last not in _NAMED:
+            return Unread(call.name)
+        return operator(_NAMED[last], tuple(map(at, range(len(args)))))
 
     def _load(
         self, pointer: tuple[str, Syntax | None] | None, args: tuple[Syntax, ...], look: Lookup, line: int
@@ -166,7 +140,7 @@ def _choice_or_cast(
 ) -> Term | None:
     """Choices, casts, and constants of a type; None for another call."""
     type_ = call.template.partition(",")[0]
-    if call.name == "?" or (last == "where" and len(args) == 3):
+    if last == "where" and len(args) == 3:
         return chosen(at(0), at(1), at(2))
     if last == "blendv":
         return chosen(at(2), at(1), at(0))
@@ -201,8 +175,6 @@ def _other_form(call: Call, last: str, args: tuple[Syntax, ...], at: Operand, lo
         return operator("minimum", (operator("maximum", (at(0), at(1))), at(2)))
     if last in ("fma", "fmadd") and len(args) == 3:
         return operator("add", (operator("mul", (at(0), at(1))), at(2)))
-    if last == "div_trunc_integer":
-        return operator("truncdiv", (at(0), at(1)))
     if call.name.startswith(".") and isinstance(call.receiver, Name):
         return look(call.receiver.name + call.name)
     if not args and call.name.isidentifier():
@@ -215,12 +187,10 @@ def _pointer(syntax: Syntax, pointers: dict[str, str]) -> tuple[str, Syntax | No
     match syntax:
         case Name(name=name) if name in pointers:
             return name, None
-        case Call(name="+", args=(left, right)):
-            found = _pointer(left, pointers)
-            if found is None:
-                return None
-            name, index = found
-            return name, right if index is None else Call("+", (index, right))
+        case Operation(op="add", args=(left, right)):
+            if (found := _pointer(left, pointers)) is not None:
+                name, index = found
+                return name, right if index is None else Operation("add", (index, right))
     return None
 
 
@@ -237,7 +207,7 @@ def _limit(what: str, template: str) -> Term:
 
 
 def cast(value: Term, dtype: str | None) -> Term:
-    """A value as another type; as it is where it has that type."""
+    """A value converted to a type, or unchanged if it has that type."""
     if dtype is None or value.dtype == dtype:
         return value
     if isinstance(value, Number) and dtype != "bool" and (is_float(dtype) or not is_float(value.dtype)):
@@ -253,7 +223,7 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
 
 
 def operator(op: str, args: tuple[Term, ...]) -> Term:
-    """An operator with the type that its operands give it."""
+    """An operator, with the type that follows from those of its operands."""
     types = [argument.dtype for argument in args]
     if op == "neg" and isinstance(args[0], Number):
         return replace(args[0], value=-args[0].value)

@@ -1,4 +1,4 @@
-"""Triton kernels as programs, read from the source that the wrapper embeds; Inductor's own and the user's."""
+"""Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.program import Check, Store
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Syntax, read_cpp, read_python
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp, read_python
 from mcp_server.package.terms.term import Fold, Number, Position, Range, Size, Term, Unread, parts, promoted
 from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
 
@@ -40,7 +40,7 @@ _WITH_INDEX = {"triton_helpers.max_with_index": "max", "triton_helpers.min_with_
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Assign:
-    """`name = value` on a line; `number` counts the results of a call that gives several."""
+    """`name = value` on a line. `number` is set for one of several results of a call."""
 
     name: str
     value: ast.expr
@@ -49,7 +49,7 @@ class _Assign:
 
 
 def read_triton_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
-    """The stores and index checks of a Triton kernel; nothing when its text cannot be parsed."""
+    """The stores and index checks of a Triton kernel; none if its text cannot be parsed."""
     try:
         tree = ast.parse(textwrap.dedent(kernel.source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -116,10 +116,9 @@ class _Reader:
         self.translator = Translator(self.pointers)
         self.statements = tuple(_flat(function.body))
         self._known: dict[_Assign, Term] = {}
-        self._open: set[_Assign] = set()
 
     def term(self, node: ast.expr, at: int, line: int) -> Term:
-        """What an expression computes just before statement number `at`."""
+        """The value of an expression just before statement number `at`."""
         try:
             return self._term(read_python(node), at, line)
         except (NotRead, RecursionError, IndexError):
@@ -139,12 +138,9 @@ class _Reader:
         if _INDEX.fullmatch(name) and not self._is_alias(name, at):
             return Position(name)
         if (statement := self._definition(name, at)) is not None:
-            if statement in self._open:
-                return Unread(name)
             if statement not in self._known:
-                self._open.add(statement)
+                self._known[statement] = Unread(name)  # for a value that depends on itself
                 self._known[statement] = self._assigned(statement)
-                self._open.discard(statement)
             return self._known[statement]
         if name in self.constants:
             return Number(self.constants[name], "int64")
@@ -173,7 +169,7 @@ class _Reader:
         return Unread(statement.name)
 
     def _reduced(self, kind: str, operand: Syntax, at: int, line: int) -> Term:
-        """A reduction over the r axes: of a block, or of what a loop has gathered in an accumulator."""
+        """A reduction over the r axes: of a block, or of the values that a loop has accumulated."""
         if isinstance(operand, Name) and operand.name.startswith("_"):
             body = self._gathered(operand.name, at)
         else:
@@ -183,14 +179,15 @@ class _Reader:
         return Fold(kind, ranges or self._reduced_axes(), body, dtype)
 
     def _gathered(self, name: str, at: int) -> Term:
-        """What a loop adds to `_tmp2` in each round: the other operand of the update."""
+        """The value that a loop adds to the accumulator `_tmp2`: the other operand of the update."""
         update = self._definition(name, at)
         syntax = read_python(update.value) if update else Name(name)
-        if isinstance(syntax, Call) and syntax.name == "tl.where" and len(syntax.args) == 3:
-            syntax = syntax.args[1]
+        match syntax:
+            case Call(name="tl.where", args=(_, chosen, _)):
+                syntax = chosen
         if isinstance(syntax, Name) and (inner := self._definition(syntax.name, at)) is not None:
             update, syntax = inner, read_python(inner.value)
-        if update is None or not isinstance(syntax, Call):
+        if update is None or not isinstance(syntax, Call | Operation):
             return Unread(name)
         operand = next((a for a in syntax.args if not (isinstance(a, Name) and a.name == name)), None)
         if operand is None or len(syntax.args) != 2:
@@ -205,7 +202,7 @@ class _Reader:
         return tuple(self._range(name) for name in axes if not self._is_alias(name, end))
 
     def ranges(self, terms: tuple[Term, ...]) -> tuple[Range, ...]:
-        """The index variables that terms depend on, those of a reduction inside them left out."""
+        """The index variables that terms depend on, without those of reductions inside them."""
         inside = (each for term in terms for each in parts(term, inside_indices=True))
         names = dict.fromkeys(each.name for each in inside if isinstance(each, Position))
         return tuple(map(self._range, names))
@@ -221,7 +218,7 @@ class _Reader:
         return Range(name, start, self._grid(int(inner)) if inner.isdigit() else Unread(name))
 
     def _grid(self, axis: int) -> Term:
-        """How many programs run along an axis, from the launcher's C++."""
+        """The number of programs along an axis, from the C++ of the launcher."""
         if axis >= len(self.grid):
             return Unread("grid")
         try:
@@ -230,7 +227,7 @@ class _Reader:
             return Unread("grid")
 
     def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
-        """The store of one call; none when its pointer is no parameter plus an index."""
+        """The store of a call; none unless its pointer is a parameter plus an index."""
         line = call.lineno
         place = self._pointer(call.args[0], at, line)
         if place is None or len(call.args) < 2:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_server.package.terms.evaluate import FUNCTIONS
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
-from mcp_server.package.terms.term import Term
+from mcp_server.package.terms.term import Element, Number, Term
+from mcp_server.package.terms.translate import operator
 from tests.package.terms.made import read, terms, value
 
 FLOATS = st.floats(-1e4, 1e4, width=32)
@@ -37,6 +41,22 @@ def test_a_direction_is_kept(term: Term, a: float, b: float, c: float, d: float)
         assert way == 0 and math.isnan(left) and math.isnan(right)
     else:
         assert left == right or (way != 0 and (left < right) == (way > 0))
+
+
+ENDS = st.tuples(st.integers(-3, 3), st.integers(-3, 3)).map(lambda ends: tuple(sorted(ends)))
+
+
+@pytest.mark.parametrize("op", ["lt", "le", "gt", "ge", "eq", "ne"])
+@given(first=ENDS, second=ENDS)
+def test_a_comparison_is_decided_exactly_where_all_values_agree(
+    op: str, first: tuple[int, int], second: tuple[int, int]
+) -> None:
+    """Two intervals of whole numbers: the result is one value if every pair gives it, else both."""
+    a, b = (Element(name, Number(0, "int64"), "int64") for name in "ab")
+    span = Bounds({"a": Interval(*first), "b": Interval(*second)}).of(operator(op, (a, b)))
+    pairs = product(range(first[0], first[1] + 1), range(second[0], second[1] + 1))
+    results = {int(FUNCTIONS[op](*pair)) for pair in pairs}
+    assert (span.low, span.high) == (min(results), max(results))
 
 
 def test_bucket_expressions_rise() -> None:

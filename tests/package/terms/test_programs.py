@@ -21,8 +21,8 @@ WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 
 def kernels(path: Path) -> Mapping[str, Kernel]:
     """The kernels of a recorded wrapper, with the C++ ones where their file was recorded."""
-    beside = RECORDINGS / "kernels" / path.name
-    text = beside.read_text() if beside.exists() else ""
+    sources = RECORDINGS / "kernels" / path.name
+    text = sources.read_text() if sources.exists() else ""
     return read_wrapper(path.read_text(), text).kernels
 
 
@@ -36,7 +36,7 @@ def stored(
     """The value that a program stores at an offset, computed from whole tensors."""
 
     def read(element: Element, place: int) -> Scalar:
-        if element.parameter in found.stored and found.stores_to(element.parameter, element.line):
+        if found.stores_to(element.parameter, element.line):
             return stored(found, element.parameter, place, tensors, **sizes)
         return tensors[element.parameter][place]
 
@@ -108,5 +108,5 @@ def test_the_kernel_of_a_user_is_read() -> None:
     ],
 )
 def test_constants_are_worded(value: float, operators: set[str], text: str) -> None:
-    """A folded logarithm is told as one where the launch has that operator."""
+    """A folded logarithm is written as one if the launch has that operator."""
     assert number(value, "float32", operators) == text

@@ -10,7 +10,20 @@ from hypothesis import strategies as st
 
 from mcp_server.package.terms.syntax import NotRead, read_cpp, read_python
 from mcp_server.package.terms.term import Scalar
-from tests.package.terms.made import read, value
+from mcp_server.package.terms.translate import Translator
+from tests.package.terms.made import element, read, value
+
+NUMBERS = st.integers(0, 20).map(str) | st.just("x")
+# In parentheses, since the languages differ in precedence. No division: they differ in rounding.
+COMMON = st.recursive(
+    NUMBERS,
+    lambda inner: (
+        st.tuples(inner, st.sampled_from("+-*&|^"), inner).map(lambda p: f"({p[0]} {p[1]} {p[2]})")
+        | st.tuples(st.sampled_from("-~"), inner).map(lambda p: f"({p[0]}{p[1]})")
+    ),
+    max_leaves=5,
+)
+TESTS = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
 
 
 @pytest.mark.parametrize(
@@ -56,3 +69,34 @@ def test_other_python_is_refused(text: str) -> None:
     """Python that no Triton kernel holds is not guessed at."""
     with pytest.raises(NotRead):
         read_python(ast.parse(text, mode="eval").body)
+
+
+@given(COMMON, TESTS, COMMON, st.integers(-20, 20))
+def test_what_both_languages_write_alike_means_what_python_computes(
+    left: str, test: str, right: str, x: int
+) -> None:
+    """Whole numbers under every sign that C++ and Python share: both readers agree with the interpreter."""
+    for text in (left, right, f"{left} {test} {right}"):
+        tree = ast.parse(text, mode="eval")
+        python = Translator({}).term(read_python(tree.body), lambda _name: element("int64"), 0)
+        expected = eval(compile(tree, "expression", "eval"), {"x": x})
+        assert value(read(text), x) == value(python, x) == expected
+
+
+@pytest.mark.parametrize(
+    ("cpp", "python", "x", "expected"),
+    [
+        ("x / 4", "x // 4", -7, (-1, -2)),
+        ("x % 4", "x % 4", -7, (-3, 1)),
+        ("x << 3", "x << 3", 5, (40, 40)),
+        ("x >> 1", "x >> 1", -5, (-3, -3)),
+        ("x > 2 ? x : 0", "x if x > 2 else 0", 3, (3, 3)),
+        ("!(x < 2)", "not (x < 2)", 1, (False, False)),
+    ],
+)
+def test_where_the_languages_differ(cpp: str, python: str, x: int, expected: tuple[Scalar, Scalar]) -> None:
+    """C++ cuts a quotient off towards zero, Triton's floor division and remainder round down."""
+    term = Translator({}).term(
+        read_python(ast.parse(python, mode="eval").body), lambda _name: element("int64"), 0
+    )
+    assert (value(read(cpp), x), value(term, x)) == expected

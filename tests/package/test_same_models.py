@@ -29,7 +29,7 @@ def twice_with_other_weights(members: Members) -> None:
 def test_models_that_are_the_same_byte_for_byte(
     zoo: ZooPackage, tmp_path: Path, change: object, found: tuple[str, ...]
 ) -> None:
-    """They are told as a note, since a program may mean it; one differing byte of a library makes two."""
+    """They are reported as a note, since it may be intended. One different byte makes two models."""
     assert callable(change)
     package = open_package(changed(zoo("ranker"), tmp_path / "two.pt2", change), "model")
     assert same_models(package) == found
