@@ -15,6 +15,7 @@ from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.builder import Builder
+from tests.served import end_server
 from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -24,6 +25,8 @@ ZooPackage = Callable[[str], Path]
 
 # The wrapper is most of a compile; optimising it takes a quarter of its time, and no test depends on that.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
+# Rebuilt packages are kept in one place, whichever test asks for one first.
+os.environ.setdefault("AOTI_DEBUG_CACHE", str(MADE / "instrumented"))
 
 set_hypothesis_home_dir(MADE / "hypothesis")
 
@@ -51,6 +54,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that compile or run models come first, so that no process is left with one of them at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+def pytest_sessionfinish() -> None:
+    end_server()
 
 
 def torch_environment() -> dict[str, str]:
