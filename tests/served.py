@@ -26,6 +26,7 @@ _running = ExitStack()
 def served(
     tool: Callable[Concatenate[Context, Asked], Awaitable[Result]],
     context: Context,
+    /,
     *arguments: Asked.args,
     **options: Asked.kwargs,
 ) -> Result:
