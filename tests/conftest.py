@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis.configuration import set_hypothesis_home_dir
 
+from tests.builder import Builder
+from tests.served import end_server
 from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +25,8 @@ ZooPackage = Callable[[str], Path]
 
 # The wrapper is most of a compile; optimising it takes a quarter of its time, and no test depends on that.
 os.environ.setdefault("AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL", "O0")
-
+# Rebuilt packages are kept in one place, whichever test asks for one first.
+os.environ.setdefault("AOTI_DEBUG_CACHE", str(MADE / "instrumented"))
 
 set_hypothesis_home_dir(MADE / "hypothesis")
 
@@ -53,6 +56,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_sessionfinish() -> None:
+    end_server()
+
+
 def torch_environment() -> dict[str, str]:
     """Compile as quickly as this machine can: trust its ISA, keep the Inductor cache between sessions."""
     return {
@@ -76,13 +83,18 @@ def compiled_once(package: Path, module: str, *words: str, more: Mapping[str, st
         fcntl.flock(lock, fcntl.LOCK_EX)
         newest = max(path.stat().st_mtime for path in (source, source.with_name("models.py")))
         if not package.exists() or package.stat().st_mtime < newest:
-            argv = [sys.executable, "-W", "ignore", "-m", module, *words, str(folder)]
-            environment = {**torch_environment(), **more}
-            done = subprocess.run(
-                argv, env=environment, cwd=ROOT, capture_output=True, text=True, check=False
-            )
-            assert done.returncode == 0, done.stderr[-4000:]
+            printed = package.with_suffix(".printed.txt")
+            status = builder(*sorted(more.items())).run(module, (*words, str(folder)), printed)
+            assert status == 0, printed.read_text(errors="replace")[-4000:]
     return package
+
+
+@cache
+def builder(*more: tuple[str, str]) -> Builder:
+    """The one of this test process with these further variables, which torch reads at its import."""
+    started = Builder({**torch_environment(), **dict(more)}, ROOT)
+    atexit.register(started.end)
+    return started
 
 
 def build(name: str) -> Path:

@@ -7,26 +7,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage, torch_environment
+from tests.served import served
 from tests.server.tokens import LIMIT, tokens
 
 pytestmark = pytest.mark.slow
 
 
 def verdict(directory: Path, workload: Workload | None, log: Path | None = None) -> Verdict:
-    async def work() -> Verdict:
-        job = directory / "job"
-        job.mkdir()
-        context = Context(directory=job, python=Path(sys.executable))
-        return await diagnose(context, workload, log=log, budget_s=120)
-
-    found = anyio.run(work)
+    job = directory / "job"
+    job.mkdir()
+    context = Context(directory=job, python=Path(sys.executable))
+    found = served(diagnose, context, workload, log=log, budget_s=120)
     assert tokens(found.model_dump(mode="json")) <= LIMIT, "an agent reads this"
     return found
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import anyio
-
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
 from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
 from mcp_server.diagnosis.interventions.run import try_interventions
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.model import PackageWorkload
+from tests.served import served
 from tests.worker.support import context_in
 
 
@@ -30,8 +29,4 @@ def offered(trial: Trial) -> bool:
 
 def tried(directory: Path, call: TriedCall, interventions: Sequence[Intervention]) -> list[Trial]:
     """Each intervention on the call."""
-
-    async def run() -> list[Trial]:
-        return await try_interventions(context_in(directory), call, interventions)
-
-    return anyio.run(run)
+    return served(try_interventions, context_in(directory), call, interventions)

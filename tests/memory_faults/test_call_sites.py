@@ -1,10 +1,14 @@
-"""Host frames to launches, through the machine code of the library."""
+"""Host frames to launches, through the machine code of the library, and offsets to elements."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from mcp_server.memory_faults.join import match_sites, read_call_sites
+from mcp_server.memory_faults.situation import logical_index
 from tests.memory_faults.support import recorded
 
 TYPES = (
@@ -47,3 +51,26 @@ def test_what_does_not_pair_off_is_not_used(tmp_path: Path) -> None:
     assert match_sites(read_call_sites(listing(inlined)), launches) == {}
     wrong = read_call_sites(listing("void call_other<int>(int)", *[inlined] * 4))
     assert match_sites(wrong, launches) == {}
+
+
+# Which element of a tensor an offset is.
+
+
+@given(
+    st.lists(st.integers(1, 6), min_size=1, max_size=4).flatmap(
+        lambda shape: st.tuples(st.just(shape), st.tuples(*(st.integers(0, n - 1) for n in shape)))
+    )
+)
+def test_the_index_of_a_contiguous_element_is_found_again(case: tuple[list[int], tuple[int, ...]]) -> None:
+    """logical_index inverts the offset that strides give, for every element of a dense tensor."""
+    shape, index = case
+    stride = [1] * len(shape)
+    for dim in range(len(shape) - 2, -1, -1):
+        stride[dim] = stride[dim + 1] * shape[dim + 1]
+    offset = sum(i * s for i, s in zip(index, stride, strict=True))
+    assert logical_index(offset, tuple(shape), tuple(stride)) == index
+
+
+def test_an_expanded_dimension_has_no_index() -> None:
+    """Stride 0 maps many elements to one address."""
+    assert logical_index(3, (4, 4), (0, 1)) is None

@@ -1,10 +1,12 @@
-"""The line that indexes comes first among the lines of a fused kernel."""
+"""Lines of the model behind a kernel: the one that indexes first, and what the package does not tell well."""
 
 from __future__ import annotations
 
 import pytest
 
+from mcp_server.package.exported import read_exported
 from mcp_server.package.provenance import Provenance, indexing_first, read_stack, unbounded_first
+from tests.conftest import ZooPackage
 
 LINEAR = 'File "/app/m.py", line 9, in forward\n    h = self.mix(torch.cat([who, what], dim=-1))'
 VIEW = 'File "/app/m.py", line 7, in forward\n    who = self.users(u).expand(-1, items.shape[1], -1)'
@@ -40,3 +42,20 @@ def test_the_line_that_can_leave_the_finite_comes_first() -> None:
     stacks = [f'File "/app/m.py", line {n}, in forward\n    {code}' for n, code in enumerate(lines, start=1)]
     given = Provenance("kernel_information", stacks=tuple(read_stack(text) for text in stacks))
     assert [place.line for place in unbounded_first(given).locations] == [3, 1, 2, 4]
+
+
+# Lines of the operators of an exported program that its package does not tell well.
+
+
+def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:
+    """The program tells where an operator outside torch is called, and where the model writes in place."""
+    own = read_exported(zoo("plugin").with_name("plugin.exported.pt2"))
+    ((target, line),) = own.special
+    assert not target.startswith("aten.") and "halve_rows" in line.code and own.in_place == []
+    written = read_exported(zoo("counter").with_name("counter.exported.pt2"))
+    assert [line.code for line in written.in_place] == ["self.seen.add_(x)", "x.mul_(2)"]
+
+
+def test_a_plain_model_has_neither(zoo: ZooPackage) -> None:
+    """Operators of torch that write nothing are left to the package."""
+    assert read_exported(zoo("ranker").with_name("ranker.exported.pt2")).special == ()

@@ -13,6 +13,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.tools.context import Context, WorkerRun
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
+from tests.served import served
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.slow
 def observe(context: Context, package: Path, inputs: Path, **request: object) -> WorkerRun:
     """The events of one observation."""
     asked: Mapping[str, object] = {"package": package, "inputs": inputs, **request}
-    return anyio.run(lambda: context.worker("observe", asked))
+    return served(Context.worker, context, "observe", asked)
 
 
 def inputs_of(package: Path, kind: str = "inputs") -> Path:

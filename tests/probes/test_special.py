@@ -17,6 +17,7 @@ from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context, WorkerRun
 from tests.conftest import CACHE, compiled_once
+from tests.served import served
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +56,7 @@ def run(context: Context, operation: str, package: Path, inputs: Path, directory
     directory.mkdir()
     request = {"package": package, "inputs": inputs}
     env = {"AOTI_DEBUG_JOURNAL": str(directory / "launches.jsonl")}
-    done = anyio.run(lambda: context.worker(operation, request, env=env))
+    done = served(Context.worker, context, operation, request, env=env)
     assert done.finished.ok, done.finished.stderr.read_text()[-2000:]
     return done
 

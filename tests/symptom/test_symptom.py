@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 import torch
 
@@ -19,6 +18,7 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.literals import literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.tools.context import Context
+from tests.served import served
 
 CHECK = """import sys, torch
 scores = torch.load(sys.argv[1], weights_only=True)[0]
@@ -27,14 +27,11 @@ sys.exit(0 if {condition} else "the scores are not right")
 
 
 def verdict(directory: Path, package: Path, inputs: str, symptom: Symptom) -> Verdict:
-    async def work() -> Verdict:
-        job = directory / "job"
-        job.mkdir()
-        context = Context(directory=job, python=Path(sys.executable))
-        workload = PackageWorkload(package=package, inputs=package.with_name(f"scaled.{inputs}.pt"))
-        return await diagnose(context, workload, budget_s=240, symptom=symptom)
-
-    return anyio.run(work)
+    job = directory / "job"
+    job.mkdir()
+    context = Context(directory=job, python=Path(sys.executable))
+    workload = PackageWorkload(package=package, inputs=package.with_name(f"scaled.{inputs}.pt"))
+    return served(diagnose, context, workload, budget_s=240, symptom=symptom)
 
 
 def expecting(package: Path, name: str = "right") -> Symptom:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from safetensors.torch import load_file
 
@@ -25,6 +23,7 @@ from mcp_server.tools.kernel_io import ArgumentValues, BadElement, KernelIO, Lau
 from mcp_server.tools.probe_backend import IndexBound, find_bounds
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
+from tests.served import served
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +35,7 @@ def dumped(
     **options: Any,
 ) -> KernelIO:
     context = Context(directory=directory, python=Path(sys.executable))
-    return anyio.run(partial(dump_kernel_io, context, workload, choice, **options))
+    return served(dump_kernel_io, context, workload, choice, **options)
 
 
 def package(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from mcp_server.tools.locate_fault import LocatedFault, PlainRun, judge, locate_
 from mcp_server.tools.machine import find_tool
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
+from tests.served import served
 from tools.made import MADE
 
 
@@ -41,7 +41,7 @@ def call(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
 
 
 def located(context: Context, workload: PackageWorkload, **asked: Any) -> LocatedFault:
-    return anyio.run(partial(locate_fault, context, workload, **asked))
+    return served(locate_fault, context, workload, **asked)
 
 
 @pytest.mark.slow

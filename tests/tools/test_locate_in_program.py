@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from mcp_server.probes.cache import Cache
 from mcp_server.tools.fault_run import Program, ProgramTarget
 from mcp_server.tools.locate_fault import LocatedFault, locate_in_program
 from tests.conftest import ZooPackage
+from tests.served import served
 from tests.worker.support import QUICK, context_in
 from tools.made import MADE
 
@@ -38,8 +38,8 @@ def program(directory: Path, package: Path, **env: str) -> ScriptWorkload:
 
 def located(directory: Path, workload: Program, **asked: Any) -> LocatedFault:
     cache = Cache(MADE / "instrumented")
-    step = partial(locate_in_program, context_in(directory / "job"), workload, cache=cache, **asked)
-    return anyio.run(step)
+    context = context_in(directory / "job")
+    return served(locate_in_program, context, workload, cache=cache, **asked)
 
 
 @pytest.mark.slow

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
 from mcp_server.tools.run_deterministic import Repeated, run_deterministic
 from tests.conftest import ZooPackage
+from tests.served import served
 from tests.worker.support import context_in
 
 # Keeps count of its runs in a file beside it, and does what argv names for this one.
@@ -29,10 +29,7 @@ if act == "error":
 
 
 def repeated(directory: Path, workload: Workload, **options: Any) -> Repeated:
-    async def run() -> Repeated:
-        return await run_deterministic(context_in(directory / "job"), workload, **options)
-
-    return anyio.run(run)
+    return served(run_deterministic, context_in(directory / "job"), workload, **options)
 
 
 def turns(directory: Path, *acts: str) -> Repeated:

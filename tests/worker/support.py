@@ -19,6 +19,7 @@ from mcp_server.tools.context import Context, WorkerRun, read_events
 from mcp_server.worker import protocol
 from mcp_server.worker.main import OPERATIONS
 from mcp_server.worker.report import Report
+from tests.served import served
 
 QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
@@ -32,11 +33,7 @@ def context_in(directory: Path) -> Context:
 def work(directory: Path, operation: str, request: Mapping[str, object], **options: Any) -> WorkerRun:
     """One operation of the worker, to its end."""
     assert set(request) <= set(request_type(operation).__annotations__)
-
-    async def run() -> WorkerRun:
-        return await context_in(directory).worker(operation, request, **{"cwd": directory, **options})
-
-    return anyio.run(run)
+    return served(Context.worker, context_in(directory), operation, request, **{"cwd": directory, **options})
 
 
 def here(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[dict[str, Any], ...]:

@@ -6,7 +6,6 @@ import itertools
 import sys
 from pathlib import Path
 
-import anyio
 import pytest
 
 from mcp_server.diagnosis.causes import index_out_of_bounds
@@ -23,6 +22,7 @@ from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.origin.test_origins import build
 from tests.diagnosis.support import failing, index_text, package_case, suspect, trial
+from tests.served import served
 
 LEAVES = [Leaf(0, "args[0]"), Leaf(1, "args[1]")]
 
@@ -137,13 +137,9 @@ def test_the_origin_is_sought_where_a_check_failed(zoo: ZooPackage) -> None:
 
 def verdict(directory: Path, name: str) -> Verdict:
     package = build(name)
-
-    async def work() -> Verdict:
-        context = Context(directory=directory, python=Path(sys.executable))
-        inputs = package.with_name(f"{name}.bad.pt")
-        return await diagnose(context, PackageWorkload(package=package, inputs=inputs), budget_s=300)
-
-    return anyio.run(work)
+    context = Context(directory=directory, python=Path(sys.executable))
+    workload = PackageWorkload(package=package, inputs=package.with_name(f"{name}.bad.pt"))
+    return served(diagnose, context, workload, budget_s=300)
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.first_bad import Choice
 from mcp_server.tools.kernel_io import KernelIO
 from tests.conftest import CACHE, compiled_once
+from tests.served import served
 
 pytestmark = pytest.mark.slow
 
@@ -43,7 +44,7 @@ def origin(tmp_path_factory: pytest.TempPathFactory) -> FindOrigin:
             package = build(name)
             context = Context(directory=tmp_path_factory.mktemp(name), python=default_python({}))
             workload = PackageWorkload(package=package, inputs=package.with_name(f"{name}.bad.pt"))
-            seen = anyio.run(partial(dump_kernel_io, context, workload, save=True, shown=1000))
+            seen = served(dump_kernel_io, context, workload, save=True, shown=1000)
             found = find_origin(view_package(package), fault_of(seen, package), ProbedValues(seen.launches))
             assert found is not None
             known[name] = found

@@ -1,0 +1,60 @@
+"""Tools called as the server calls them: torch stays imported between the tests of one process.
+
+A tool that is called alone starts a Python with torch for each of its steps, a second of processor time and
+more for each. In the server they are forks of a process that has torch imported; so they are here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, asynccontextmanager
+from functools import cache
+from typing import Concatenate, ParamSpec, TypeVar
+
+import anyio
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from mcp_server.tools.context import Context
+from mcp_server.tools.shared_import import WarmImports
+
+Asked = ParamSpec("Asked")
+Result = TypeVar("Result")
+
+_running = ExitStack()
+
+
+def served(
+    tool: Callable[Concatenate[Context, Asked], Awaitable[Result]],
+    context: Context,
+    /,
+    *arguments: Asked.args,
+    **options: Asked.kwargs,
+) -> Result:
+    """What the tool returns; raises what it raises."""
+    portal, home = _server()
+
+    async def call() -> Result:
+        context.home = home
+        async with context.sharing_imports():
+            return await tool(context, *arguments, **options)
+
+    return portal.call(call)
+
+
+def end_server() -> None:
+    """End the processes; a later call starts others."""
+    _running.close()
+    _server.cache_clear()
+
+
+@cache
+def _server() -> tuple[BlockingPortal, WarmImports]:
+    portal = _running.enter_context(start_blocking_portal())
+    return portal, _running.enter_context(portal.wrap_async_context_manager(_home()))
+
+
+@asynccontextmanager
+async def _home() -> AsyncIterator[WarmImports]:
+    async with anyio.create_task_group() as tasks:
+        yield WarmImports(tasks)
+        tasks.cancel_scope.cancel()
