@@ -13,7 +13,7 @@ from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.memory_faults.records import Fault
+from mcp_server.memory_faults.records import Fault, MissedArgument
 from mcp_server.model import Category, Cost
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
@@ -103,7 +103,7 @@ def test_a_range_is_harmless_until_something_fails(zoo: ZooPackage) -> None:
 
 @pytest.mark.parametrize(("rows", "sure"), [(65, True), (1, False)])
 def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, rows: int, sure: bool) -> None:
-    """Memory read past its end speaks for a size that is too large, never for one that is too small."""
+    """Memory read past its end speaks for a size that is too large; past that input, for any size of it."""
     case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6)))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
     fault = Fault(tool="asan", kind="heap-buffer-overflow", text="READ of size 4", kernel="k")
@@ -112,15 +112,22 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     )
     (found,) = input_mismatch.detect_contract(case)
     assert (Instrument.MEMORY_CHECKER in found.instruments, not found.weak) == (sure, sure)
+    missed = MissedArgument(
+        parameter="in_ptr1", variable=case.compiled_inputs[0].name, label="input 0", kind="input"
+    )
+    past = case.located.model_copy(update={"fault": fault.model_copy(update={"missed": missed})})
+    case.located = past
+    (found,) = input_mismatch.detect_contract(case)
+    assert Instrument.MEMORY_CHECKER in found.instruments and not found.weak
 
 
 @pytest.mark.parametrize(
-    ("rows", "passed", "sure"), [(65, True, "proven"), (65, None, "possible"), (1, True, "possible")]
+    ("rows", "passed", "sure"), [(65, True, "proven"), (65, None, "possible"), (1, True, "proven")]
 )
-def test_a_call_that_works_within_the_range_makes_it_likely(
+def test_a_call_that_works_within_the_range_proves_it(
     zoo: ZooPackage, rows: int, passed: bool | None, sure: str
 ) -> None:
-    """Both ends of the batch have to pass. Below a range nothing is read past it."""
+    """Both ends of a batch above its range have to pass; one below it is filled up with what it has."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6))))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
     (before,) = input_mismatch.detect_contract(case)

@@ -106,8 +106,14 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         if same_input and same:
             facts.append(seen("run_with_input_checks", error.text[:300], f"checked:{error.line}"))
             break
-    # A bad access in this very call makes a size out of range more than a false alarm.
-    fault = case.located.fault if case.located is not None and above else None
+    # A bad access in this very call makes a size out of range more than a false alarm: any access where the
+    # size is above the range, else one past this input.
+    fault = case.located.fault if case.located is not None else None
+    missed = (
+        fault.missed if fault is not None and known and mismatch.aspect in ("range", "relation") else None
+    )
+    past = missed is not None and index is not None and missed.variable == case.compiled_inputs[index].name
+    fault = fault if above or past else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
     # A size out of a range that may be a false alarm is harmful where the call works within the range. Of one
