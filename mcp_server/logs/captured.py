@@ -334,7 +334,7 @@ class Captured(Record):
     exports: list[CapturedExport] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[CapturedReplay] = Field(default_factory=list)
-    loans: list[CrossStreamFree] = Field(default_factory=list)
+    cross_stream_frees: list[CrossStreamFree] = Field(default_factory=list)
     ends: list[CapturedEnd] = Field(default_factory=list)
 
     @property

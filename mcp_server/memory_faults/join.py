@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import Ending, JournalLaunch
 from mcp_server.memory_faults.blame import BlameRules
 from mcp_server.memory_faults.kernel_lines import LineAccess
 from mcp_server.memory_faults.records import (
-    Access,
     AddressPart,
     Fault,
     FaultLaunch,

@@ -8,10 +8,11 @@ from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
 
+from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, TensorFacts
 from mcp_server.memory_faults import kernel_lines
 from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
-from mcp_server.memory_faults.records import Access, AddressPart, MissedArgument, Side
+from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
 from mcp_server.package.kernels import Kernel
