@@ -208,7 +208,7 @@ class _Reader:
         )
 
     def _read_details(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> None:
-        """Add what a following line says (kernel, operator, size of a difference) to the error before it."""
+        """Add the details of a later line (kernel, operator, size of a difference) to the error before it."""
         fields = self._details.feed(line, patterns)
         key, number = self._latest.get(line.process, (None, 0))
         if fields and key in self._errors and line.number - number <= MAX_BETWEEN:

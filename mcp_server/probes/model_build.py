@@ -135,7 +135,7 @@ class ModelBuild:
         return path.rename(self.work / f"aoti-debug-{digest_file(path)[:24]}.original")
 
     def _missing_parts(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Awaitable[None]]]:
-        """What must be made anew because the old library does not offer it, or a sanitizer is asked for."""
+        """The parts to build because the old library does not export them, or a sanitizer is asked for."""
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         options = self.tools.options
         anew = missing_symbols(old, names) or options.sanitize or options.kernels
