@@ -277,11 +277,11 @@ class ModuleSnapshot(JournalRecord):
     file: Path | None = None
 
 
-class CapturedAssertion(Phase):
-    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}.
+class FailedCheck(Phase):
+    """A check of the script that failed, or another exception that ended the program.
 
-    `modules` are the program's own, near the comparison; `calls` those whose outputs it compared.
-    `refilled`: by load, the constants that the program manages and that had other values by then.
+    `calls` are those whose outputs the check looked at. `refilled`: by load, the constants that the program
+    manages and that had other values by then. `modules` are the program's own, near the check.
     """
 
     file: Path | None = None
@@ -290,20 +290,19 @@ class CapturedAssertion(Phase):
     modules: list[ModuleSnapshot] = Field(default_factory=list)
 
 
-class CapturedEnd(Phase):
+class CapturedAssertion(FailedCheck):
+    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}."""
+
+
+class CapturedEnd(FailedCheck):
     """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
 
     `own`: it was raised outside of torch. `file` holds the tensors in the variables of those frames, by name.
-    `calls` are those whose outputs the check names that raised it. `refilled` is as of a failed assertion.
     `compared`: names that the check computed with, where it failed over too great a difference.
     """
 
     own: bool = False
-    file: Path | None = None
-    calls: list[int] = Field(default_factory=list)
-    refilled: dict[int, list[str]] = Field(default_factory=dict)
     compared: list[str] = Field(default_factory=list)
-    modules: list[ModuleSnapshot] = Field(default_factory=list)
 
 
 class CapturedProcess(JournalRecord):
@@ -363,8 +362,7 @@ class Captured(Record):
     @property
     def refused(self) -> CapturedCall | None:
         """The call whose outputs the program's last failed check looked at, if its inputs are kept."""
-        checks: list[CapturedAssertion | CapturedEnd] = [*self.assertions, *self.ends]
-        last = max(checks, key=lambda check: check.t, default=None)
+        last = max([*self.assertions, *self.ends], key=lambda check: check.t, default=None)
         looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
         return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
 

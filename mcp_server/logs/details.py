@@ -113,7 +113,7 @@ _LOCATION = re.compile(
 )
 # What pybind11 adds to the text of an exception that crossed C++: its Python frames, innermost first.
 _PYTHON_FRAME = re.compile(r"^\s+(?P<file>\S+\.py)\((?P<line>\d+)\): (?P<function>\S+)$")
-_DETAILS = (_LOCATION, *_VERSIONS, _PYTHON_FRAME, *map(re.compile, _ADDED_BY_LINES))
+DETAILS = (_LOCATION, *_VERSIONS, _PYTHON_FRAME, *map(re.compile, _ADDED_BY_LINES))
 
 
 class Details:
@@ -197,7 +197,7 @@ def _hints() -> _Hints:
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
         for family in FAMILIES
     }
-    hints |= {pattern: literals(pattern.pattern) for pattern in _DETAILS}
+    hints |= {pattern: literals(pattern.pattern) for pattern in DETAILS}
     hints |= _MARKS
     places: dict[str, list[int]] = {}
     for place, of_target in enumerate(hints.values()):
