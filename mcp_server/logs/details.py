@@ -157,7 +157,9 @@ def _frame_fields(frame: re.Match[str], number: int) -> dict[str, str]:
 
 Mark = Literal["launches", "traceback", "suspicious", "cut"]
 
-_MARKS: dict[Mark, tuple[str, ...]] = {
+_Target = Family | re.Pattern[str] | Mark  # what a text may announce
+
+_MARKS: dict[_Target, tuple[str, ...]] = {
     "launches": ("_launch: ",),
     "traceback": ("(most recent call ", "exception occurred:", "following exception:", '", line '),
     "suspicious": (
@@ -186,14 +188,14 @@ class _Hints(NamedTuple):
     A group is a text of four letters and the hints that hold it: a log without the text holds none of them.
     """
 
-    targets: tuple[Family | re.Pattern[str] | Mark, ...]
+    targets: tuple[_Target, ...]
     places: dict[str, list[int]]
     groups: list[tuple[str, tuple[str, ...]]]
 
 
 @cache
 def _hints() -> _Hints:
-    hints: dict[Family | re.Pattern[str] | Mark, Iterable[str]] = {
+    hints: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
         for family in FAMILIES
     }
