@@ -72,7 +72,6 @@ async def instrument(
     manifest = json.loads((entry / MANIFEST).read_text())
     return Instrumented(
         package=entry / PACKAGE,
-        original=package,
         probed=manifest["probed"],
         skipped=tuple(Skipped(**skipped) for skipped in manifest["skipped"]),
         preload=tuple(manifest["preload"]),

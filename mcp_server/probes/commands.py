@@ -66,7 +66,6 @@ class Instrumented:
     """A rebuilt package, made in `seconds`. `preload` goes into LD_PRELOAD of whatever loads it."""
 
     package: Path
-    original: Path
     probed: dict[str, int]
     skipped: tuple[Skipped, ...] = ()
     preload: tuple[str, ...] = ()
