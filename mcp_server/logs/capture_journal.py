@@ -56,7 +56,7 @@ def read_capture(directory: Path) -> Captured:
         exports=_single(events, "exporting", CapturedExport),
         assertions=_single(events, "assertion_failed", CapturedAssertion),
         replays=_single(events, "graph_input_gone", CapturedReplay),
-        loans=_single(events, "input_let_go", CrossStreamFree),
+        cross_stream_frees=_single(events, "input_let_go", CrossStreamFree),
         ends=_single(events, "program_failed", CapturedEnd),
     )
 

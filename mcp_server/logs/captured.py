@@ -23,9 +23,9 @@ class JournalRecord(BaseModel):
 
 
 class StoppedAt(JournalRecord):
-    """An operator (`desk.longest_run.default`) that the compiler was at when it failed.
+    """The operator (`desk.longest_run.default`) that was being compiled when the compiler failed.
 
-    `stack`: the traceback text of the lines of the model that made it.
+    `stack` is the traceback text of the model's lines that call it.
     """
 
     operator: str
@@ -35,8 +35,8 @@ class StoppedAt(JournalRecord):
 class CapturedError(JournalRecord):
     """The exception that the program received.
 
-    `no_files` is the limit on open files, where the process had reached it; `file_bytes` the limit on the
-    size of a file, where there is one; `stopped_at` is of a compile.
+    `no_files` is the limit on open files if the process had reached it. `file_bytes` is the limit on the size
+    of a file, if there is one. `stopped_at` is set for a failed compile.
     """
 
     type: str
@@ -86,10 +86,10 @@ class Retained(JournalRecord):
 
 
 class Phase(JournalRecord):
-    """What all records share. `n` orders the events of a process; `notice` says what was not kept.
+    """The fields of every record. `n` orders the events of a process; `notice` lists what was not kept.
 
-    `t` is when it began, in seconds of the wall clock. `processor_s`: the limit on the processor time of the
-    process, in seconds. `retained`: what was still in use when it failed.
+    `t` is the time of its begin in seconds of the wall clock. `processor_s` is the process's limit on
+    processor time in seconds. `retained` is what was still in use when the phase failed.
     """
 
     pid: int
@@ -105,16 +105,16 @@ class Phase(JournalRecord):
 
     @property
     def location(self) -> ModelLocation | None:
-        """The line of the user's program that asked for it."""
+        """The line of the user's program that started it."""
         return self.stack[0] if self.stack else None
 
 
 class CapturedCompile(Phase):
-    """One compile. `configs_exact` is False when an option could not be written down as it was.
+    """One compile. `configs_exact` is False if an option could not be recorded exactly.
 
-    `program`: whether what was compiled is an exported program, kept or not. `libraries` of operators were
-    loaded by then.
-    `digests` are of the values that the program's parameters and buffers had then, by name.
+    `program`: the input was an exported program, whether or not it was kept. `libraries` are the operator
+    libraries loaded before the compile. `digests` are those of the program's parameters and buffers at that
+    time, by name.
     """
 
     number: int
@@ -131,20 +131,19 @@ class CapturedCompile(Phase):
 
 
 class CapturedPackaging(Phase):
-    """One `package_aoti`: `files` is the first of the files that each model, by name, is made of."""
+    """One `package_aoti` call. `files` maps a model's name to the first of its files."""
 
     package: Path
     files: dict[str, Path] = Field(default_factory=dict)
 
 
 class CapturedLoad(Phase):
-    """One load. `copy_path` is the package as it was then; None when it could not be kept.
+    """One load. `copy_path` is a copy of the package at that time; None if it could not be kept.
 
-    `bytes` is the size of the file then, 0 where there was none; `largest` that of its largest member, where
-    the package was not kept.
-    `libraries` of operators (`torch.ops.load_library`) were loaded by then. `current_device`: the CUDA device
-    of the thread, where the package is one for CUDA; a load that names none takes it (`device_idx` of -1 in
-    torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
+    `bytes` is the size of the file, 0 if there was none. `largest` is the size of its largest member, if the
+    package was not kept. `libraries` are the operator libraries (`torch.ops.load_library`) loaded before.
+    `current_device` is the thread's CUDA device, for a CUDA package: a load without a device index uses it
+    (`device_idx` of -1 in torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
     """
 
     number: int
@@ -166,9 +165,9 @@ class CapturedLoad(Phase):
 
 
 class CapturedUpdate(Phase):
-    """One update of constants: those that were passed, and the names that the model was compiled with.
+    """One update of constants: `constants` were passed, `compiled` are the names in the model.
 
-    `views` are those that are a part of a larger block of memory.
+    `views` are the passed constants that are part of a larger block of memory.
     """
 
     number: int
@@ -183,7 +182,7 @@ class CapturedUpdate(Phase):
 
     @property
     def user_managed(self) -> bool:
-        """Whether the package reads the caller's own memory from then on: the third argument (2.8-2.15)."""
+        """Whether the package reads the caller's memory after the update: the third argument (2.8-2.15)."""
         return self.how != "update_constant_buffer_from_cpu" and self.arguments[2:3] == [True]
 
     @property
@@ -196,21 +195,22 @@ class CapturedUpdate(Phase):
 
 
 class CapturedCall(Phase):
-    """One call. `file` holds its inputs; None when they were not kept, or were freed after it ended well.
+    """One call. `file` contains its inputs; None if they were not kept, or were freed after a good end.
 
-    `threads` is the number of torch's CPU threads; 0 when unknown. `again` are the inputs that are the same
-    tensors as in the call before, not written since. `streams`: whether the program had made another CUDA
-    stream the current one by then. `headroom`: bytes that the process might still map, None without a limit,
-    and `headroom_of` the limit; `stack_bytes` the size of the thread's stack, where that is limited;
-    `current_device` its CUDA device; `plain` the arguments that are no tensors, as Python writes them, by
-    `args[0]` or `kwargs['name']`. `unmapped` are the inputs whose memory was no longer the process's;
-    `overwritten` is (call, output, input) of each output of an earlier call that the program kept while it
-    wrote new values into that input, of which the output is a view.
-
-    `altered` and `refilled` are constants that the program manages: written in place since it passed them, by
-    a count that all views of one memory share, and with other values than it passed, None where nobody read
-    them. `returned` holds the outputs of a call with such values. `lost` are those whose memory could not be
-    read before the call, with the file that it was mapped from, if any.
+    - `threads`: the number of torch's CPU threads; 0 if unknown.
+    - `again`: inputs that are the same tensors as in the previous call, not written since.
+    - `streams`: the program had switched to another CUDA stream before the call.
+    - `headroom`: bytes that the process could still map, None without a limit; `headroom_of` is that limit.
+    - `stack_bytes`: the size of the thread's stack, if limited. `current_device`: the thread's CUDA device.
+    - `plain`: the arguments that are not tensors, as `repr`, by `args[0]` or `kwargs['name']`.
+    - `unmapped`: inputs whose memory no longer belonged to the process.
+    - `overwritten`: (call, output, input) of each kept output of an earlier call that is a view of an input
+      into which the program wrote new values.
+    - `altered`: constants managed by the program and written in place after it passed them, by a version
+      count that all views of a block of memory share. `refilled`: those of them with other values; None if
+      the values were not read. `returned` contains the outputs of a call with such values.
+    - `lost`: constants whose memory could not be read before the call, with the file that was mapped there, if
+      any.
     """
 
     number: int
@@ -241,7 +241,7 @@ class CapturedCall(Phase):
 
     @property
     def in_graph(self) -> bool:
-        """Whether it was recorded into a CUDA graph, whose replays are no calls that the hook sees."""
+        """Whether it was recorded into a CUDA graph. The hook does not see replays of a graph."""
         return "a CUDA graph was being captured" in self.notice
 
     @property
@@ -255,7 +255,7 @@ class CapturedCall(Phase):
 
     @property
     def broke_device(self) -> bool:
-        """Whether it ended with an error of the device, which every later use of the device raises again."""
+        """Whether it ended with a device error. Every later use of the device raises that error again."""
         return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
 
 
@@ -269,7 +269,7 @@ class CapturedReplay(Phase):
 class CrossStreamFree(Phase):
     """Input `input` of a call was freed while another stream than its owner might still read it.
 
-    Something was allocated since, and the owner had not waited.
+    Memory was allocated after that, and the owner had not waited for the other stream.
     """
 
     call: int
@@ -277,17 +277,17 @@ class CrossStreamFree(Phase):
 
 
 class CapturedExport(Phase):
-    """An export of a module of class `type`, with the plain attributes that it and its children had."""
+    """An export of a module of class `type`, with the plain attributes of it and its children."""
 
     type: str = ""
     attributes: dict[str, str] = Field(default_factory=dict)
 
 
 class ModuleSnapshot(JournalRecord):
-    """A module of class `type`, in variable `name`, that has the constants of a compiled program.
+    """A module of class `type`, in variable `name`, with the constants of a compiled program.
 
-    `file` holds their values, by name; None where they are those that were compiled, or too many bytes.
-    `named`: the statement that failed names it.
+    `file` contains their values by name; None if they equal the compiled ones or are too large. `named`: the
+    failed statement mentions the variable.
     """
 
     name: str
@@ -298,11 +298,11 @@ class ModuleSnapshot(JournalRecord):
     file: Path | None = None
 
 
-class CapturedAssertion(Phase):
-    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}.
+class FailedCheck(Phase):
+    """A check of the script that failed, or another exception that ended the program.
 
-    `modules` are the program's own, near the comparison; `calls` those whose outputs it compared.
-    `refilled`: by load, the constants that the program manages and that had other values by then.
+    `calls` are those whose outputs the check looked at. `refilled`: by load, the constants managed by the
+    program whose values had changed. `modules` are the program's own, near the check.
     """
 
     file: Path | None = None
@@ -311,20 +311,19 @@ class CapturedAssertion(Phase):
     modules: list[ModuleSnapshot] = Field(default_factory=list)
 
 
-class CapturedEnd(Phase):
-    """An exception that ended a process; `modules` are those in the frames that it passed, where it compiled.
+class CapturedAssertion(FailedCheck):
+    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}."""
 
-    `own`: it was raised outside of torch. `file` holds the tensors in the variables of those frames, by name.
-    `calls` are those whose outputs the check names that raised it. `refilled` is as of a failed assertion.
-    `compared`: names that the check computed with, where it failed over too great a difference.
+
+class CapturedEnd(FailedCheck):
+    """An exception that ended a process. `modules` are those in its frames, if the process compiled.
+
+    `own`: it was raised outside of torch. `file`: the tensors in the variables of its frames, by name.
+    `compared`: the names that the check computed with, if it failed because of too large a difference.
     """
 
     own: bool = False
-    file: Path | None = None
-    calls: list[int] = Field(default_factory=list)
-    refilled: dict[int, list[str]] = Field(default_factory=dict)
     compared: list[str] = Field(default_factory=list)
-    modules: list[ModuleSnapshot] = Field(default_factory=list)
 
 
 class CapturedProcess(JournalRecord):
@@ -344,7 +343,7 @@ class CapturedProcess(JournalRecord):
 
 
 class Captured(Record):
-    """All that the hook saw, in the order of time."""
+    """Everything that the hook recorded, in the order of time."""
 
     processes: list[CapturedProcess] = Field(default_factory=list)
     compiles: list[CapturedCompile] = Field(default_factory=list)
@@ -355,7 +354,7 @@ class Captured(Record):
     exports: list[CapturedExport] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[CapturedReplay] = Field(default_factory=list)
-    loans: list[CrossStreamFree] = Field(default_factory=list)
+    cross_stream_frees: list[CrossStreamFree] = Field(default_factory=list)
     ends: list[CapturedEnd] = Field(default_factory=list)
 
     @property
@@ -374,9 +373,7 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The failing call, else one that the program refused, else the first with NaN or inf, else the last
-        whose inputs are kept.
-        """
+        """The failing call; else the one a check refused, the first with NaN or inf, or the last kept."""
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
         return self.failing or self.refused or odd or (kept[-1] if kept else None)
@@ -384,8 +381,7 @@ class Captured(Record):
     @property
     def refused(self) -> CapturedCall | None:
         """The call whose outputs the program's last failed check looked at, if its inputs are kept."""
-        checks: list[CapturedAssertion | CapturedEnd] = [*self.assertions, *self.ends]
-        last = max(checks, key=lambda check: check.t, default=None)
+        last = max([*self.assertions, *self.ends], key=lambda check: check.t, default=None)
         looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
         return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
 

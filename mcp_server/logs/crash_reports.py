@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
 
 MAX_FRAMES = 64
 MAX_ERRORS = 200
 MAX_LINE = 4_000
 
 Triple = tuple[int, int, int]
+SanitizerTool = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
+# A report of compute-sanitizer does not name the tool that it was run with.
+Tool = Literal[SanitizerTool, "compute-sanitizer", "core_dump", "sync", "asan", "ubsan", "native", "assert"]
 
 _ERROR = re.compile(r"ERROR: (?P<tool>\w+Sanitizer): (?P<kind>attempting [\w-]+|[\w-]+)(?P<rest>.*)")
 _ACCESS = re.compile(r"(?P<direction>READ|WRITE) of size (?P<size>\d+)")
@@ -31,6 +35,10 @@ _FRAMES = (
         r"^\s*frame #\d+: (?P<function>.+?) \+ 0x[0-9a-f]+ \(0x[0-9a-f]+ in (?P<module>\S+)\)"  # of c10
     ),
 )
+# What the compiler appends to the name of a function of which it makes several.
+_OUTLINED = re.compile(r"\s*(?:\(.*|\[clone .*\]|\._omp_fn\.\d+.*)$")
+# Functions in a package's library that are not kernels: C++ runtime code, the model class, our probes.
+_NO_KERNEL = ("std::", "__gnu_cxx::", "torch::aot_inductor::", "aoti_debug::")
 _SIGNALLED = re.compile(r"Program (?:received|terminated with) signal (?P<signal>SIG\w+)")
 
 
@@ -49,26 +57,79 @@ class NativeFrame:
         return ".wrapper." in f"{self.file}{self.module}" or self.file.endswith(".kernel.cpp")
 
 
-@dataclass(frozen=True)
-class NativeError:
-    """One report of AddressSanitizer or UndefinedBehaviorSanitizer. `size` of the access is in bytes."""
+class Nearest(NamedTuple):
+    """The allocation nearest to a bad address; `distance` in bytes. It may not be the one meant."""
 
-    tool: str
+    address: int
+    size: int
+    distance: int
+    side: str  # before, after or inside
+
+
+@dataclass(frozen=True)
+class Access:
+    """A fault as a tool reported it. Fields that the tool did not report are empty.
+
+    `kernel` is the device symbol or the C++ function. `line` is 1-based in the generated file. `size` is in
+    bytes. `launch_offset` is the offset of the launching call in the package's library: it separates two
+    launches of a kernel. `condition` is that of an index assertion. `frames` is the native stack.
+    """
+
+    tool: Tool
     kind: str
+    text: str
+    kernel: str = ""
+    file: str = ""
+    line: int | None = None
     direction: str = ""
     size: int | None = None
     address: int | None = None
-    frames: tuple[NativeFrame, ...] = ()
+    thread: Triple | None = None
+    block: Triple | None = None
     count: int = 1
+    nearest: Nearest | None = None
+    launch_offset: int | None = None
+    condition: str = ""
+    frames: tuple[NativeFrame, ...] = ()
 
 
 @dataclass(frozen=True)
 class NativeReport:
-    """All reports, equal ones counted; `backtrace` is a stack that belongs to none (gdb, c10)."""
+    """All reports of AddressSanitizer and UndefinedBehaviorSanitizer, equal ones counted.
 
-    errors: tuple[NativeError, ...] = ()
+    `backtrace` is a stack that belongs to none of them (gdb, c10).
+    """
+
+    errors: tuple[Access, ...] = ()
     backtrace: tuple[NativeFrame, ...] = ()
     signal: str = ""
+
+    @property
+    def crash(self) -> Access | None:
+        """The crash that the backtrace shows. None when no frame of it belongs to a package."""
+        frame = _generated_frame(self.backtrace)
+        if frame is None:
+            return None
+        in_kernel = not frame.function.startswith(_NO_KERNEL)
+        return Access(
+            tool="native",
+            kind="invalid_access" if self.signal in ("SIGSEGV", "SIGBUS") else "signal",
+            text=self.signal or "a native stack",
+            kernel=_bare_function(frame.function) if in_kernel else "",
+            file=frame.file,
+            line=frame.line,
+        )
+
+
+def _generated_frame(frames: tuple[NativeFrame, ...]) -> NativeFrame | None:
+    """The innermost frame in the package's kernel.cpp, else in its wrapper.cpp."""
+    kernel = next((frame for frame in frames if frame.file.endswith(".kernel.cpp")), None)
+    return kernel or next((frame for frame in frames if frame.generated), None)
+
+
+def _bare_function(function: str) -> str:
+    """`cpp_fused_add_0` of `cpp_fused_add_0._omp_fn.0` and of `cpp_fused_add_0(float*, long)`."""
+    return _OUTLINED.sub("", function.split("(", 1)[0]).strip()
 
 
 def read_native(lines: Iterable[str]) -> NativeReport:
@@ -81,31 +142,45 @@ def read_native(lines: Iterable[str]) -> NativeReport:
 
 class _NativeReader:
     def __init__(self) -> None:
-        self._errors: dict[tuple[object, ...], NativeError] = {}
-        self._open: NativeError | None = None
+        self._errors: dict[tuple[object, ...], Access] = {}
+        self._open: Access | None = None
         self._in_allocation = False
         self._stack: list[NativeFrame] = []
         self._backtrace: tuple[NativeFrame, ...] = ()
         self._signal = ""
 
     def feed(self, line: str) -> None:
-        frame = read_frame(line)
+        frame = _read_frame(line)
         if frame is not None and self._open is not None:
             if not self._in_allocation:  # else it is of the stack that allocated the block
-                self._open = replace(self._open, frames=_with_frame(self._open.frames, frame))
+                frames = self._open.frames
+                if len(frames) == 1 and not frames[0].function:  # the place of a `runtime error` line
+                    frames = (replace(frames[0], function=frame.function),)
+                else:
+                    frames = (*frames, frame)[:MAX_FRAMES]
+                self._open = replace(self._open, frames=frames)
         elif frame is not None:
             if "#0" in line[:14] and not self._backtrace:
                 self._backtrace, self._stack = tuple(self._stack), []
             if len(self._stack) < MAX_FRAMES:
                 self._stack.append(frame)
         elif error := _ERROR.search(line):
+            self._end()
             address = _ADDRESS.search(error["rest"])
-            number = int(address["address"], 16) if address else None
-            self._begin(NativeError(error["tool"], error["kind"].strip(), address=number))
+            text = error["kind"].strip()
+            # AddressSanitizer also reports signals that are not memory accesses: FPE is a division by zero.
+            kind = "signal" if text == "FPE" else "invalid_access"
+            asan = error["tool"] == "AddressSanitizer"
+            self._open = Access(
+                tool="asan" if asan else "ubsan",
+                kind=kind if asan else "undefined",
+                text=text,
+                address=int(address["address"], 16) if address else None,
+            )
         elif undefined := _UNDEFINED.search(line):
+            self._end()
             place = NativeFrame("", undefined["file"], int(undefined["line"][:9]))
-            message = undefined["message"][:300]
-            self._begin(NativeError("UndefinedBehaviorSanitizer", message, frames=(place,)))
+            self._open = Access("ubsan", "undefined", undefined["message"][:300], frames=(place,))
         elif self._open is None:
             if signal := _SIGNALLED.search(line):
                 self._signal = signal["signal"]
@@ -119,34 +194,26 @@ class _NativeReader:
         elif line.startswith("SUMMARY: "):
             self._end()
 
-    def _begin(self, error: NativeError) -> None:
-        self._end()
-        self._open, self._in_allocation = error, False
-
     def _end(self) -> None:
-        error, self._open = self._open, None
+        """Keep or count the open report."""
+        error, self._open, self._in_allocation = self._open, None, False
         if error is None:
             return
-        key = (error.tool, error.kind, error.direction, error.size, error.frames[:1])
+        key = (error.tool, error.text, error.direction, error.size, error.frames[:1])
         known = self._errors.get(key)
         if known is not None:
             self._errors[key] = replace(known, count=known.count + 1)
         elif len(self._errors) < MAX_ERRORS:
-            self._errors[key] = error
+            frame = _generated_frame(error.frames) or NativeFrame("")
+            kernel = _bare_function(frame.function)
+            self._errors[key] = replace(error, kernel=kernel, file=frame.file, line=frame.line)
 
     def report(self) -> NativeReport:
         self._end()
         return NativeReport(tuple(self._errors.values()), self._backtrace or tuple(self._stack), self._signal)
 
 
-def _with_frame(frames: tuple[NativeFrame, ...], frame: NativeFrame) -> tuple[NativeFrame, ...]:
-    """One more frame; the first one after a `runtime error` line is the function of that line's place."""
-    if len(frames) == 1 and not frames[0].function:
-        return (replace(frames[0], function=frame.function),)
-    return (*frames, frame)[:MAX_FRAMES]
-
-
-def read_frame(line: str) -> NativeFrame | None:
+def _read_frame(line: str) -> NativeFrame | None:
     """One frame of a sanitizer, gdb or c10 backtrace; None for other lines."""
     matches = (pattern.match(line) for pattern in _FRAMES) if "#" in line else ()
     found = next((match for match in matches if match), None)
@@ -178,54 +245,40 @@ _LINE = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class CoreDump:
-    """A fault of the GPU as cuda-gdb shows it; `block` and `thread` are the place of the fault.
+def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
+    """The fault in a batch session: `target cudacore FILE`, `info cuda kernels`, `bt`, `info line *$errorpc`.
 
-    The line is that of `$errorpc`: frame #0 has usually moved on. After a device assert there is no
-    `$errorpc`, so the line of frame #0 is only near the fault, and `exact` is False.
+    A core dump has no address; `block` and `thread` are those of the fault. The line is that of `$errorpc`:
+    frame #0 has usually moved on. After a device assert there is no `$errorpc`, and no line. None when
+    cuda-gdb names neither an exception nor a kernel.
     """
-
-    exception: str = ""
-    kernel: str = ""
-    file: str = ""
-    line: int | None = None
-    exact: bool = False
+    exception = kernel = file = ""
+    number: int | None = None
     block: Triple | None = None
     thread: Triple | None = None
-
-    @property
-    def is_assert(self) -> bool:
-        return "ssert" in self.exception
-
-
-def read_cuda_gdb(lines: Iterable[str]) -> CoreDump:
-    """Read a batch session: `target cudacore FILE`, `info cuda kernels`, `bt` and `info line *$errorpc`.
-
-    Fields that cuda-gdb does not name stay empty.
-    """
-    dump = CoreDump()
     for raw in lines:
         line = raw.rstrip("\r\n")[:MAX_LINE]
         if focus := _FOCUS.search(line):
-            if dump.block is None:
-                dump = replace(dump, block=_triple(focus["block"]), thread=_triple(focus["thread"]))
-        elif exception := _CUDA_GDB_EXCEPTION.search(line):
-            dump = replace(dump, exception=(exception["exception"] or exception["assert"]).strip())
+            if block is None:
+                block, thread = _triple(focus["block"]), _triple(focus["thread"])
+        elif raised := _CUDA_GDB_EXCEPTION.search(line):
+            exception = (raised["exception"] or raised["assert"]).strip()
         elif triggered := _TRIGGERED.search(line):
+            kernel, file = _bare(triggered["kernel"]), triggered["file"] or ""
             number = int(triggered["line"][:9]) if triggered["line"] else None
-            file, kernel = triggered["file"] or "", _bare(triggered["kernel"])
-            dump = replace(dump, kernel=kernel, file=file, line=number, exact=number is not None)
         elif at := _LINE.search(line):
-            kernel = dump.kernel or _bare(at["kernel"] or "")
-            dump = replace(dump, file=at["file"], line=int(at["line"][:9]), exact=True, kernel=kernel)
+            kernel = kernel or _bare(at["kernel"] or "")
+            file, number = at["file"], int(at["line"][:9])
         elif frame := _CUDA_GDB_FRAME.match(line):
-            dump = replace(dump, kernel=dump.kernel or _bare(frame["kernel"]))
-            if frame["file"] and not dump.exact:
-                dump = replace(dump, file=frame["file"], line=int(frame["line"][:9]))
-            elif frame["file"] and frame["file"].endswith(dump.file):
-                dump = replace(dump, file=frame["file"])  # the whole path
-    return dump
+            kernel = kernel or _bare(frame["kernel"])
+            # With an exact line, the frame adds no more than the whole path of the file.
+            if frame["file"] and (number is None or frame["file"].endswith(file)):
+                file = frame["file"]
+    if not exception and not kernel:
+        return None
+    text = exception + (" (the line is near, not exact)" if number is None else "")
+    kind = _device_kind(exception)
+    return Access("core_dump", kind, text, kernel, file, number, thread=thread, block=block)
 
 
 def _triple(text: str) -> Triple | None:
@@ -237,38 +290,32 @@ def _bare(kernel: str) -> str:
     return kernel.strip().removesuffix("()")[:500]
 
 
+def _device_kind(exception: str) -> str:
+    """The kind of `Warp Misaligned Address`, or of `CUDBG_EXCEPTION_WARP_MISALIGNED_ADDRESS`."""
+    name = exception.lower()
+    return "assert" if "assert" in name else "misaligned" if "misaligned" in name else "invalid_access"
+
+
 _PROGRESS_EXCEPTION = re.compile(
     r"coredump: Detected an exception of type (?P<name>CUDBG_EXCEPTION_\w+) \(\d+\)"
 )
 _PROGRESS_FRAME = re.compile(r"coredump:\s+#\d+\s+0x[0-9a-fA-F]+\s+(?P<kernel>\S.*)$")
 
 
-@dataclass
-class LoggedException:
-    """An exception in the driver's log: its CUDBG name, and the symbols of its frames, innermost first."""
-
-    name: str
-    frames: list[str] = field(default_factory=list)
-
-    @property
-    def kernel(self) -> str:
-        """The symbol: mangled for C++, the plain name for Triton."""
-        return self.frames[-1] if self.frames else ""
-
-
-def read_progress_log(lines: Iterable[str]) -> LoggedException | None:
+def read_progress_log(lines: Iterable[str]) -> Access | None:
     """The first exception that the CUDA driver logged with `CUDA_COREDUMP_SHOW_PROGRESS=1`; None without one.
 
-    It needs no debugger. The layout is the one published for driver 570-580. The log may be mixed with the
-    program's output.
+    It needs no debugger, and names only the exception and the kernel: the symbol of the outermost frame,
+    which is mangled for C++ and the plain name for Triton. The layout is the one published for driver
+    570-580. The log may be mixed with the program's output.
     """
-    first: LoggedException | None = None
+    first: Access | None = None
     for raw in lines:
         line = raw.rstrip("\r\n")[:MAX_LINE]
         if exception := _PROGRESS_EXCEPTION.search(line):
             if first is not None:
                 break
-            first = LoggedException(exception["name"])
-        elif first is not None and (frame := _PROGRESS_FRAME.search(line)) and len(first.frames) < MAX_FRAMES:
-            first.frames.append(frame["kernel"].strip()[:500])
+            first = Access("core_dump", _device_kind(exception["name"]), exception["name"])
+        elif first is not None and (frame := _PROGRESS_FRAME.search(line)):
+            first = replace(first, kernel=frame["kernel"].strip()[:500])
     return first

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
@@ -70,20 +70,6 @@ def _required(parsed: Any) -> set[str]:
     return max(texts, key=lambda one: (min(map(len, one)), -len(one)), default=set())
 
 
-class _Hinted:
-    """A pattern that is only tried on lines with a text that its matches require, which is much faster."""
-
-    def __init__(self, pattern: str) -> None:
-        self.hints = literals(pattern)
-        self._pattern = re.compile(pattern)
-
-    def search(self, text: str) -> re.Match[str] | None:
-        for hint in self.hints:
-            if hint in text:
-                return self._pattern.search(text)
-        return None
-
-
 # What a line adds to the error before it, by the names of the groups.
 _ADDED_BY_LINES = (
     r"Exception raised from (?:(?P<kernel>cpp_\w+)|(?P<raised_in>.+?)) "
@@ -115,18 +101,19 @@ _ADDED_BY_LINES = (
     r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$",
     r"what\(\):\s+(?P<what>.+)",
 )
-_FOLLOWING = tuple(map(_Hinted, _ADDED_BY_LINES))
+# The name of what has the version in group 1.
 _VERSIONS = {
-    "torch": _Hinted(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)"),
-    "triton": _Hinted(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)"),
-    "cuda": _Hinted(r"CUDA (?:Version|version|used to build PyTorch)[ :=]+(\d+\.\d+)"),
-    "python": _Hinted(r"/lib/python(\d+\.\d+)/"),
+    re.compile(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)"): "torch",
+    re.compile(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)"): "triton",
+    re.compile(r"CUDA (?:Version|version|used to build PyTorch)[ :=]+(\d+\.\d+)"): "cuda",
+    re.compile(r"/lib/python(\d+\.\d+)/"): "python",
 }
-_LOCATION = _Hinted(
+_LOCATION = re.compile(
     r"(?<![^\s\"':,(])(?P<file>[^\s\"':,(]+(?:\.wrapper\.cpp|\.kernel\.cpp))(?::|, line )(?P<line>\d+)"
 )
 # What pybind11 adds to the text of an exception that crossed C++: its Python frames, innermost first.
-_PYTHON_FRAME = _Hinted(r"^\s+(?P<file>\S+\.py)\((?P<line>\d+)\): (?P<function>\S+)$")
+_PYTHON_FRAME = re.compile(r"^\s+(?P<file>\S+\.py)\((?P<line>\d+)\): (?P<function>\S+)$")
+DETAILS = (_LOCATION, *_VERSIONS, _PYTHON_FRAME, *map(re.compile, _ADDED_BY_LINES))
 
 
 class Details:
@@ -140,18 +127,20 @@ class Details:
         """Lines of generated C++ that the log names, in the order of the log."""
         return tuple(self._locations)
 
-    def feed(self, line: Line) -> dict[str, str]:
-        """Read one line; what it returns belongs to the error before it."""
-        text = line.text
-        if (place := _LOCATION.search(text)) and len(self._locations) < MAX_LOCATIONS:
-            self._locations[GeneratedLocation(place["file"], int(place["line"]))] = None
-        for name, pattern in _VERSIONS.items():
-            if name not in self.versions and (version := pattern.search(text)):
-                self.versions[name] = version[1]
-        if frame := _PYTHON_FRAME.search(text):
-            return _frame_fields(frame, line.number)
-        for pattern in _FOLLOWING:
-            if found := pattern.search(text):
+    def feed(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> dict[str, str]:
+        """Look for those of our patterns in a line; what this returns belongs to the error before it."""
+        for pattern in patterns:
+            found = pattern.search(line.text)
+            if found is None:
+                continue
+            if pattern is _LOCATION:
+                if len(self._locations) < MAX_LOCATIONS:
+                    self._locations[GeneratedLocation(found["file"], int(found["line"]))] = None
+            elif pattern in _VERSIONS:
+                self.versions.setdefault(_VERSIONS[pattern], found[1])
+            elif pattern is _PYTHON_FRAME:
+                return _frame_fields(found, line.number)
+            else:
                 return {name: bound(value, 300) for name, value in found.groupdict().items() if value}
         return {}
 
@@ -166,17 +155,27 @@ def _frame_fields(frame: re.Match[str], number: int) -> dict[str, str]:
     return {**found, "at": str(number)}
 
 
-Mark = Literal["details", "launches", "traceback", "suspicious", "cut"]
+Mark = Literal["launches", "traceback", "suspicious", "cut"]
 
+_Target = Family | re.Pattern[str] | Mark  # what a text may announce
+
+_MARKS: dict[_Target, tuple[str, ...]] = {
+    "launches": ("_launch: ",),
+    "traceback": ("(most recent call ", "exception occurred:", "following exception:", '", line '),
+    "suspicious": (
+        *("rror", "ERROR", "ailed", "ailure", "FAIL", "xception", "bort", "atal", "FATAL", "panic"),
+    ),
+    "cut": ("truncated", "omitted", "skipped", "elided"),
+}
 _NO_DIGITS = str.maketrans("", "", "0123456789")
 _PART = 4  # letters of the texts by which hints are grouped
-_DETAILS = (*_FOLLOWING, *_VERSIONS.values(), _LOCATION, _PYTHON_FRAME)
 
 
 class LineMatches(NamedTuple):
-    """What a line may hold: errors of these families, and what else to look for."""
+    """What a line may hold: errors of these families, details of these patterns, and what else."""
 
     families: tuple[Family, ...] = ()
+    details: tuple[re.Pattern[str], ...] = ()
     marks: frozenset[Mark] = frozenset()
 
 
@@ -184,34 +183,29 @@ NOTHING = LineMatches()
 
 
 class _Hints(NamedTuple):
-    """All hints: those of families by their places in the table, those of marks, and all of them in groups.
+    """Texts of which a line must hold one, to match: with the places in `targets` of what they announce.
 
     A group is a text of four letters and the hints that hold it: a log without the text holds none of them.
     """
 
+    targets: tuple[_Target, ...]
     places: dict[str, list[int]]
-    marks: dict[Mark, frozenset[str]]
     groups: list[tuple[str, tuple[str, ...]]]
 
 
 @cache
 def _hints() -> _Hints:
-    places: dict[str, list[int]] = {}
-    for place, family in enumerate(FAMILIES):
-        for hint in frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns)):
-            places.setdefault(hint, []).append(place)
-    marks: dict[Mark, frozenset[str]] = {
-        "details": frozenset().union(*(pattern.hints for pattern in _DETAILS)),
-        "launches": frozenset({"_launch: "}),
-        "traceback": frozenset(
-            {"(most recent call ", "exception occurred:", "following exception:", '", line '}
-        ),
-        "suspicious": frozenset(
-            {"rror", "ERROR", "ailed", "ailure", "FAIL", "xception", "bort", "atal", "FATAL", "panic"}
-        ),
-        "cut": frozenset({"truncated", "omitted", "skipped", "elided"}),
+    hints: dict[_Target, Iterable[str]] = {
+        family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
+        for family in FAMILIES
     }
-    left, groups = set(places).union(*marks.values()), []
+    hints |= {pattern: literals(pattern.pattern) for pattern in DETAILS}
+    hints |= _MARKS
+    places: dict[str, list[int]] = {}
+    for place, of_target in enumerate(hints.values()):
+        for hint in of_target:
+            places.setdefault(hint, []).append(place)
+    left, groups = set(places), []
     while left:
         starts = ((hint, range(max(1, len(hint) - _PART + 1))) for hint in sorted(left))
         parts = Counter(part for hint, at in starts for part in {hint[start : start + _PART] for start in at})
@@ -219,7 +213,7 @@ def _hints() -> _Hints:
         members = tuple(sorted(hint for hint in left if part in hint))
         groups.append((part, members))
         left.difference_update(members)
-    return _Hints(places, marks, groups)
+    return _Hints(tuple(hints), places, groups)
 
 
 class LinePrefilter:
@@ -247,10 +241,14 @@ class LinePrefilter:
 
 
 def _look(template: str, present: Sequence[str]) -> LineMatches:
-    found = {hint for hint in present if hint in template}
+    found = [hint for hint in present if hint in template]
     if not found:
         return NOTHING
     known = _hints()
-    places = {place for hint in found for place in known.places.get(hint, ())}
-    marks = frozenset(mark for mark, hints in known.marks.items() if not found.isdisjoint(hints))
-    return LineMatches(tuple(FAMILIES[place] for place in sorted(places)), marks)
+    places = sorted({place for hint in found for place in known.places[hint]})
+    targets = [known.targets[place] for place in places]
+    return LineMatches(
+        tuple(target for target in targets if isinstance(target, Family)),
+        tuple(target for target in targets if isinstance(target, re.Pattern)),
+        frozenset(target for target in targets if isinstance(target, str)),
+    )

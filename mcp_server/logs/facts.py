@@ -138,7 +138,6 @@ class LogFacts:
     versions: dict[str, str] = field(default_factory=dict)
     processes: tuple[str, ...] = ()
     lines: int = 0
-    characters: int = 0
     dropped_errors: int = 0
     truncated: str = ""
     best_lines: tuple[tuple[int, str], ...] = ()

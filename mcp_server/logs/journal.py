@@ -6,7 +6,7 @@ c10::DeviceType (torch 2.8-2.15).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -175,19 +175,30 @@ class Journal:
 
 def read_journal_file(path: Path) -> Journal:
     """Read `path`, and the older half that the writer set aside as `path.1`. No file is an empty journal."""
-    reader = _Reader()
+    return read_journal(_lines(path))
+
+
+def _lines(path: Path) -> Iterator[str]:
     for part in (path.with_name(path.name + ".1"), path):
         if part.exists():
             with part.open(encoding="utf-8", errors="replace") as lines:
-                reader.read(lines)
-    return reader.journal()
+                yield from lines
 
 
 def read_journal(lines: Iterable[str]) -> Journal:
     """Never raises on damaged lines: they are counted."""
-    reader = _Reader()
-    reader.read(lines)
-    return reader.journal()
+    reader, cut_lines = _Reader(), 0
+    for line in lines:
+        try:
+            if line.strip():
+                reader.take(read_json(line))
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            cut_lines += 1
+    grouped: dict[RunKey, list[JournalLaunch]] = {}
+    for launch in reader.launches.values():
+        grouped.setdefault(launch.run, []).append(launch)
+    runs = [replace(run, launches=tuple(grouped.get(key, ()))) for key, run in reader.runs.items()]
+    return Journal(tuple(runs), cut_lines, reader.forgotten)
 
 
 @dataclass
@@ -196,18 +207,10 @@ class _Reader:
 
     runs: dict[RunKey, JournalRun] = field(default_factory=dict)
     launches: dict[tuple[RunKey, int], JournalLaunch] = field(default_factory=dict)
-    cut_lines: int = 0
     forgotten: int = 0
 
-    def read(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            try:
-                if line.strip():
-                    self._take(read_json(line))
-            except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-                self.cut_lines += 1
-
-    def _take(self, event: dict[str, Any]) -> None:
+    def take(self, event: dict[str, Any]) -> None:
+        """Add one event. Raises what `read_journal` counts as a damaged line."""
         key = (int(event["pid"]), int(event["runner"]), int(event["run"]))
         if event["event"] == "run":
             run = self.runs.get(key) or JournalRun(key, str(event["function"]), int(event["thread"]))
@@ -245,13 +248,6 @@ class _Reader:
         made = {a.name: a for a in (_argument(raw) for raw in event.get("arguments", ()))}
         arguments = tuple(made.get(a.name, a) if a.tensor is None else a for a in launch.arguments)
         self.launches[place] = replace(launch, ended_ns=int(event["ns"]), arguments=arguments, fault=fault)
-
-    def journal(self) -> Journal:
-        grouped: dict[RunKey, list[JournalLaunch]] = {}
-        for launch in self.launches.values():
-            grouped.setdefault(launch.run, []).append(launch)
-        runs = tuple(replace(run, launches=tuple(grouped.get(key, ()))) for key, run in self.runs.items())
-        return Journal(runs, self.cut_lines, self.forgotten)
 
 
 def _argument(raw: dict[str, Any]) -> JournalArgument:

@@ -11,8 +11,8 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -119,7 +119,7 @@ class _Reader:
         self._tail: deque[tuple[int, str]] = deque(maxlen=TAIL)
         self._best: list[tuple[int, str]] = []
         self._processes: dict[str, None] = {}
-        self._lines = self._characters = self._dropped = 0
+        self._lines = self._dropped = 0
         self._cut = ""
 
     def read(self, batch: list[Line]) -> None:
@@ -138,7 +138,6 @@ class _Reader:
                 self._processes[process] = None
         self._before = batch[-1]
         self._lines = batch[-1].number
-        self._characters += sum(len(line.text) + 1 for line in batch)
         self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
 
     def _read_line(self, line: Line, look: LineMatches) -> None:
@@ -147,8 +146,8 @@ class _Reader:
         exception, in_frames = self._trace(line, "traceback" in look.marks)
         if in_frames:
             return
-        if "details" in look.marks:
-            self._read_details(line)
+        if look.details:
+            self._read_details(line, look.details)
         if "cut" in look.marks and not self._cut and _CUT.search(line.text):
             self._cut = f"line {line.number} says that text was left out"
         found = find_family(line.text, look.families)
@@ -208,9 +207,9 @@ class _Reader:
             family, fields, line.number, bound(line.text), family.candidates, 1, line.process, exception
         )
 
-    def _read_details(self, line: Line) -> None:
-        """Add what a following line says (kernel, operator, size of a difference) to the error before it."""
-        fields = self._details.feed(line)
+    def _read_details(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> None:
+        """Add the details of a later line (kernel, operator, size of a difference) to the error before it."""
+        fields = self._details.feed(line, patterns)
         key, number = self._latest.get(line.process, (None, 0))
         if fields and key in self._errors and line.number - number <= MAX_BETWEEN:
             error = self._errors[key]
@@ -246,7 +245,6 @@ class _Reader:
             versions=self._details.versions,
             processes=tuple(self._processes),
             lines=self._lines,
-            characters=self._characters,
             dropped_errors=self._dropped,
             truncated=f"the traceback of line {open_since} has no last line" if open_since else self._cut,
             best_lines=tuple(self._best),
@@ -280,32 +278,23 @@ _KINDS = {
 _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 
 
-@dataclass(frozen=True)
-class Limits:
-    """Bytes that are read of the beginning and of the end."""
-
-    head: int = HEAD_BYTES
-    tail: int = TAIL_BYTES
-
-
-def read_log_file(path: Path, limits: Limits | None = None) -> LogFacts:
+def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> LogFacts:
     """Read a log file of any size; a line longer than 64 KiB counts as several.
 
-    `truncated` says what was not read. Raises ProblemError for what is no regular file, or a file of the
-    kernel, which may have no end.
+    Of a larger file, `head` bytes of the beginning and `tail` bytes of the end are read. `truncated` says
+    what was not read. Raises ProblemError for what is no regular file, or a file of the kernel, which may
+    have no end.
     """
-    limits = limits or Limits()
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
-        left_out = size - limits.head - limits.tail
-        parts = [(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, limits)
+        left_out = size - head - tail
+        parts = [(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, head, tail)
         facts = read_parts(parts)
         grown = os.fstat(file.fileno()).st_size - size
     notes = [facts.truncated] if facts.truncated else []
     if left_out > 0:
         notes.append(
-            f"of {size} bytes the first {limits.head} and the last {limits.tail} were read, "
-            f"the {left_out} between them not"
+            f"of {size} bytes the first {head} and the last {tail} were read, the {left_out} between them not"
         )
     if grown > 0:
         notes.append("the file grew while it was read: what came later was not read")
@@ -331,12 +320,12 @@ def open_log(path: Path) -> io.BufferedReader:
     return os.fdopen(fd, "rb")
 
 
-def _ends(file: io.BufferedReader, size: int, limits: Limits) -> Iterator[tuple[int, Iterator[str]]]:
+def _ends(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[tuple[int, Iterator[str]]]:
     """Beginning and end, with the number of the first line of each."""
-    yield 1, _lines(file, 0, limits.head)
+    yield 1, _lines(file, 0, head)
     # The next whole line; within a line of more than 64 KiB, what is there.
-    file.seek(size - limits.tail)
-    begin = size - limits.tail + file.read(LONGEST_LINE).find(b"\n") + 1
+    file.seek(size - tail)
+    begin = size - tail + file.read(LONGEST_LINE).find(b"\n") + 1
     file.seek(0)
     number, left = 1, begin
     while left > 0 and (chunk := file.read(min(CHUNK, left))):

@@ -41,7 +41,6 @@ class PrintedTensor:
     when: When
     kernel: str
     argument: str
-    line: int
     elements: int | None = None
     dtype: str = ""
     mean: float | None = None
@@ -50,7 +49,6 @@ class PrintedTensor:
     device: str = ""
     size: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
-    contiguous: bool | None = None
     values: tuple[float, ...] = ()
     uninitialised: bool = False
 
@@ -63,7 +61,6 @@ class PrintedScalar:
     kernel: str
     argument: str
     text: str
-    line: int
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,6 @@ class SavedTensor:
     kernel: str
     argument: str
     device: str
-    line: int
 
 
 Printed = PrintedTensor | PrintedScalar | SavedTensor
@@ -111,8 +107,8 @@ def read_saved(lines: Iterable[str], kernels: Collection[str] = ()) -> SavedFile
 def read_printer(lines: Iterable[str]) -> Iterator[Printed]:
     """The records of levels 1 and 2 in the order of the output."""
     reader = _Reader()
-    for number, line in enumerate(lines, start=1):
-        yield from reader.feed(line.rstrip("\r\n"), number)
+    for line in lines:
+        yield from reader.feed(line.rstrip("\r\n"))
     yield from reader.finish()
 
 
@@ -134,7 +130,6 @@ _STATISTICS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "Device": ("device", lambda value: value[:40]),
     "Size": ("size", _integers),
     "Stride": ("stride", _integers),
-    "Is contiguous": ("contiguous", lambda value: value == "1"),
     "Mean value": ("mean", _number),
     "Min value": ("minimum", _number),
     "Max value": ("maximum", _number),
@@ -150,12 +145,12 @@ class _Reader:
         self._values: list[float] = []
         self._written: set[str] = set()
 
-    def feed(self, line: str, number: int) -> Iterator[Printed]:
+    def feed(self, line: str) -> Iterator[Printed]:
         if "_launch - " in line or "aoti_model_inputs - " in line:
             for found in _HEADER.finditer(line):
-                yield from self._header(found, number)
+                yield from self._header(found)
         elif "Saved tensor to " in line:
-            yield from _saved(line, number)
+            yield from _saved(line)
         elif self._open is None:
             return
         elif statistic := _STATISTIC.match(line):
@@ -172,7 +167,7 @@ class _Reader:
             yield replace(self._open, values=tuple(self._values[:MAX_VALUES]))
         self._open, self._values = None, []
 
-    def _header(self, found: re.Match[str], number: int) -> Iterator[Printed]:
+    def _header(self, found: re.Match[str]) -> Iterator[Printed]:
         yield from self.finish()
         when: When = found["when"]  # type: ignore[assignment]
         kernel, _, argument = (
@@ -180,15 +175,15 @@ class _Reader:
         )
         if not found["tensor"]:
             name, _, text = argument.partition(": ")
-            yield PrintedScalar(when, kernel, name, text[:100], number)
+            yield PrintedScalar(when, kernel, name, text[:100])
             return
         fresh = argument.startswith("buf") and argument not in self._written and when == "before_launch"
-        self._open = PrintedTensor(when, kernel, argument, number, uninitialised=fresh)
+        self._open = PrintedTensor(when, kernel, argument, uninitialised=fresh)
         if when == "after_launch":
             self._written.add(argument)
 
 
-def _saved(line: str, number: int) -> Iterator[SavedTensor]:
+def _saved(line: str) -> Iterator[SavedTensor]:
     found = _SAVED.search(line)
     name = _FILE.search(PurePosixPath(found["path"]).name) if found else None
     if found is None or name is None:
@@ -196,4 +191,4 @@ def _saved(line: str, number: int) -> Iterator[SavedTensor]:
     buffer = _BUFFER.match(name["what"])
     kernel, argument = (buffer["kernel"], buffer["argument"]) if buffer else ("", name["what"])
     when: When = name["when"]  # type: ignore[assignment]
-    yield SavedTensor(found["path"], when, kernel, argument, name["device"], number)
+    yield SavedTensor(found["path"], when, kernel, argument, name["device"])

@@ -1,4 +1,4 @@
-"""Chooses the root error of a log, and says by the rest of the log which family and categories it has.
+"""Chooses the root error of a log, and decides by the rest of the log which family and categories it has.
 
 The file that raised it classifies an exception that no family matched: package, compiler, model or script.
 """
@@ -243,14 +243,18 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
                 root = _with_fields(replace(root, candidates=candidates), device_status=text)
                 break
     of_process = [error for error in errors if error.process == root.process]
-    root = _as_another_says(root, of_process)
+    root = _explained_by_others(root, of_process)
     root = _at_its_stage(root, of_process)
     root = _by_the_machine(root, errors)
     root = _in_operator(_reported_by_call(root, errors), errors)
     stack = next((thread.frames for thread in threads if thread.current), ())
     root = _died_in_operator(root, stack)
     if "stageless" in root.family.tags:
-        root = _by_frames(root, stack if root.exception is None else root.exception.frames)
+        frames = stack if root.exception is None else root.exception.frames
+        calls = (f"{frame.function}\n{frame.code}" for frame in reversed(frames))
+        found = (category for call in calls for pattern, category in _STAGES if pattern.search(call))
+        if (category := next(found, None)) is not None:
+            root = replace(root, candidates=_first(category, root.candidates))
     if "result_check" in root.family.tags:
         not_finite = any(error.family.id == "not_close_nan" for error in errors)
         if not_finite or _NOT_FINITE.search(root.text):
@@ -269,7 +273,7 @@ def _with_fields(error: ErrorFact, **fields: str) -> ErrorFact:
     return replace(error, fields={**error.fields, **fields})
 
 
-def _as_another_says(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
+def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
     """The root as another error of its process explains it."""
     by_id = {error.family.id: error for error in reversed(known)}
     limit = next((e for e in known if e.fields.get("detail") == "Too many open files"), None)
@@ -284,12 +288,10 @@ def _as_another_says(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
     build = by_id.get("torch_without_arch")
     if build is not None and root.family.id == "no_kernel_image":
         root = _with_fields(replace(root, family=build.family), **build.fields)
-    if (
-        root.family.id == "size_stride_assert"
-    ):  # `Error in op` is printed once, after the last of equal errors
-        ops = (e.fields["op"] for e in known if e.family.id == root.family.id and "op" in e.fields)
-        op = next(ops, None)
-        root = root if op is None else _with_fields(root, op=op)
+    if root.family.id == "size_stride_assert":
+        # `Error in op` is printed once, after the last of equal errors.
+        ops = [e.fields["op"] for e in known if e.family.id == root.family.id and "op" in e.fields]
+        root = _with_fields(root, op=ops[0]) if ops else root
     return root
 
 
@@ -362,8 +364,8 @@ def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
     if root.family.late or "out_of_memory" in root.candidates:
         return root
     calls = (_NODE.match(e.fields["arguments"]) for e in errors if e.family.id == "shim_call")
-    node = next((found[1] for found in calls if found), None)
-    root = root if node is None else _with_fields(root, node=node)
+    nodes = [found[1] for found in calls if found]
+    root = _with_fields(root, node=nodes[0]) if nodes else root
     return replace(root, family=BY_ID["operator_raised"], candidates=("custom_op", "input_mismatch"))
 
 
@@ -377,11 +379,3 @@ def _died_in_operator(root: ErrorFact, stack: Sequence[Frame]) -> ErrorFact:
     candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
     root = replace(root, candidates=candidates)
     return _with_fields(root, at_file=frame.file, at_line=str(frame.line), at_function=frame.function)
-
-
-def _by_frames(root: ErrorFact, frames: Sequence[Frame]) -> ErrorFact:
-    for frame in reversed(frames):
-        for pattern, category in _STAGES:
-            if pattern.search(frame.function) or pattern.search(frame.code):
-                return replace(root, candidates=_first(category, root.candidates))
-    return root

@@ -3,23 +3,19 @@
 Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`), Triton and C++ names.
 
 A fault of one kernel gives a record of some 3 KB per thread; 150,000 of them are 400 MB. Of a repeated record
-only the parts that separate one site from another, and the address, are looked at.
+only the parts that separate one site from another are looked at.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Literal, NamedTuple
+from typing import IO
 
-RecordKind = Literal[
-    "invalid_access", "assert", "exception", "uninitialised", "race", "barrier", "leak", "api_error", "other"
-]
-Side = Literal["before", "after", "inside"]
-Triple = tuple[int, int, int]
+from mcp_server.logs.crash_reports import Access, Nearest, SanitizerTool
 
 MARK = "========="
 MAX_SITES = 500
@@ -35,7 +31,7 @@ _NOT_RECORDS = (
     "Target application returned an error",
     "LEAK SUMMARY",
 )
-_KINDS: tuple[tuple[str, RecordKind], ...] = (
+_KINDS: tuple[tuple[str, str], ...] = (
     ("Invalid ", "invalid_access"),
     ("Out-of-range ", "invalid_access"),
     ("Misaligned ", "invalid_access"),
@@ -81,57 +77,35 @@ _ASSERT_FUNCTION = "__assertfail"
 _READ_BELOW = ("at ", "by thread", "Address ", "Access ", "and is ", "Saved host backtrace")
 
 
-class Nearest(NamedTuple):
-    """The allocation nearest to a bad address; `distance` in bytes. It may not be the one meant."""
-
-    address: int
-    size: int
-    distance: int
-    side: Side
-
-
 @dataclass(frozen=True)
-class Site:
+class Site(Access):
     """All records of one fault: same text, same instruction, same launch.
 
-    Addresses are of the first record and the lowest and highest of all; `thread` and `block` are the first
-    record's; `offset` is the instruction's offset in the kernel, in bytes. `launch_offset` is that of the
-    launching call inside the package's library: it separates two launches of a kernel.
+    `kind` is one of `_KINDS`. Address, `thread` and `block` are the first record's; `offset` is the
+    instruction's offset in the kernel, in bytes. `problem` is what is wrong with the address.
     """
 
-    kind: RecordKind
-    text: str
-    kernel: str = ""
     offset: int | None = None
-    file: str = ""
-    line: int | None = None
-    direction: str = ""
-    size: int | None = None
     problem: str = ""
-    thread: Triple | None = None
-    block: Triple | None = None
-    address: int | None = None
-    address_low: int | None = None
-    address_high: int | None = None
-    nearest: Nearest | None = None
-    launch_offset: int | None = None
     details: tuple[str, ...] = ()
-    count: int = 1
+
+    def access(self, tool: SanitizerTool) -> Access:
+        """The fault as `tool` reported it."""
+        misaligned = "misaligned" in self.problem or "isaligned" in self.text
+        text = " ".join([self.text, *self.details[:1]]) if self.kind == "race" else self.text
+        return replace(self, tool=tool, kind="misaligned" if misaligned else self.kind, text=text)
 
 
 @dataclass(frozen=True)
 class SanitizerReport:
     """What a run under compute-sanitizer reported.
 
-    `errors` is the tool's own count (None without a summary: the run was cut off); `records` is how many were
-    printed and read.
+    `errors` is the tool's own count (None without a summary: the run was cut off).
     """
 
     sites: tuple[Site, ...] = ()
-    records: int = 0
     errors: int | None = None
     complete: bool = True
-    dropped_sites: int = 0
     messages: tuple[str, ...] = ()
 
     @property
@@ -154,31 +128,28 @@ class SanitizerReader:
         self._on_program = on_program
         self._sites: dict[_Key, Site] = {}
         self._counts: Counter[_Key] = Counter()
-        self._spans: dict[_Key, tuple[int, int]] = {}  # the lowest and the highest address
         self._head = self._launch = ""
         self._body: list[str] = []
         self._frames: list[str] = []
         self._messages: dict[str, None] = {}
         self._errors: int | None = None
-        self._dropped = 0
 
-    def feed(self, line: str) -> bool:
-        """Take a line; False when it is the program's own."""
+    def feed(self, line: str) -> None:
         if not line.startswith(MARK):
             if self._on_program is not None:
                 self._on_program(line)
-            return False
+            return
         if line.startswith(_FRAME_MARK):
             if "run_impl" in line and not self._launch:
                 self._launch = line
             if len(self._frames) < MAX_LINES:
                 self._frames.append(line)
-            return True
+            return
         self.seen = True
         if line.startswith(_BODY_MARK):
             if len(self._body) < MAX_LINES:
                 self._body.append(line)
-            return True
+            return
         self._end_record()
         head = _text(line)
         if summary := _SUMMARY.match(head):
@@ -187,7 +158,6 @@ class SanitizerReader:
                 self._errors = _number(count)
         elif head and not head.startswith(_NOT_RECORDS):
             self._head = head
-        return True
 
     def _end_record(self) -> None:
         if not self._head:
@@ -198,9 +168,7 @@ class SanitizerReader:
             if key not in self._sites and len(self._sites) < MAX_SITES:
                 self._sites[key] = _site(head, [_text(line) for line in body], self._frames)
             if key in self._sites:
-                self.repeat(key, _address(body))
-            else:
-                self._dropped += 1
+                self._counts[key] += 1
         elif len(self._messages) < MAX_SITES:
             self._messages[head] = None
         self._head, self._body, self._frames, self._launch = "", [], [], ""
@@ -210,26 +178,17 @@ class SanitizerReader:
         key = (_text(head), where, launch)
         return key if not self._head and key in self._sites else None
 
-    def repeat(self, key: _Key, address: int | None) -> None:
+    def repeat(self, key: _Key) -> None:
         """Count one more record of a site that is `known`."""
         self._counts[key] += 1
-        if address is not None:
-            low, high = self._spans.get(key, (address, address))
-            self._spans[key] = (min(low, address), max(high, address))
 
     def report(self) -> SanitizerReport:
         """What was read so far."""
         self._end_record()
-        sites = []
-        for key, site in self._sites.items():
-            low, high = self._spans.get(key, (None, None))
-            sites.append(replace(site, count=self._counts[key], address_low=low, address_high=high))
         return SanitizerReport(
-            sites=tuple(sites),
-            records=self._counts.total() + self._dropped,
+            sites=tuple(replace(site, count=self._counts[key]) for key, site in self._sites.items()),
             errors=self._errors,
             complete=self._errors is not None or not self.seen,
-            dropped_sites=self._dropped,
             messages=tuple(self._messages),
         )
 
@@ -249,11 +208,6 @@ def _number(text: str | None) -> int:
     return int(digits[:20]) if digits else 0
 
 
-def _address(lines: Iterable[str]) -> int | None:
-    found = next((match for match in map(_ADDRESS.search, lines) if match), None)
-    return int(found["address"], 16) if found else None
-
-
 def _site(head: str, texts: list[str], frames: list[str]) -> Site:
     """A site from the lines of its first record, without their marks."""
     access = _ACCESS.match(head)
@@ -270,10 +224,13 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Site:
     x, y, z, block_x, block_y, block_z = (
         (int(digits[:9]) for digits in thread.groups()) if thread else (0,) * 6
     )
-    bad = next((match for match in map(_ADDRESS.match, texts) if match), None)
+    bad = next((match for match in map(_ADDRESS.search, texts) if match), None)
     launch = next((match for match in map(_LAUNCH.search, frames) if match), None)
+    near = next((match for match in map(_NEAREST.match, texts) if match), None)
+    kind_text = head.removeprefix("Error: ").removeprefix("Warning: ")
     return Site(
-        kind=_kind(head),
+        tool="compute-sanitizer",
+        kind=next((kind for start, kind in _KINDS if kind_text.startswith(start)), "other"),
         text=head[:300],
         kernel=kernel[:500],
         offset=int(place.get("offset") or "0", 16) if place else None,
@@ -284,52 +241,38 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Site:
         problem=(bad["problem"] or "")[:100] if bad else "",
         thread=(x, y, z) if thread else None,
         block=(block_x, block_y, block_z) if thread else None,
-        address=_address(texts),
-        nearest=_nearest(texts),
+        address=int(bad["address"], 16) if bad else None,
+        nearest=Nearest(
+            address=int(near["address"], 16),
+            size=_number(near["size"]),
+            distance=_number(near["distance"]),
+            side=near["side"] or "inside",
+        )
+        if near
+        else None,
         launch_offset=int(launch["offset"], 16) if launch else None,
         details=tuple(text[:300] for text in texts if not text.startswith(_READ_BELOW)),
     )
 
 
-def _kind(head: str) -> RecordKind:
-    text = head.removeprefix("Error: ").removeprefix("Warning: ")
-    return next((kind for start, kind in _KINDS if text.startswith(start)), "other")
-
-
-def _nearest(texts: list[str]) -> Nearest | None:
-    found = next((match for match in map(_NEAREST.match, texts) if match), None)
-    if found is None:
-        return None
-    side: Side = "inside" if found["inside"] else "before" if found["side"] == "before" else "after"
-    return Nearest(int(found["address"], 16), _number(found["size"]), _number(found["distance"]), side)
-
-
-def read_sanitizer(lines: Iterable[str], on_program: Callable[[str], None] | None = None) -> SanitizerReport:
-    """Read a text report, mixed with the program's own output or not."""
-    reader = SanitizerReader(on_program)
-    for line in lines:
-        reader.feed(line)
-    return reader.report()
-
-
 _SEPARATOR = b"\n========= \n"
 _LINE = b"\n========="
-_ADDRESS_BYTES = re.compile(_ADDRESS.pattern.encode())
 
 
 def read_sanitizer_file(path: Path, on_program: Callable[[str], None] | None = None) -> SanitizerReport:
-    """`read_sanitizer` of a file's lines; a record like an earlier one is only counted. Raises `OSError`."""
+    """Read a report, mixed with the program's own output or not. Raises `OSError`.
+
+    A record like an earlier one is only counted.
+    """
     reader = SanitizerReader(on_program)
-    known: dict[
-        tuple[bytes, bytes], tuple[_Key, int]
-    ] = {}  # the site, and the number of line ends in its record
+    # The site, and the number of line ends in its record.
+    known: dict[tuple[bytes, bytes], tuple[_Key, int]] = {}
     with path.open("rb") as stream:
         for piece, ended in _pieces(stream):
             key, lines = _piece_key(piece), piece.count(b"\n")
             # Another number of lines is another record, or one that the program has printed into.
             if ended and key in known and known[key][1] == lines:
-                address = _ADDRESS_BYTES.search(piece, len(key[0]))
-                reader.repeat(known[key][0], int(address["address"], 16) if address else None)
+                reader.repeat(known[key][0])
                 continue
             for line in piece.decode("utf-8", "replace").split("\n"):
                 reader.feed(line.rstrip("\r"))

@@ -42,9 +42,9 @@ def is_user_file(file: str) -> bool:
 
 
 class TracebackReader:
-    """Reads the lines of one process: says what each line is, and keeps what was complete.
+    """Reads the lines of one process: classifies each line, and keeps complete exceptions and stacks.
 
-    `logged` is set from outside, by who saw the line before the traceback. `headless`: the log begins, or
+    `logged` is set by the caller, who knows the line before the traceback. `headless`: the log begins, or
     goes on after a gap, within the frames of a traceback.
     """
 
@@ -68,7 +68,7 @@ class TracebackReader:
         return self.open_since > 0 or self._stack is not None or self._message_lines > 0
 
     def feed(self, text: str, number: int) -> Role:
-        """Take one line and say what it is."""
+        """Take one line and classify it."""
         if _START in text:
             before = text.partition(_START)[0]
             self._begin(number, indent="" if before.strip() else before)

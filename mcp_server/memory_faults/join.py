@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import Ending, JournalLaunch
 from mcp_server.memory_faults.blame import BlameRules
 from mcp_server.memory_faults.kernel_lines import LineAccess
 from mcp_server.memory_faults.records import (
-    Access,
     AddressPart,
     Fault,
     FaultLaunch,
@@ -253,19 +253,19 @@ def _without_journal(
     if site is not None and site in named:
         how = "the host frame's offset is that of this launch's call"
         return Choice(launches[site], how, True, (), _last_seen(evidence, site))
-    fitting = [n for n in named if _block_fits(view, launches[n], access)] or list(named)
+    fitting = []
+    for number in named:  # the faulting block lies in the grid, as far as the grid is not symbolic
+        sizes = [evaluate(part, {}) for part in view.wrapper.grid(launches[number])]
+        places = zip(sizes, access.block or (), strict=False)
+        if all(size is None or at < size for size, at in places):
+            fitting.append(number)
+    fitting = fitting or list(named)
     seen = _last_seen(evidence, fitting[0])
     if len(fitting) == 1:
         how = f"the only launch of {what}" + (" with so many blocks" if len(named) > 1 else "")
         return Choice(launches[fitting[0]], how, True, (), seen)
     how = f"{len(fitting)} launches are of {what}, and nothing tells which"
     return Choice(launches[fitting[0]], how, False, tuple(fitting), seen)
-
-
-def _block_fits(view: PackageView, launch: Launch, access: Access) -> bool:
-    """Whether the faulting block lies in the launch's grid; True where the grid size is symbolic."""
-    sizes = [evaluate(part, {}) for part in view.wrapper.grid(launch)]
-    return all(size is None or at < size for size, at in zip(sizes, access.block or (), strict=False))
 
 
 def _last_seen(

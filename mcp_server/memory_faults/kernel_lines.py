@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
@@ -311,9 +311,34 @@ def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
 
 
 def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
-    """Every access of a Triton kernel with its first and last line."""
+    """Every access of a Triton kernel with its first and last line; none if the source cannot be parsed."""
     tree = parsed(use.kernel.source)
-    return tuple(_TritonSource(use, tree).accesses()) if tree is not None else ()
+    if tree is None:
+        return ()
+    source, text = _TritonSource(use, tree), textwrap.dedent(use.kernel.source)
+    found = []
+    for function in source.functions.values():
+        scope = _Scope(source, function)
+        for node in ast.walk(function):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            name = callee(node)[0]
+            direction = {"load": "read", "store": "write"}.get(name)
+            direction = "atomic" if name.startswith("atomic_") else direction
+            if direction is None:
+                continue
+            address = scope.reader.read(node.args[0])
+            mask = argument_of(node, "mask", 1 if direction == "read" else 2)
+            access = LineAccess(
+                direction=direction,
+                code=" ".join((ast.get_source_segment(text, node) or "").split())[:500],
+                line=node.lineno,
+                parameters=tuple(term.name for term in address.of("pointer")),
+                address=address,
+                masked=not (mask is None or (isinstance(mask, ast.Constant) and mask.value is None)),
+            )
+            found.append((access, node.lineno, node.end_lineno or node.lineno))
+    return tuple(found)
 
 
 def constants_of(source: str) -> dict[str, int]:
@@ -336,36 +361,14 @@ def parsed(source: str) -> ast.Module | None:
 
 @dataclass
 class _TritonSource:
+    """A kernel with the functions that it may call."""
+
     use: KernelUse
     tree: ast.Module
 
     @cached_property
     def functions(self) -> dict[str, ast.FunctionDef]:
         return {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
-
-    def accesses(self) -> Iterator[tuple[LineAccess, int, int]]:
-        text = textwrap.dedent(self.use.kernel.source)
-        for function in self.functions.values():
-            scope = _Scope(self, function)
-            for node in ast.walk(function):
-                if not isinstance(node, ast.Call) or not node.args:
-                    continue
-                name = callee(node)[0]
-                direction = {"load": "read", "store": "write"}.get(name)
-                direction = "atomic" if name.startswith("atomic_") else direction
-                if direction is None:
-                    continue
-                address = scope.reader.read(node.args[0])
-                mask = argument_of(node, "mask", 1 if direction == "read" else 2)
-                access = LineAccess(
-                    direction=direction,
-                    code=" ".join((ast.get_source_segment(text, node) or "").split())[:500],
-                    line=node.lineno,
-                    parameters=tuple(term.name for term in address.of("pointer")),
-                    address=address,
-                    masked=not (mask is None or (isinstance(mask, ast.Constant) and mask.value is None)),
-                )
-                yield access, node.lineno, node.end_lineno or node.lineno
 
 
 class _Scope:

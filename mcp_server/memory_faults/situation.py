@@ -8,10 +8,11 @@ from fractions import Fraction
 from functools import cached_property
 from math import ceil, prod
 
+from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, TensorFacts
 from mcp_server.memory_faults import kernel_lines
 from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
-from mcp_server.memory_faults.records import Access, AddressPart, MissedArgument, Side
+from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
 from mcp_server.package.kernels import Kernel
@@ -122,7 +123,15 @@ class Situation:
         on_line = kernel_lines.cpp_accesses_on if cpp else kernel_lines.triton_accesses_on
         found: tuple[LineAccess, ...] = ()
         if self.access.condition:
-            lines = self._asserted_lines(use)
+            # The lines that use the index which the failed assertion checks.
+            source = self.kernel.source
+            checks = find_asserts(source) if read_condition(self.access.condition) is not None else []
+            lines = [
+                generated_line(self.kernel, load.line)
+                for check in checks
+                if plain(check.text) == self.access.condition
+                for load in indexed_by(source, check.variable, check.line, tensors)
+            ]
             unique = {(a.line, a.code): a for line in lines for a in on_line(use, line)}
             found = tuple(unique.values())
         elif self.access.line is not None:
@@ -135,31 +144,11 @@ class Situation:
         ]
         return tuple(fitting or found)
 
-    def _asserted_lines(self, use: KernelUse) -> list[int]:
-        """The lines that use the index which the failed assertion checks."""
-        source = use.kernel.source
-        if read_condition(self.access.condition) is None:
-            return []
-        return [
-            generated_line(use.kernel, load.line)
-            for check in find_asserts(source)
-            if plain(check.text) == self.access.condition
-            for load in indexed_by(source, check.variable, check.line, use.tensors)
-        ]
-
     @cached_property
     def indirect(self) -> LineAccess | None:
         """The access if its address was itself loaded from memory, not computed from an argument."""
         loaded = [a for a in self.accesses if a.loads and not a.parameters]
         return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
-
-    def declared_shape(self, variable: str) -> tuple[int, ...] | None:
-        """The sizes that the wrapper declares for a variable, evaluated for this call."""
-        buffer = self.view.wrapper.buffers.get(variable)
-        if buffer is None or buffer.sizes is None:
-            return None
-        sizes = [evaluate(size, self.symbols) for size in buffer.sizes]
-        return tuple(int(s) for s in sizes if s is not None) if None not in sizes else None
 
 
 def extent(tensor: TensorFacts) -> tuple[int, int]:
@@ -260,21 +249,23 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
             "element": element,
             "index": list(index) if index is not None and tensor.shape else None,
             "holds_bytes": end - start,
-            "declared_shape": _other_shape(situation, variable, tensor),
+            "declared_shape": _declared_shape(situation, variable, tensor),
         }
     )
 
 
-def _other_shape(situation: Situation, variable: str, tensor: TensorFacts) -> list[int] | None:
-    """The wrapper's shape of the variable if its number of elements differs from the real tensor's.
+def _declared_shape(situation: Situation, variable: str, tensor: TensorFacts) -> list[int] | None:
+    """The wrapper's sizes of the variable in this call, if their product differs from the real tensor's.
 
     Element counts are compared because a launch may get a view with another number of dimensions.
     """
     argument = next((a for a in situation.launch.tensors if a.target == variable), None)
-    declared = situation.declared_shape(variable)
-    if declared is None or argument is None or argument.view is not None:
+    buffer = situation.view.wrapper.buffers.get(variable)
+    if buffer is None or buffer.sizes is None or argument is None or argument.view is not None:
         return None
-    return list(declared) if prod(declared) != prod(tensor.shape) else None
+    sizes = [evaluate(size, situation.symbols) for size in buffer.sizes]
+    declared = [int(size) for size in sizes if size is not None]
+    return declared if len(declared) == len(sizes) and prod(declared) != prod(tensor.shape) else None
 
 
 def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:

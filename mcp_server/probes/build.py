@@ -20,7 +20,7 @@ from mcp_server.package.archive import Package, open_package
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
 from mcp_server.probes.commands import Instrumented, Options, Skipped, Toolchain
-from mcp_server.probes.model_build import NATIVE, ModelBuild, Rebuilt, Tools, write_package
+from mcp_server.probes.model_build import NATIVE, ModelBuild, Tools, write_package
 from mcp_server.tools.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
@@ -54,30 +54,24 @@ async def instrument(
     """
     started = time.monotonic()
     models = [open_package(package, name) for name in open_package(package).models]
-    env = env or {}
-    environ = child_environment(env)
-    toolchain = await find_toolchain(python or context.python, context, env)
-    recorded = commands.read_recorded(models[0].wrapper_text)
-    compiler = await anyio.to_thread.run_sync(commands.choose_compiler, options.compiler, recorded, environ)
     cache = cache or Cache()
+    tools = await find_tools(models[0].wrapper_text, options, context, python=python, cache=cache, env=env)
     content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
-    binary = Path(compiler).resolve()
+    binary, environ = Path(tools.compiler).resolve(), child_environment(tools.env)
     key = digest_values(
         [
             content,
             asdict(options),
-            asdict(toolchain),
+            asdict(tools.toolchain),
             (str(binary), binary.stat().st_mtime_ns),
             [environ.get(name) for name in SEARCHED],
             [digest_file(path) for path in _OWN_SOURCES],
         ]
     )
-    tools = Tools(options, toolchain, compiler, cache, context, env)
     entry, cached = await cache.built(key, lambda work: _build(models, tools, work), context.progress)
     manifest = json.loads((entry / MANIFEST).read_text())
     return Instrumented(
         package=entry / PACKAGE,
-        original=package,
         probed=manifest["probed"],
         skipped=tuple(Skipped(**skipped) for skipped in manifest["skipped"]),
         preload=tuple(manifest["preload"]),
@@ -85,6 +79,23 @@ async def instrument(
         seconds=round(time.monotonic() - started, 3),
         notes=tuple(manifest["notes"]),
     )
+
+
+async def find_tools(
+    source: str,
+    options: Options,
+    context: Context,
+    *,
+    python: Path | None,
+    cache: Cache,
+    env: Mapping[str, str] | None,
+) -> Tools:
+    """The toolchain for the torch of `python`; `source` records the command of the original compile."""
+    env = env or {}
+    toolchain = await find_toolchain(python or context.python, context, env)
+    recorded = commands.read_recorded(source)
+    compiler = await anyio.to_thread.run_sync(commands.choose_compiler, recorded, child_environment(env))
+    return Tools(options, toolchain, compiler, cache, context, env)
 
 
 async def _build(models: list[Package], tools: Tools, work: Path) -> None:
@@ -95,7 +106,10 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
         place = work / f"model-{digest_values(model.model_name)[:12]}"
         place.mkdir()
         rebuilt.append(await ModelBuild(model, tools, place).build())
-    await anyio.to_thread.run_sync(_pack, models, rebuilt, work)
+    replaced = {name: path for one in rebuilt for name, path in one.replaced.items()}
+    added = {name: path for one in rebuilt for name, path in one.added.items()}
+    container = models[0].container
+    await anyio.to_thread.run_sync(write_package, container, replaced, added, work / PACKAGE)
     manifest = {
         "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
         "skipped": [asdict(skipped) for one in rebuilt for skipped in one.skipped],
@@ -107,23 +121,19 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
         shutil.rmtree(part)
 
 
-def _pack(models: list[Package], rebuilt: list[Rebuilt], work: Path) -> None:
-    replaced = {name: path for one in rebuilt for name, path in one.replaced.items()}
-    added = {name: path for one in rebuilt for name, path in one.added.items()}
-    write_package(models[0].container, replaced, added, work / PACKAGE)
-
-
 def _preload(tools: Tools) -> tuple[str, ...]:
     """AddressSanitizer must be loaded first. Without libstdc++ preloaded too, it dies at the first throw."""
     if tools.options.sanitize != "address":
         return ()
-    names, environ = ("libasan.so", "libstdc++.so.6"), child_environment(tools.env)
-    found = [commands.runtime_library(tools.compiler, name, environ) for name in names]
-    if None in found:
+    environ = child_environment(tools.env)
+    names = ("libasan.so", "libstdc++.so.6")
+    found = [commands.file_of(tools.compiler, name, environ) for name in names]
+    existing = tuple(str(path.resolve()) for path in found if path is not None and path.exists())
+    if len(existing) < len(names):
         raise ProblemError(
             "the compiler has no AddressSanitizer runtime", value=tools.compiler, allowed="g++ with libasan"
         )
-    return tuple(path for path in found if path)
+    return existing
 
 
 async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] | None = None) -> Toolchain:

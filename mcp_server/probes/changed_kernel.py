@@ -21,15 +21,14 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.environment import child_environment
-from mcp_server.package.archive import Package, open_package
+from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import commands
-from mcp_server.probes.build import DIGESTS, PACKAGE, find_toolchain, instrument
+from mcp_server.probes.build import DIGESTS, PACKAGE, find_tools, instrument
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
-from mcp_server.probes.commands import Options, Toolchain, compile_in, compile_or_raise, first_error
-from mcp_server.probes.model_build import SOURCES, extract, write_package
+from mcp_server.probes.commands import Options, compile_in, compile_or_raise, first_error
+from mcp_server.probes.model_build import SOURCES, Tools, extract, write_package
 from mcp_server.probes.rewrite import compiled_form
 from mcp_server.tools.context import Context, gpus_of
 
@@ -38,28 +37,17 @@ _ERROR = re.compile(r"^[^\n:]*:(\d+)(?::\d+)?: (?:fatal )?error: (.*)", re.M)
 _OWN = (Path(__file__), Path(__file__).with_name("rewrite.py"))
 
 
-@dataclass(frozen=True)
-class Interposed:
-    """A copy with the changed kernel."""
-
-    package: Path
-
-
 class CalledDirectlyError(Exception):
     """The library calls the kernel by its address, so that it cannot be interposed."""
 
 
 @dataclass(frozen=True)
-class _Build:
-    """The inputs of one build."""
+class _Change:
+    """A kernel of a package, and the source that replaces it."""
 
     package: Package
     kernel: Kernel
     source: str
-    toolchain: Toolchain
-    compiler: str
-    context: Context
-    env: Mapping[str, str]
 
 
 def kernel_named(package: Package, name: str) -> Kernel:
@@ -82,65 +70,78 @@ def launches_of(package: Package, name: str) -> tuple[int, ...]:
     return tuple(launch.index for launch in wrapper.run.launches if launch.kernel == name)
 
 
-async def interpose(
-    package: Path,
+async def with_kernel(
+    package: Package,
     kernel: Kernel,
     source: str,
     context: Context,
     *,
-    model_name: str = "model",
     python: Path | None = None,
     env: Mapping[str, str] | None = None,
-    cache: Cache | None = None,
-) -> Interposed:
-    """A copy of `package` in which `source` replaces the C++ kernel `kernel`. Takes seconds unless cached.
+) -> Path:
+    """A copy of `package` in which `source` replaces `kernel`. Takes seconds unless cached.
 
-    Raises `ProblemError` with the compiler's first error and its line.
+    Raises `ProblemError` with the compiler's first error and its line. A Triton kernel is compiled on the
+    target GPU, and launched with the same grid, warps and shared memory: `ProblemError` too if the package
+    has no separate binary of it, without a GPU, and if the original configuration is unknown.
     """
-    opened = open_package(package, model_name)
-    env = env or {}
-    recorded = commands.read_recorded(opened.kernel_text or opened.wrapper_text)
-    toolchain = await find_toolchain(python or context.python, context, env)
-    environ = child_environment(env)
-    compiler = await anyio.to_thread.run_sync(commands.choose_compiler, None, recorded, environ)
-    build = _Build(opened, kernel, source, toolchain, compiler, context, env)
-    cache = cache or Cache()
-    content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
+    cache = Cache()
+    change = _Change(package, kernel, source)
+    content = await anyio.to_thread.run_sync(digest_package, package.path, cache.root / DIGESTS)
+    changed = [content, package.model_name, kernel.name, source]
+    if kernel.kind != "cpp":
+        binaries = [member.name for member in package.members if member.name.endswith(f"/{kernel.cubin}")]
+        if not kernel.cubin or not binaries:
+            raise ProblemError(
+                "the package holds no binary of this kernel that could be replaced",
+                value=kernel.name,
+                allowed="a package whose cubins are next to its library (embed_kernel_binary off)",
+                next_call="compile_with_flags on the exported program",
+            )
+
+        async def build(work: Path) -> None:
+            await _build_triton(change, binaries[0], work, context, python, env or {})
+
+        entry, _ = await cache.built(digest_values(["triton", *changed]), build, context.progress)
+        return entry / PACKAGE
+    command = package.kernel_text or package.wrapper_text
+    tools = await find_tools(command, Options(), context, python=python, cache=cache, env=env)
     own = [digest_file(path) for path in _OWN]
-    key = digest_values(
-        [content, model_name, kernel.name, source, toolchain.torch_version, compiler, recorded, own]
-    )
+    version, recorded = tools.toolchain.torch_version, commands.read_recorded(command)
+    key = digest_values([*changed, version, tools.compiler, recorded, own])
     try:
-        entry, _ = await cache.built(key, lambda work: _build_interposed(build, work, key), context.progress)
+        entry, _ = await cache.built(
+            key, lambda work: _build_interposed(change, tools, work, key), context.progress
+        )
     except CalledDirectlyError:
         options = Options(probes=False, kernels=((kernel.name, kernel.source, source),))
-        rebuilt = await instrument(package, options, context, python=python, env=env, cache=cache)
-        return Interposed(rebuilt.package)
-    return Interposed(entry / PACKAGE)
+        rebuilt = await instrument(package.path, options, context, python=python, env=env, cache=cache)
+        return rebuilt.package
+    return entry / PACKAGE
 
 
-async def _build_interposed(build: _Build, work: Path, key: str) -> None:
+async def _build_interposed(change: _Change, tools: Tools, work: Path, key: str) -> None:
     """Fill the cache entry. Raises `CalledDirectlyError`, and `ProblemError` for a compiler error."""
-    library = build.package.files.library
+    package, kernel, context = change.package, change.kernel, tools.context
+    library = package.files.library
     if library is None:
-        raise ProblemError("the package has no library", value=build.package.model_name)
-    build.context.progress(f"compiling {build.kernel.name} again")
+        raise ProblemError("the package has no library", value=package.model_name)
+    context.progress(f"compiling {kernel.name} again")
     original = work / f"aoti-debug-{key[:24]}.original"  # unique, since ld.so identifies libraries by name
-    await anyio.to_thread.run_sync(extract, build.package, library.name, original)
-    if not await anyio.to_thread.run_sync(calls_through_relocation, original, build.kernel.name):
+    await anyio.to_thread.run_sync(extract, package, library.name, original)
+    if not await anyio.to_thread.run_sync(calls_through_relocation, original, kernel.name):
         raise CalledDirectlyError
-    await _compile(build, work)
+    await _compile(change, tools, work)
     target = work / "changed.so"
-    argv = commands.link_command(build.compiler, ["kernel.o"], original, str(target))
-    await compile_or_raise(build.context, argv, work, "link-kernel", build.env)
+    argv = commands.link_command(tools.compiler, ["kernel.o"], original, str(target))
+    await compile_or_raise(context, argv, work, "link-kernel", tools.env)
     added = {str(PurePosixPath(library.name).parent / original.name): original}
     replaced = {library.name: target}
-    container = build.package.container
-    await anyio.to_thread.run_sync(write_package, container, replaced, added, work / PACKAGE)
+    await anyio.to_thread.run_sync(write_package, package.container, replaced, added, work / PACKAGE)
     for name in (original.name, "changed.so", "kernel.o"):
         (work / name).unlink()
     shutil.rmtree(work / SOURCES)
-    (work / MANIFEST).write_text(json.dumps({"kernel": build.kernel.name}))
+    (work / MANIFEST).write_text(json.dumps({"kernel": kernel.name}))
 
 
 def calls_through_relocation(library: Path, symbol: str) -> bool:
@@ -159,22 +160,22 @@ def calls_through_relocation(library: Path, symbol: str) -> bool:
     return False
 
 
-async def _compile(build: _Build, work: Path) -> None:
+async def _compile(change: _Change, tools: Tools, work: Path) -> None:
     """Compile the changed kernel with the package's flags and its original line numbers."""
-    package = build.package
-    text, name = _source_file(build)
+    package, first_line = change.package, change.kernel.first_line
+    text, name = _source_file(change)
     (work / SOURCES).mkdir()
     (work / SOURCES / name).write_text(text)
     flags = commands.safe_flags(commands.read_recorded(package.kernel_text or package.wrapper_text))
     argv = commands.compile_command(
-        build.compiler, flags, build.toolchain, f"{SOURCES}/{name}", "kernel.o", ("-O3",)
+        tools.compiler, flags, tools.toolchain, f"{SOURCES}/{name}", "kernel.o", ("-O3",)
     )
-    log = await compile_in(build.context, argv, work, "compile-kernel", build.env)
+    log = await compile_in(tools.context, argv, work, "compile-kernel", tools.env)
     if log is None:
         return
     what, error = first_error(log), _ERROR.search(log)
     if error is not None:
-        lines, place = build.source.split("\n"), int(error[1]) - build.kernel.first_line
+        lines, place = change.source.split("\n"), int(error[1]) - first_line
         code = f" ({lines[place].strip()[:200]})" if 0 <= place < len(lines) else ""
         message = "".join(char for char in error[2] if char.isprintable())[:300]
         what = f"line {error[1]}: {message}{code}"
@@ -182,10 +183,10 @@ async def _compile(build: _Build, work: Path) -> None:
     raise ProblemError(what, value=name, next_call="correct the replacement")
 
 
-def _source_file(build: _Build) -> tuple[str, str]:
+def _source_file(change: _Change) -> tuple[str, str]:
     """Text and name of a source with this kernel changed and the others blanked; line numbers stay."""
-    package, kernel = build.package, build.kernel
-    changed = compiled_form(build.source)
+    package, kernel = change.package, change.kernel
+    changed = compiled_form(change.source)
     if kernel.source not in package.kernel_text:
         head = f"#include <torch/csrc/inductor/cpp_prefix.h>\n#line {kernel.first_line}\n"
         return head + changed, "wrapper.kernel.cpp"
@@ -199,47 +200,8 @@ def _source_file(build: _Build) -> tuple[str, str]:
     return text.replace(kernel.source, changed), PurePosixPath(member.name).name
 
 
-async def recompile_triton(
-    package: Path,
-    kernel: Kernel,
-    source: str,
-    context: Context,
-    *,
-    model_name: str = "model",
-    python: Path | None = None,
-    env: Mapping[str, str] | None = None,
-    cache: Cache | None = None,
-) -> Interposed:
-    """A copy of `package` with the Triton kernel `kernel` compiled from `source`, on the target GPU.
-
-    The wrapper launches the new binary with the same grid, warps and shared memory. Raises `ProblemError` if
-    the package has no separate binary of the kernel, without a GPU, on a compiler error, and if the original
-    configuration is unknown.
-    """
-    opened = open_package(package, model_name)
-    binaries = [member.name for member in opened.members if member.name.endswith(f"/{kernel.cubin}")]
-    if not kernel.cubin or not binaries:
-        raise ProblemError(
-            "the package holds no binary of this kernel that could be replaced",
-            value=kernel.name,
-            allowed="a package whose cubins are next to its library (embed_kernel_binary off)",
-            next_call="compile_with_flags on the exported program",
-        )
-    cache = cache or Cache()
-    content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
-    key = digest_values(["triton", content, model_name, kernel.name, source])
-
-    async def build(work: Path) -> None:
-        await _build_triton(opened, kernel, source, binaries[0], work, context, python, env or {})
-
-    entry, _ = await cache.built(key, build, context.progress)
-    return Interposed(entry / PACKAGE)
-
-
 async def _build_triton(
-    package: Package,
-    kernel: Kernel,
-    source: str,
+    change: _Change,
     member: str,
     work: Path,
     context: Context,
@@ -247,10 +209,11 @@ async def _build_triton(
     env: Mapping[str, str],
 ) -> None:
     """Fill the cache entry; `member` is the kernel's binary in the package."""
+    package, kernel = change.package, change.kernel
     context.progress(f"compiling {kernel.name} again")
     files = {"original": work / "original.py", "changed": work / "changed.py"}
     files["original"].write_text(textwrap.dedent(kernel.source))
-    files["changed"].write_text(textwrap.dedent(source))
+    files["changed"].write_text(textwrap.dedent(change.source))
     extract(package, member, work / "original.cubin")
     request = {
         **files,

@@ -22,26 +22,22 @@ from mcp_server.jobs.types import Command
 from mcp_server.tools.context import Context
 
 Sanitizer = Literal["address", "undefined"]
-Optimization = Literal["-O0", "-O1"]
 
 
 @dataclass(frozen=True)
 class Options:
     """How to rebuild.
 
-    `optimization` applies to the wrapper. Its headers dominate the compile time; -O0 saves a quarter of it.
     `sanitize` compiles the C++ kernels again with that sanitizer. Without `index_asserts` the kernels' own
-    bound checks are removed, so that a sanitizer sees the access. `compiler` names a program on PATH.
+    bound checks are removed, so that a sanitizer sees the access.
     `separate_weights` gives each weight its own allocation instead of a part of one blob, so that a checker
     sees an overrun into the next weight; AddressSanitizer implies it. `kernels` are C++ kernels to change:
     (name, source, new source).
     """
 
     probes: bool = True
-    optimization: Optimization = "-O0"
     sanitize: Sanitizer | None = None
     index_asserts: bool = True
-    compiler: str | None = None
     separate_weights: bool = False
     kernels: tuple[tuple[str, str, str], ...] = ()
 
@@ -70,7 +66,6 @@ class Instrumented:
     """A rebuilt package, made in `seconds`. `preload` goes into LD_PRELOAD of whatever loads it."""
 
     package: Path
-    original: Path
     probed: dict[str, int]
     skipped: tuple[Skipped, ...] = ()
     preload: tuple[str, ...] = ()
@@ -197,43 +192,35 @@ def link_command(compiler: str, objects: Sequence[str], companion: Path, target:
     return (compiler, "-shared", "-fPIC", "-o", target, *objects, *original, "-Wl,-rpath,$ORIGIN")
 
 
-def choose_compiler(asked: str | None, recorded: Sequence[str], environ: Mapping[str, str]) -> str:
-    """The full path of a C++ compiler: the asked one, else $CXX, the recorded name, or any on PATH.
+def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The full path of a C++ compiler: $CXX, else the recorded name, else any on PATH.
 
     `environ` is the environment of the workload: its compiler may be another one than the server's.
 
     A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
     crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
     """
-    names = [asked] if asked else []
-    if not asked:
-        try:
-            words = shlex.split(environ.get("CXX", ""))
-        except ValueError:
-            words = []
-        # CXX may name a launcher first (`ccache g++`), and flags behind the compiler.
-        named = [word for word in words if not word.startswith("-") and Path(word).name not in LAUNCHERS]
-        name = Path(recorded[0]).name if recorded else ""
-        names = [*named[:1], name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
+    try:
+        words = shlex.split(environ.get("CXX", ""))
+    except ValueError:
+        words = []
+    # CXX may name a launcher first (`ccache g++`), and flags behind the compiler.
+    named = [word for word in words if not word.startswith("-") and Path(word).name not in LAUNCHERS]
+    name = Path(recorded[0]).name if recorded else ""
+    names = [*named[:1], name if _COMPILER.fullmatch(name) else "g++", *COMPILERS]
     paths = [path for path in (shutil.which(name, path=environ.get("PATH")) for name in names) if path]
-    usable = next((path for path in paths if _file_of(path, "libstdc++.so", environ) is not None), None)
+    usable = next((path for path in paths if file_of(path, "libstdc++.so", environ) is not None), None)
     if usable is None:
         raise ProblemError(
             "no C++ compiler with a shared libstdc++ was found",
-            value=", ".join(paths) or asked,
+            value=", ".join(paths) or None,
             allowed="$CXX, g++ or clang++ on PATH",
             next_call="install g++; without it use compile_with_flags where torch finds a compiler",
         )
     return usable
 
 
-def runtime_library(compiler: str, name: str, environ: Mapping[str, str]) -> str | None:
-    """The path of one of the compiler's own libraries (libasan.so), or None."""
-    path = _file_of(compiler, name, environ)
-    return str(path.resolve()) if path is not None and path.exists() else None
-
-
-def _file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
+def file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
     """Where the compiler has a file of its own; None when it only repeats the name."""
     argv = [compiler, f"-print-file-name={name}"]
     nothing = subprocess.DEVNULL

@@ -135,7 +135,7 @@ class ModelBuild:
         return path.rename(self.work / f"aoti-debug-{digest_file(path)[:24]}.original")
 
     def _missing_parts(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Awaitable[None]]]:
-        """What must be made anew because the old library does not offer it, or a sanitizer is asked for."""
+        """The parts to build because the old library does not export them, or a sanitizer is asked for."""
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         options = self.tools.options
         anew = missing_symbols(old, names) or options.sanitize or options.kernels
@@ -159,9 +159,8 @@ class ModelBuild:
                 name = self.package.model_name
                 rewritten = rewrite(wrapper, name, refused, separate_weights=separate)
             placed = self._place(member, rewritten.text)
-            argv = self._compile_command(
-                self.flags, placed, "wrapper.o", (options.optimization, *probes, MAP)
-            )
+            # Headers dominate the compile time of a wrapper; -O0 saves a quarter of it.
+            argv = self._compile_command(self.flags, placed, "wrapper.o", ("-O0", *probes, MAP))
             log = await compile_in(self.tools.context, argv, self.work, "compile-wrapper", self.tools.env)
             if log is None:
                 return rewritten

@@ -241,7 +241,12 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
             value=old,
             allowed="a text that occurs once: add the text around it",
         )
-    check_expression(kernel, old, new)
+    if not new.strip():
+        raise ProblemError("the replacement is empty", allowed="an expression")
+    if kernel.kind == "cpp":
+        _check_cpp(kernel, old, new)
+    else:
+        _check_python(new)
     return kernel.source[: places[0]] + new + kernel.source[places[0] + len(old) :]
 
 
@@ -250,17 +255,8 @@ def _line(kernel: Kernel, place: int) -> int:
     return max(kernel.first_line, 1) + kernel.source.count("\n", 0, place)
 
 
-def check_expression(kernel: Kernel, old: str, new: str) -> None:
-    """Raise `ProblemError` unless `new` only computes a value: no assignment, no unknown function."""
-    if not new.strip():
-        raise ProblemError("the replacement is empty", allowed="an expression")
-    if kernel.kind == "cpp":
-        _check_cpp(kernel, old, new)
-    else:
-        _check_python(new)
-
-
 def _check_cpp(kernel: Kernel, old: str, new: str) -> None:
+    """Raise `ProblemError` unless `new` only computes a value: no assignment, no unknown function."""
     kept = (
         "only the right-hand side is replaced; a trailing ';' stays where it is"
         if ";" in old or _ASSIGNS.search(old)
@@ -322,7 +318,7 @@ def with_bounds_kept(kernel: Kernel) -> str:
     asserts = find_asserts(kernel.source)
     if kernel.kind != "cpp" or not asserts:
         raise ProblemError(
-            f"{kernel.name} has no index check in C++ that says the bound",
+            f"{kernel.name} has no index check in C++ that names the bound",
             value=kernel.kind,
             allowed="a C++ kernel with an index check",
             next_call="--kernel NAME --replace OLD NEW",

@@ -11,22 +11,19 @@ from typing import Literal, get_args
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
-from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
+from mcp_server.logs.crash_reports import (
+    Access,
+    SanitizerTool,
+    read_cuda_gdb,
+    read_native,
+    read_progress_log,
+)
 from mcp_server.logs.sanitizer import SanitizerReport, Site, read_sanitizer_file
 from mcp_server.memory_faults.join import (
     foreign_launches,
     match_sites,
     named_launches,
     read_call_sites,
-)
-from mcp_server.memory_faults.records import (
-    Access,
-    from_assertion,
-    from_backtrace,
-    from_core,
-    from_native,
-    from_progress,
-    from_site,
 )
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.view import PackageView
@@ -36,7 +33,6 @@ from mcp_server.tools.fault_run import FaultRun, Target
 from mcp_server.tools.machine import find_tool
 from mcp_server.tools.run_deterministic import CACHING_OFF
 
-SanitizerTool = Literal["memcheck", "initcheck", "racecheck", "synccheck"]
 Tool = Literal[
     "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
@@ -151,18 +147,30 @@ def accesses_of(checked: Checked, tool: SanitizerTool, view: PackageView | None)
 
     asserts = [site for site in checked.report.faults if site.kind == "assert"]
     others = [site for site in checked.report.faults if site.kind != "assert"]
-    found = [from_site(site, tool) for site in others if ours(site)]
+    found = [site.access(tool) for site in others if ours(site)]
     if checked.assertions:
         found += _printed(checked.assertions[0])
     elif asserts:
-        found.append(from_site(asserts[0], tool))
-    return found + [from_site(site, tool) for site in others if not ours(site)]
+        found.append(asserts[0].access(tool))
+    return found + [site.access(tool) for site in others if not ours(site)]
 
 
 def _printed(text: str) -> list[Access]:
     """The index assertion that generated code printed, if `text` is one."""
     assertion = read_assertion(text)
-    return [from_assertion(assertion)] if assertion is not None else []
+    if assertion is None:
+        return []
+    return [
+        Access(
+            tool="assert",
+            kind="assert",
+            text=f"index out of bounds: {assertion.condition}",
+            kernel=assertion.kernel or "",
+            file=assertion.file or "",
+            line=assertion.line,
+            condition=assertion.condition,
+        )
+    ]
 
 
 async def launch_sites(context: Context, view: PackageView, accesses: Sequence[Access]) -> dict[int, int]:
@@ -220,11 +228,10 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
         finished = await context.run(Command(argv=argv, cwd=directory, timeout_s=120), "cuda-gdb")
         with finished.output.open(encoding="utf-8", errors="replace") as lines:
             dump = read_cuda_gdb(lines)
-        if dump.exception or dump.kernel:
-            return from_core(dump)
+        if dump is not None:
+            return dump
     with output.open(encoding="utf-8", errors="replace") as lines:
-        first = read_progress_log(lines)
-    return from_progress(first) if first is not None else None
+        return read_progress_log(lines)
 
 
 async def run_sync(context: Context, target: Target) -> Found:
@@ -281,11 +288,10 @@ def _native_accesses(run: FaultRun) -> list[Access]:
     output = run.done.finished.output
     with output.open(encoding="utf-8", errors="replace") as lines:
         native = read_native(lines)
-    found = [from_native(error) for error in native.errors if error.kind != "ABRT"]
+    found = [error for error in native.errors if error.text != "ABRT"]
     found += _assertions_in(output)
-    stack = from_backtrace(native.backtrace, native.signal)
-    if stack is not None:
-        found.append(stack)
+    if native.crash is not None:
+        found.append(native.crash)
     journal = run.evidence.journal
     if not found and journal is not None and journal.ending.how == "died":
         text = run.done.finished.signal or "the process ended during the launch"

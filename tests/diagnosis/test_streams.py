@@ -60,7 +60,7 @@ def test_calls_in_order_are_no_fault() -> None:
 
 def let_go(*, fails: bool) -> DiagnosisState:
     """A program that let an input go too early, and that failed under the hook or not."""
-    case = seen(calls=[call(3)], loans=[phase(9, call=1, input=1)])
+    case = seen(calls=[call(3)], cross_stream_frees=[phase(9, call=1, input=1)])
     if not fails:
         case.runs["script"] = run("script")
     return case

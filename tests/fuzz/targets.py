@@ -15,7 +15,6 @@ from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progr
 from mcp_server.logs.journal import read_journal
 from mcp_server.logs.log import read_log
 from mcp_server.logs.printer import read_saved
-from mcp_server.logs.sanitizer import read_sanitizer
 from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_nodes
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.defects import read_library
@@ -40,6 +39,7 @@ from tests.fuzz.made import (
     packages,
     programs,
 )
+from tests.logs.support import read_sanitizer
 from tests.recorded import RECORDINGS
 
 RECORDED = RECORDINGS

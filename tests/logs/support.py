@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from mcp_server.logs.facts import LogFacts
 from mcp_server.logs.log import read_log
+from mcp_server.logs.sanitizer import SanitizerReader, SanitizerReport
 from tests.recorded import RECORDINGS
 
 GOLD = RECORDINGS / "expected-logs.json"
@@ -22,6 +23,14 @@ def lines_of(name: str) -> Iterator[str]:
 def read(*lines: str) -> LogFacts:
     """Facts of a made-up log."""
     return read_log(lines)
+
+
+def read_sanitizer(lines: Iterable[str], on_program: Callable[[str], None] | None = None) -> SanitizerReport:
+    """Read a report line by line, as a log is read."""
+    reader = SanitizerReader(on_program)
+    for line in lines:
+        reader.feed(line)
+    return reader.report()
 
 
 def digest(facts: LogFacts) -> dict[str, Any]:

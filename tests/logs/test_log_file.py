@@ -10,7 +10,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs import log
-from mcp_server.logs.log import Limits, read_log_file
+from mcp_server.logs.log import read_log_file
 
 FIRST = (
     "RuntimeError: Error: input_handles[0]: unmatched dtype, expected: 6(at::kFloat) but got: 4(at::kInt)\n"
@@ -22,7 +22,7 @@ def test_of_a_large_log_both_ends_are_read(tmp_path: Path) -> None:
     """Errors of the beginning and of the end are found with their true lines; what was left out is said."""
     path = tmp_path / "run.log"
     path.write_text(FIRST + "step\n" * 500_000 + LAST)
-    facts = read_log_file(path, Limits(head=1000, tail=1000))
+    facts = read_log_file(path, head=1000, tail=1000)
     assert [error.line for error in facts.errors] == [1, 500_002]
     assert facts.lines == 500_002
     size = path.stat().st_size
@@ -43,7 +43,7 @@ def test_lines_that_carriage_returns_end_are_counted_in_the_gap(tmp_path: Path) 
     """The number behind the gap is the one that reading all of it gives."""
     path = tmp_path / "run.log"
     path.write_text("1%\r2%\r\n3%\n" * 2000 + LAST, newline="")
-    whole, ends = read_log_file(path), read_log_file(path, Limits(head=100, tail=100))
+    whole, ends = read_log_file(path), read_log_file(path, head=100, tail=100)
     assert whole.root is not None and ends.root is not None
     assert ends.root.line == whole.root.line == 6001
 
@@ -53,7 +53,7 @@ def test_a_log_without_lines(tmp_path: Path) -> None:
     path = tmp_path / "zeros.log"
     with path.open("wb") as file:
         file.truncate(1 << 30)
-    facts = read_log_file(path, Limits(head=1 << 20, tail=1 << 20))
+    facts = read_log_file(path, head=1 << 20, tail=1 << 20)
     assert facts.root is None and "between them not" in facts.truncated
 
 

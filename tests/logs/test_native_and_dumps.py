@@ -25,28 +25,32 @@ PROGRESS = """\
 def test_illegal_access_takes_the_exact_line() -> None:
     """The line is that of $errorpc, not of frame #0, with the whole path of the frame, block and thread."""
     dump = read_cuda_gdb(lines_of("ima-user-triton.cuda-gdb.txt"))
-    assert (dump.exception, dump.kernel, dump.line, dump.exact) == (
-        "Warp Illegal Address",
-        "add_position_kernel",
-        25,
-        True,
-    )
+    assert dump is not None
+    assert (dump.kind, dump.text) == ("invalid_access", "Warp Illegal Address")
+    assert (dump.kernel, dump.line) == ("add_position_kernel", 25)
     assert (dump.block, dump.thread) == ((2, 0, 0), (0, 0, 0))
     assert dump.file.startswith("/cache/")
 
 
-def test_assert_has_only_a_near_line() -> None:
-    """After an assertion the line of frame #0 is given as not exact."""
+def test_assert_has_no_line() -> None:
+    """After an assertion the line of frame #0 is only near the fault, so it is not reported as its line."""
     dump = read_cuda_gdb(lines_of("index-oob.cuda-gdb.txt"))
-    assert dump.is_assert and not dump.exact
-    assert (dump.line, dump.kernel) == (38, "triton_per_fused_add_embedding_native_layer_norm_0")
+    assert dump is not None
+    assert (dump.kind, dump.line) == ("assert", None)
+    assert dump.text.endswith("(the line is near, not exact)")
+    assert dump.kernel == "triton_per_fused_add_embedding_native_layer_norm_0"
+
+
+def test_a_session_without_a_dump() -> None:
+    """A session that names neither an exception nor a kernel shows no fault."""
+    assert read_cuda_gdb(["[No CUDA devices]", "No symbol table is loaded."]) is None
 
 
 def test_progress_log() -> None:
     """The driver's log names the exception and the kernel of the first one, amid other output."""
     first = read_progress_log(["other output", *PROGRESS, *PROGRESS])
     assert first is not None
-    assert (first.name, first.kernel) == ("CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS", "add_position_kernel")
+    assert (first.text, first.kernel) == ("CUDBG_EXCEPTION_WARP_ILLEGAL_ADDRESS", "add_position_kernel")
 
 
 def test_progress_lines_without_an_exception() -> None:
@@ -57,7 +61,8 @@ def test_progress_lines_without_an_exception() -> None:
 def test_heap_overflow() -> None:
     """AddressSanitizer's report gives access and kernel; the stack of the allocation is left out."""
     (error,) = read_native(lines_of("heap-overflow.asan.txt")).errors
-    assert (error.kind, error.direction, error.size) == ("heap-buffer-overflow", "read", 4)
+    assert (error.tool, error.kind) == ("asan", "invalid_access")
+    assert (error.text, error.direction, error.size) == ("heap-buffer-overflow", "read", 4)
     assert (error.frames[0].function, error.frames[0].line) == ("cpp_fused_add_0", 3)
     assert [frame.function for frame in error.frames].count("main") == 1
 
@@ -65,7 +70,8 @@ def test_heap_overflow() -> None:
 def test_undefined_behaviour() -> None:
     """A `runtime error` line gives its place."""
     (error,) = read_native(lines_of("signed-overflow.ubsan.txt")).errors
-    assert error.kind.startswith("signed integer overflow")
+    assert (error.tool, error.kind) == ("ubsan", "undefined")
+    assert error.text.startswith("signed integer overflow")
     assert (error.frames[0].file, error.frames[0].line) == ("oob.cpp", 4)
 
 
@@ -109,6 +115,7 @@ def test_frames_of_a_package_are_generated() -> None:
     (error,) = read_native(lines).errors
     assert (error.direction, [frame.generated for frame in error.frames]) == ("read", [False, True, True])
     assert error.frames[1].function == "cpp_fused_mul_3(float const*, long)"
+    assert (error.kernel, error.file, error.line) == ("cpp_fused_mul_3", "/c/ab.kernel.cpp", 30)
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
@@ -128,7 +135,7 @@ def test_real_sanitizer_output(tmp_path: Path) -> None:
         pytest.skip("this g++ has no AddressSanitizer")
     done = subprocess.run([str(program)], capture_output=True, text=True, check=False)
     (error,) = read_native(done.stderr.splitlines()).errors
-    assert (error.kind, error.size, error.frames[0].function) == (
+    assert (error.text, error.size, error.frames[0].function) == (
         "heap-buffer-overflow",
         4,
         "cpp_fused_add_0",

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.logs.crash_reports import NativeFrame
+from mcp_server.logs.crash_reports import Access, NativeFrame, NativeReport, Tool
 from mcp_server.logs.journal import Journal, TensorFacts
 from mcp_server.memory_faults.join import join_fault
-from mcp_server.memory_faults.records import Access, Fault, Tool, from_backtrace
+from mcp_server.memory_faults.records import Fault
 from mcp_server.memory_faults.situation import FOREIGN, Evidence, ValueRange
 from tests.memory_faults.support import BASE, given, journal, launch, line_of, number, recorded, tensor
 
@@ -235,5 +235,5 @@ def test_a_core_dump_without_address_finds_the_argument_by_its_values(tmp_path: 
 def test_the_kernel_in_a_native_stack(function: str, kernel: str) -> None:
     """Inlined code of C++ and the model's own frame in the library of a package are no kernels."""
     frames = (NativeFrame("abort", module="libc.so.6"), NativeFrame(function, module="/t/a.wrapper.so"))
-    found = from_backtrace(frames, "SIGABRT")
+    found = NativeReport(backtrace=frames, signal="SIGABRT").crash
     assert found is not None and (found.kernel, found.kind) == (kernel, "signal")

@@ -114,12 +114,12 @@ def test_any_recorded_words_give_only_flags_of_known_forms(words: list[str]) -> 
 
 def test_a_recorded_compiler_path_is_never_run() -> None:
     """Only a name on PATH is used, whatever path the package records."""
-    assert choose_compiler(None, ["/tmp/evil/g++"], os.environ).startswith("/usr")
-    assert "evil" not in choose_compiler(None, ["/tmp/evil-compiler"], os.environ)
+    assert choose_compiler(["/tmp/evil/g++"], os.environ).startswith("/usr")
+    assert "evil" not in choose_compiler(["/tmp/evil-compiler"], os.environ)
 
 
 def test_a_compiler_that_is_not_there_is_a_problem_with_a_way_out() -> None:
-    """An unknown compiler names what is allowed."""
+    """Without a compiler on PATH the error names what is allowed."""
     with pytest.raises(ProblemError) as caught:
-        choose_compiler("no-such-compiler-g++", [], os.environ)
+        choose_compiler([], {**os.environ, "CXX": "no-such-compiler-g++", "PATH": "/no/such/directory"})
     assert caught.value.allowed and caught.value.next_call

@@ -72,7 +72,7 @@ def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
     assert COMPILER is not None
     (tmp_path / "my-compiler").symlink_to(COMPILER)
     environ = {**os.environ, "CXX": cxx.format(tmp_path)}
-    assert choose_compiler(None, ["g++"], environ) == (chosen.format(tmp_path) or COMPILER)
+    assert choose_compiler(["g++"], environ) == (chosen.format(tmp_path) or COMPILER)
 
 
 def test_no_compiler_is_a_reason_and_no_crash(

@@ -73,7 +73,7 @@ def compiles(text: str, context: Context) -> bool:
     source = context.directory / "mutant.cpp"
     source.write_text(text)
     recorded = read_recorded(text)
-    compiler = choose_compiler(None, recorded, os.environ)
+    compiler = choose_compiler(recorded, os.environ)
     argv = compile_command(compiler, safe_flags(recorded), toolchain, str(source), "x.o", ("-fsyntax-only",))
     return subprocess.run(argv, capture_output=True, cwd=source.parent, check=False).returncode == 0
 

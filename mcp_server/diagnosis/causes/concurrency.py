@@ -202,7 +202,7 @@ def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
     for replay in case.capture.replays:
         lines = [*replay.stack[:2], *_lines_of_call(replay, case)[:1]]
         yield _overlap(_LOST_BY_GRAPH, replay.input, lines, case)
-    for freed in case.capture.loans[:1]:
+    for freed in case.capture.cross_stream_frees[:1]:
         found = _overlap(_FREED_EARLY, freed.input, _lines_of_call(freed, case)[:2], case)
         # Proven only where the program fails by itself, and not under the hook, which waits for each call.
         alone = "the program fails by itself and ends well where each call is waited for"

@@ -13,7 +13,7 @@ from mcp_server.package.archive import Package, open_package
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.literals import Literal, with_number
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.probes.changed_kernel import interpose, kernel_named, launches_of, recompile_triton
+from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
 from mcp_server.probes.rewrite import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
 from mcp_server.tools.context import Context
 
@@ -134,11 +134,4 @@ def _package(call: TriedCall) -> Package:
 
 
 async def _made(context: Context, call: TriedCall, package: Package, kernel: Kernel, source: str) -> Path:
-    make = interpose if kernel.kind == "cpp" else recompile_triton
-    made = await make(
-        *(package.path, kernel, source, context),
-        model_name=package.model_name,
-        python=call.python,
-        env=call.env,
-    )
-    return made.package
+    return await with_kernel(package, kernel, source, context, python=call.python, env=call.env)

@@ -114,7 +114,7 @@ class RunAlone(Observation):
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         seen = case.capture
-        return 0.9 if seen is not None and seen.finished.ok and seen.loans else 0.0
+        return 0.9 if seen is not None and seen.finished.ok and seen.cross_stream_frees else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         workload = case.workload

@@ -272,10 +272,7 @@ _add(
     "triton.compiler.errors.CompilationError: at 7:8:",
     rank=Rank.CAUSE,
     sentence="Triton could not compile {function}, at line {kernel_line} of the kernel.",
-    names=(
-        Naming("{function}", "{reason}", kind="kernel"),
-        Naming("{function}", kind="kernel"),
-    ),
+    names=Naming("{function}", "{reason}", kind="kernel"),
 )
 _add(
     "triton_kernel_named",

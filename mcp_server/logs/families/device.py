@@ -186,7 +186,6 @@ _add(
     names=(
         Naming("memory of GPU {device}", "{asked} asked for, {total} in all"),
         Naming("device memory", "{asked} asked for"),
-        Naming("device memory"),
     ),
     fix="make the batch smaller, or free device memory before the call",
 )

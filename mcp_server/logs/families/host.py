@@ -14,7 +14,7 @@ def _exit(codes: str) -> str:
 
 
 def _shell(what: str) -> str:
-    """A pattern for what a shell says of a program that a signal ended, with its command."""
+    """A pattern for a shell's line about a program that a signal ended, with its command."""
     return (
         rf"(?:line \d+:\s+\d+|zsh:) (?P<detail>{what})\s+(?:\(core dumped\)\s*)?(?P<ran>[^\s|<>&;(][^|<>&;]*)"
     )

@@ -1,4 +1,4 @@
-"""A row of the table of error families: all that the server knows of one error text."""
+"""A row of the table of error families: everything that the server knows about one error text."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ Tag = Literal[
     "input_check",  # AOTI_RUNTIME_CHECK_INPUTS: generated check_input_N and assert_size_stride, torch 2.8-2.15
     "nan",
     "index_assert",
-    "kernel_assert",  # an index assertion of a generated kernel: a package tells which launch may hold it
+    "kernel_assert",  # an index assertion of a generated kernel: the package shows which launch it may be in
     "result_check",  # a program's check of results
     "own_report",  # a program's own words about a failure that happened before
     "ending",  # printed when a process dies
     "build_tool",  # a tool that the compiler called reports its failure
     "crash",  # faulthandler prints the stack of the crash
-    "native_stack",  # the C++ stack tells what the program was doing
-    "stageless",  # the Python stack tells which stage failed
+    "native_stack",  # the C++ stack shows what the program was doing
+    "stageless",  # the Python stack shows which stage failed
     "operand",  # an operator's complaint, which a statement of the script can meet as well as a model
     "fake_operand",  # an operator's complaint, which the compiler's fake tensors can meet as well
     "bare_status",  # a failed call without a cause: the status of CUDA's teardown may name it
@@ -57,7 +57,7 @@ HANG_GUIDE = "hangs-and-concurrency.md"
 CONSTANTS_GUIDE = "weights-and-constants.md"
 MAIN_GUIDE = "SKILL.md"  # for generic texts: its first section leads to the text with the cause
 
-# What to do next, and the guide to read, by a family's likeliest category. A row names only what differs.
+# What to do next, and the guide to read, by a family's likeliest category. A row states only what differs.
 _NEXT: dict[Category, tuple[Advice, str]] = {
     "input_mismatch": ("check_inputs", SHAPES_GUIDE),
     "shape_out_of_range": ("check_inputs", SHAPES_GUIDE),
@@ -99,7 +99,7 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True)
 class Naming:
-    """Templates over a row's fields: the component that the text names, and what the text says about it.
+    """Templates over a row's fields: the component that the text names, and its value in the text.
 
     `kind` is None for the usual component of the category.
     """

@@ -61,10 +61,7 @@ _add(
     "invalid_package",
     "The package holds no model of this name.",
     "Failed to find a generated cpp file or so file for model 'nope' in the zip archive.",
-    names=(
-        Naming("model '{model}'", "the package holds '{holds}'"),
-        Naming("model '{model}'"),
-    ),
+    names=Naming("model '{model}'", "the package holds '{holds}'"),
     fix="pass the model_name under which the model was packaged; the text lists what is there",
 )
 _add(

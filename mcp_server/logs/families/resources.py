@@ -30,10 +30,7 @@ _add(
     "out_of_memory",
     "The host has no memory for the request.",
     "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
-    names=(
-        Naming("host memory", "{bytes} bytes asked for"),
-        Naming("host memory"),
-    ),
+    names=Naming("host memory", "{bytes} bytes asked for"),
     fix="make the batch smaller, or give the process more memory",
 )
 _add(
