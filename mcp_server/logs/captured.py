@@ -209,8 +209,7 @@ class CapturedCall(Phase):
     - `altered`: constants managed by the program and written in place after it passed them, by a version
       count that all views of a block of memory share. `refilled`: those of them with other values; None if
       the values were not read. `returned` contains the outputs of a call with such values.
-    - `lost`: constants whose memory could not be read before the call, with the file that was mapped there, if
-      any.
+    - `lost`: constants whose memory could not be read before the call, with the file mapped there, if any.
     """
 
     number: int

@@ -41,13 +41,11 @@ def as_markdown(sweep: Sweep) -> str:
 def row(case: CaseRecord) -> tuple[str, ...]:
     """The cells of a case."""
     verdict, seconds = case.verdict, sum(attempt.wall_s for attempt in case.attempts)
-    guilty = f"{verdict.guilty.kind} {verdict.guilty.name}" if verdict and verdict.guilty else ""
-    told = (
-        (verdict.confidence, guilty[:60], verdict.summary[:120])
-        if verdict
-        else ("", "", case.attempts[-1].why[:120])
-    )
-    return (case.name, case.result, *told, str(len(case.attempts)), f"{seconds:.0f}")
+    found = "", "", case.attempts[-1].why[:120]
+    if verdict is not None:
+        guilty = f"{verdict.guilty.kind} {verdict.guilty.name}" if verdict.guilty else ""
+        found = verdict.confidence, guilty[:60], verdict.summary[:120]
+    return (case.name, case.result, *found, str(len(case.attempts)), f"{seconds:.0f}")
 
 
 def _line(cells: tuple[str, ...] | list[str]) -> str:

@@ -68,13 +68,10 @@ LONGEST_CELL = 80
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether one line holds the value."""
-    return value is None or isinstance(value, _ON_ONE_LINE) or _is_plain_list(value)
-
-
-def is_cell(value: Any) -> bool:
-    """Whether a column of a table holds the value."""
-    return is_scalar(value) and len(scalar(value)) <= LONGEST_CELL and "\n" not in scalar(value)
+    """Whether one line holds the value: of lists those of numbers or words, such as a shape."""
+    if isinstance(value, list | tuple):
+        return all(isinstance(i, int | float) or (isinstance(i, str) and " " not in i) for i in value)
+    return value is None or isinstance(value, _ON_ONE_LINE)
 
 
 def is_empty(value: Any) -> bool:
@@ -100,13 +97,6 @@ def scalar(value: Any) -> str:
     if isinstance(value, TensorSpec):
         return f"{value.dtype} {value.shape} on {value.device}"
     return str(value)
-
-
-def _is_plain_list(value: Any) -> bool:
-    """Numbers or words, such as a shape; sentences get a line each."""
-    return isinstance(value, list | tuple) and all(
-        isinstance(item, int | float) or (isinstance(item, str) and " " not in item) for item in value
-    )
 
 
 _ON_ONE_LINE = (str, int, float, bool, Path, ModelLocation, Artifact, TensorSpec)
@@ -157,8 +147,14 @@ def _part(value: Any) -> Iterator[RenderableType]:
 
 def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
     shown = items[:MAX_ROWS]
-    if _is_table(items):
-        yield from _indent([_table(shown)])
+    columns = _columns(items)
+    if columns:
+        table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
+        for name in columns:
+            table.add_column(name.replace("_", " "), overflow="fold")
+        for item in shown:
+            table.add_row(*(plain(scalar(getattr(item, name))) for name in columns))
+        yield from _indent([table])
     else:
         for item in shown:
             if is_scalar(item):
@@ -187,29 +183,19 @@ def _step(step: NextStep) -> Iterator[RenderableType]:
     yield indented(f"$ {command_line(step)}", "green", by=4)
 
 
-def _is_table(items: Sequence[Any]) -> bool:
-    """Records of one class, few columns, every cell short."""
+def _columns(items: Sequence[Any]) -> list[str]:
+    """The fields to show as a table, those that are not empty in some row; none if it would be no good table.
+
+    It is one of records of one class, with few columns and only short cells.
+    """
     if not all(isinstance(item, Record) and type(item) is type(items[0]) for item in items):
-        return False
-    columns = _columns(items)
-    cells = (getattr(item, name) for item in items for name in columns)
-    return len(columns) <= MAX_COLUMNS and all(map(is_cell, cells))
-
-
-def _columns(items: Sequence[Record]) -> list[str]:
-    """Fields that are not empty in at least one row."""
-    names = type(items[0]).model_fields
-    return [name for name in names if any(not is_empty(getattr(item, name)) for item in items)]
-
-
-def _table(items: Sequence[Record]) -> Table:
-    columns = _columns(items)
-    table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name.replace("_", " "), overflow="fold")
-    for item in items:
-        table.add_row(*(plain(scalar(getattr(item, name))) for name in columns))
-    return table
+        return []
+    rows = [{name: getattr(item, name) for name in type(item).model_fields} for item in items]
+    columns = [name for name in rows[0] if any(not is_empty(row[name]) for row in rows)]
+    cells = [row[name] for row in rows for name in columns]
+    short = all(is_scalar(cell) and len(scalar(cell)) <= LONGEST_CELL for cell in cells)
+    one_line = short and not any("\n" in scalar(cell) for cell in cells)
+    return columns if one_line and len(columns) <= MAX_COLUMNS else []
 
 
 def _indent(parts: Iterable[RenderableType], by: int = 2) -> Iterator[RenderableType]:

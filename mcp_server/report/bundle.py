@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import shlex
 import tempfile
@@ -149,15 +150,8 @@ class Member:
     """One file of the bundle: a text, or a file that is copied as it is."""
 
     name: str
-    text: str | None = None
+    text: str = ""
     file: Path | None = None
-
-    def chunks(self) -> Iterator[bytes]:
-        if self.file is None:
-            yield (self.text or "").encode("utf-8", "replace")
-            return
-        with self.file.open("rb") as file:
-            yield from iter(lambda: file.read(CHUNK), b"")
 
 
 def write_bundle(
@@ -171,7 +165,10 @@ def write_bundle(
     redact: Redact = str
     if redacted:
         # A verdict quotes the logs in part: what the quotes left of their secrets is taken away too.
-        plain, found = Redactor.of_this_machine(_places(source)), set[str]()
+        named = [source.subject.package, source.subject.inputs, *_imported(source.subject)]
+        places = [path.absolute().parent for path in named if path is not None]
+        places += [source.directory.absolute()] if source.directory is not None else []
+        plain, found = Redactor.of_this_machine(places), set[str]()
         plain(source.log, found)
         for path in _step_files(source):
             plain(path.read_text(errors="replace"), found)
@@ -219,16 +216,6 @@ def _step_files(source: Source) -> Iterator[Path]:
         for path in (*(directory / name for name in STEP_FILES), *sorted(directory.glob("capture-*.jsonl"))):
             if path.is_file() and path.stat().st_size <= STEP_LOG_LIMIT:
                 yield path
-
-
-def _places(source: Source) -> Iterator[Path]:
-    """Directories of the workload and of the job."""
-    subject = source.subject
-    for path in (subject.package, subject.inputs, *_imported(subject)):
-        if path is not None:
-            yield path.absolute().parent
-    if source.directory is not None:
-        yield source.directory.absolute()
 
 
 def _imported(subject: Subject) -> list[Path]:
@@ -281,8 +268,12 @@ def _walk(value: object, redact: Redact, name: str = "") -> object:
 def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
     """Write a member; its digest and size."""
     digest, size = hashlib.sha256(), 0
-    with archive.open(member.name, "w", force_zip64=True) as out:
-        for chunk in member.chunks():
+    text = io.BytesIO(member.text.encode("utf-8", "replace"))
+    with (
+        archive.open(member.name, "w", force_zip64=True) as out,
+        member.file.open("rb") if member.file is not None else text as file,
+    ):
+        while chunk := file.read(CHUNK):
             out.write(chunk)
             digest.update(chunk)
             size += len(chunk)

@@ -164,16 +164,11 @@ def _launches(verdict: Verdict, view: PackageView) -> list[int]:
     if found or named:
         return found
     taken = [view.wrapper.inputs().get(p.input_index) for p in parties if p.input_index is not None]
-    readers = (_first_reader(view, buffer) for buffer in taken if buffer is not None)
-    return list(dict.fromkeys(number for number in readers if number is not None))
-
-
-def _first_reader(view: PackageView, buffer: Buffer) -> int | None:
-    """The first launch that reads an input; None where no launch does."""
+    readers: dict[Buffer, int] = {}
     for edge in view.flow.everything().edges:
-        if edge.writer is None and edge.reader.launch is not None and view.flow.root(edge.name) == buffer:
-            return edge.reader.launch
-    return None
+        if edge.writer is None and edge.reader.launch is not None:
+            readers.setdefault(view.flow.root(edge.name), edge.reader.launch)
+    return list(dict.fromkeys(readers[buffer] for buffer in taken if buffer in readers))
 
 
 def around(graph: Graph, launches: Iterable[int], guilty: Component | None) -> Graph:

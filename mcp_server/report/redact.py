@@ -98,9 +98,13 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
         return "<secret>"
 
     def named(match: re.Match[str]) -> str:
-        if (match.re is SPACED or _COMMON.match(match["name"])) and not _is_random(match["value"]):
+        value = match["value"]
+        # Behind so common a word as `key` only what looks made up: long, and no words.
+        mixed = all(re.search(kind, value) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
+        random = len(value) >= 20 and (mixed or value.isalnum())
+        if (match.re is SPACED or _COMMON.match(match["name"])) and not random:
             return match[0]
-        seen.add(match["value"])
+        seen.add(value)
         quote = "" if match.re is SPACED else match["quote"]
         return f"{match['name']}{quote}<secret>"
 
@@ -109,12 +113,6 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
     text = WHOLE.sub(whole, text)
     text = SPACED.sub(named, SECRETS_NAMED.sub(named, text))
     return CUT_SHORT.sub("<secret>", text)
-
-
-def _is_random(value: str) -> bool:
-    """Whether a value behind so common a word as `key` looks made up: long, and no words."""
-    mixed = all(re.search(kind, value) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
-    return len(value) >= 20 and (mixed or value.isalnum())
 
 
 # An absolute path of two parts or more; its last part stays, and so does a line number behind it. It may
@@ -293,6 +291,4 @@ def _cleaned(value: object) -> object:
         return clean_text(value)
     if isinstance(value, dict):
         return {clean_text(str(name)): _cleaned(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_cleaned(item) for item in value]
-    return value
+    return [_cleaned(item) for item in value] if isinstance(value, list) else value

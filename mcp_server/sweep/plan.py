@@ -121,7 +121,14 @@ def _cases(number: int, entry: Any, defaults: dict[str, Any], base: Path) -> Ite
             raise ProblemError(f"case {number}: no file matches", value=str(pattern))
         copies = [{**entry, **paths, patterns[0]: path} for path in found]
     for arguments in copies:
-        _check(number, arguments)
+        try:
+            DiagnoseArguments.model_validate(arguments, strict=False)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            allowed = ", ".join(["name", "gpus", *DiagnoseArguments.model_fields])
+            what = f"case {number}: {where}: {first['msg']}"
+            raise ProblemError(what, value=str(first["input"])[:120], allowed=allowed) from error
         yield SweepCase(_name(number, name, arguments, patterns), arguments, gpus)
 
 
@@ -134,17 +141,6 @@ def _name(number: int, name: Any, arguments: dict[str, Any], patterns: list[str]
     if not NAME.fullmatch(text):
         raise ProblemError(f"case {number}: no name for a file", value=text, allowed=NAME.pattern)
     return text
-
-
-def _check(number: int, arguments: dict[str, Any]) -> None:
-    try:
-        DiagnoseArguments.model_validate(arguments, strict=False)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        allowed = ", ".join(["name", "gpus", *DiagnoseArguments.model_fields])
-        what = f"case {number}: {where}: {first['msg']}"
-        raise ProblemError(what, value=str(first["input"])[:120], allowed=allowed) from error
 
 
 Ending = Literal["verdict", "refused", "lost"]

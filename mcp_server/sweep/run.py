@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -41,56 +40,46 @@ REFUSED = 2
 WAIT_S = 30.0
 
 
-@dataclass(frozen=True)
-class AttemptResult:
-    """An attempt, and its verdict if there is one."""
-
-    attempt: Attempt
-    verdict: Verdict | None = None
-
-
+AttemptResult = tuple[Attempt, Verdict | None]
 OnDone = Callable[[SweepCase, AttemptResult], None]
 """Called when an attempt ends."""
 
 
 async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
     """Diagnose `case` in a child process. `gpus`, if set, becomes CUDA_VISIBLE_DEVICES of its runs."""
+    arguments = dict(case.arguments)
+    if gpus is not None:
+        arguments["env"] = {"CUDA_VISIBLE_DEVICES": gpus, **arguments.get("env", {})}
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="aoti-debug-sweep-") as name:
-        result = Path(name) / "result.json"
-        finished = await run(_command(case, gpus, result), result.parent)
+        request, result = Path(name, "arguments.json"), Path(name, "result.json")
+        request.write_text(json.dumps(arguments))
+        command = Command(
+            argv=(sys.executable, "-m", "mcp_server.sweep.run", str(request), str(result)),
+            cwd=Path(case.arguments["cwd"]),
+            env={key: value for key, value in os.environ.items() if key.startswith("AOTI_DEBUG_")},
+            timeout_s=float(case.arguments.get("budget_s", 300)) + SLACK_S + (QUEUE_S if case.gpus else 0),
+        )
+        finished = await run(command, result.parent)
         text = result.read_text() if result.exists() else ""
         tail = finished.output.read_text(errors="replace").strip().splitlines()[-1:]
     facts: dict[str, Any] = {"where": socket.gethostname(), "wall_s": time.monotonic() - started}
     try:
         if finished.ok:
-            return AttemptResult(Attempt(ended="verdict", **facts), Verdict.model_validate_json(text))
+            return Attempt(ended="verdict", **facts), Verdict.model_validate_json(text)
         if finished.returncode == REFUSED:
-            return AttemptResult(Attempt(ended="refused", why=json.loads(text)["problem"][:500], **facts))
+            return Attempt(ended="refused", why=json.loads(text)["problem"][:500], **facts), None
     except ValueError:
         pass  # a result that was not written completely
     why = f"its process ended by {finished.signal or finished.ending}: {' '.join(tail)[:300]}"
-    return AttemptResult(Attempt(ended="lost", why=why, **facts))
-
-
-def _command(case: SweepCase, gpus: str | None, result: Path) -> Command:
-    arguments = dict(case.arguments)
-    if gpus is not None:
-        arguments["env"] = {"CUDA_VISIBLE_DEVICES": gpus, **arguments.get("env", {})}
-    request = result.with_name("arguments.json")
-    request.write_text(json.dumps(arguments))
-    return Command(
-        argv=(sys.executable, "-m", "mcp_server.sweep.run", str(request), str(result)),
-        cwd=Path(case.arguments["cwd"]),
-        env={name: value for name, value in os.environ.items() if name.startswith("AOTI_DEBUG_")},
-        timeout_s=float(case.arguments.get("budget_s", 300)) + SLACK_S + (QUEUE_S if case.gpus else 0),
-    )
+    return Attempt(ended="lost", why=why, **facts), None
 
 
 class Executor(Protocol):
-    """Runs each case once: `Local` on this machine, `Cluster` on Ray."""
+    """`Local` on this machine, `Cluster` on Ray."""
 
-    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None: ...
+    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
+        """Run every case once; call `done` as each attempt ends."""
 
 
 async def sweep(
@@ -111,12 +100,13 @@ async def sweep(
     attempts: dict[str, list[Attempt]] = {case.name: [] for case in cases}
 
     def done(case: SweepCase, result: AttemptResult) -> None:
-        tries, ended = attempts[case.name], result.attempt.ended
-        tries.append(result.attempt)
+        last, verdict = result
+        tries, ended = attempts[case.name], last.ended
+        tries.append(last)
         if ended == "lost" and len(tries) <= retries:
             return
         record = CaseRecord(
-            name=case.name, digest=case.digest, ended=ended, attempts=list(tries), verdict=result.verdict
+            name=case.name, digest=case.digest, ended=ended, attempts=list(tries), verdict=verdict
         )
         records[case.name] = record
         results.keep(case, record)
@@ -151,7 +141,6 @@ class Local:
         self.lanes = jobs or max(1, len(self.gpus))
 
     async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
-        """Run every case once; call `done` as each attempt ends."""
         waiting = list(reversed(cases))
 
         async def lane(gpus: str | None) -> None:
@@ -195,40 +184,36 @@ class Cluster:
         self.task = ray.remote(max_retries=0, num_cpus=1)(_attempt)
 
     async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
-        """Run every case once; call `done` as each attempt ends."""
         running = {self.task.options(num_gpus=case.gpus, name=case.name).remote(case): case for case in cases}
         try:
             while running:
                 wait = partial(self.ray.wait, list(running), num_returns=1)
                 ended, _ = await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
                 for task in ended:
-                    done(running.pop(task), self._outcome(task))
+                    try:
+                        result: AttemptResult = self.ray.get(task)
+                    except self.ray.exceptions.RayError as error:
+                        why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
+                        result = Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why), None
+                    done(running.pop(task), result)
         finally:
             for task in running:
                 self.ray.cancel(task, force=True)
-
-    def _outcome(self, task: Any) -> AttemptResult:
-        try:
-            result: AttemptResult = self.ray.get(task)
-        except self.ray.exceptions.RayError as error:
-            why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
-            return AttemptResult(Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why))
-        return result
-
-
-async def _diagnosed(arguments: DiagnoseArguments) -> JobState:
-    diagnose = next(operation for operation in OPERATIONS if operation.name == "diagnose")
-    async with Manager.open(open_store()) as manager:
-        job = manager.start(diagnose.name, work_of(diagnose, arguments))
-        while (state := await manager.wait(job.id, WAIT_S)).state == "running":
-            pass
-    return state
 
 
 def main() -> int:
     request, result = (Path(word) for word in sys.argv[1:3])
     arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
-    state = anyio.run(_diagnosed, arguments)
+    diagnose = next(operation for operation in OPERATIONS if operation.name == "diagnose")
+
+    async def diagnosed() -> JobState:
+        async with Manager.open(open_store()) as manager:
+            job = manager.start(diagnose.name, work_of(diagnose, arguments))
+            while (state := await manager.wait(job.id, WAIT_S)).state == "running":
+                pass
+        return state
+
+    state = anyio.run(diagnosed)
     if state.problem is not None:
         result.write_text(json.dumps({"problem": f"{state.problem.what}: {state.problem.value}"}))
         return REFUSED

@@ -192,19 +192,16 @@ async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Wo
     trial = await run_worker(context, "attempt", failing.target, {"workaround": asked, **TIMED})
     left = of_attempt(trial)
     same = left is not None and left.same_as(failing.failure)
+    before, after = failing.attempt.last("timed"), trial.last("timed")
+    price: float | None = None
+    if before and after and before["seconds"]:
+        price = round(float(after["seconds"]) / float(before["seconds"]), 2)
     return Workaround(
         code=_code(asked),
         reduced=found["outcome"],
         whole="gone" if left is None else "same" if same else "other",
-        price=_price(failing.attempt, trial),
+        price=price,
     )
-
-
-def _price(without: WorkerRun, trial: WorkerRun) -> float | None:
-    before, after = without.last("timed"), trial.last("timed")
-    if not before or not after or not before["seconds"]:
-        return None
-    return round(float(after["seconds"]) / float(before["seconds"]), 2)
 
 
 def _code(asked: Mapping[str, Any]) -> str:
@@ -230,14 +227,19 @@ def _result(
     assert bisected is not None
     found = done.last("decision")
     reason = str(bisected["reason"])
-    decisions = [_decision(found["kind"], detail, reduced) for detail in found["details"]] if found else []
+    decisions = _decisions(found, reduced) if found is not None else []
     rounding = found is not None and (found["kind"] == "precision" or bool(found["rounding"]))
     outcome: Literal["decision", "rounding", "not_found"] = "not_found"
     if found is not None and not reason:
         outcome = "rounding" if rounding else "decision"
+    notes = []
+    if found is not None and done.last("workaround") is None:
+        notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
+    if workaround is not None and workaround.whole != "gone":
+        notes.append("the workaround helps the reduced program and not the whole one: there is another fault")
     result = Bisected(
         outcome=outcome,
-        summary=_summary(outcome, failure, found, reason),
+        summary=_summary(outcome, failure, found, reason, decisions),
         failure=failure,
         decisions=decisions,
         also=found["also"] if found else [],
@@ -250,7 +252,7 @@ def _result(
         ],
         compiles=int(bisected["compiles"]),
         reproduction=reduced.files,
-        notes=_notes(done, workaround),
+        notes=notes,
         log=context.artifact(done.finished.output, "output of the search"),
         cost=context.cost.cost(),
     )
@@ -259,20 +261,25 @@ def _result(
     return result.model_copy(update={"report": _issue(context, result, done)})
 
 
-def _decision(kind: Kind, detail: Mapping[str, Any], reduced: Reduced) -> Decision:
-    operator = str(detail.get("op", ""))
-    nodes = [node for node in reduced.nodes if node.operator == operator and node.locations]
-    return Decision(
-        kind=kind,
-        name=str(detail["key"]),
-        operator=operator,
-        location=nodes[0].locations[-1] if nodes else None,
-        rewrites=list(dict.fromkeys(detail.get("rewrites", ()))),
-        change=list(detail.get("change", ())),
-    )
+def _decisions(found: Event, reduced: Reduced) -> list[Decision]:
+    # The model line of an operator: the outermost frame of its first node.
+    lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
+    return [
+        Decision(
+            kind=found["kind"],
+            name=str(detail["key"]),
+            operator=str(detail.get("op", "")),
+            location=lines.get(str(detail.get("op", ""))),
+            rewrites=list(dict.fromkeys(detail.get("rewrites", ()))),
+            change=list(detail.get("change", ())),
+        )
+        for detail in found["details"]
+    ]
 
 
-def _summary(outcome: str, failure: FailureShown, found: Event | None, reason: str) -> str:
+def _summary(
+    outcome: str, failure: FailureShown, found: Event | None, reason: str, decisions: list[Decision]
+) -> str:
     if found is None or outcome == "not_found":
         return f"No decision of the compiler was found behind the failure ({failure}): {reason}."
     if outcome == "rounding":
@@ -280,23 +287,11 @@ def _summary(outcome: str, failure: FailureShown, found: Event | None, reason: s
             "The difference is rounding, not a fault: with intermediate results rounded as in eager "
             "(emulate_precision_casts) the outputs agree."
         )
-    names = ", ".join(_name(detail) for detail in found["details"])
-    return f"The failure ({failure}) comes from {COMES_FROM[found['kind']].format(names=names)}."
-
-
-def _name(detail: Mapping[str, Any]) -> str:
-    rewrites = ", ".join(dict.fromkeys(detail.get("rewrites", ())))
-    name = str(detail.get("op") or detail["key"])
-    return f"{name} ({rewrites})" if rewrites else name
-
-
-def _notes(done: WorkerRun, workaround: Workaround | None) -> list[str]:
-    notes = []
-    if done.last("decision") is not None and done.last("workaround") is None:
-        notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
-    if workaround is not None and workaround.whole != "gone":
-        notes.append("the workaround helps the reduced program and not the whole one: there is another fault")
-    return notes
+    names = []
+    for decision in decisions:
+        rewrites = f" ({', '.join(decision.rewrites)})" if decision.rewrites else ""
+        names.append((decision.operator or decision.name) + rewrites)
+    return f"The failure ({failure}) comes from {COMES_FROM[found['kind']].format(names=', '.join(names))}."
 
 
 def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:

@@ -27,6 +27,8 @@ CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
 # A call that has not ended by then, and takes far longer than those before it, is taken to hang.
 STALLED_S = 45.0
 
+TAIL_BYTES = 4000  # of a script's standard error
+
 # Options of Python that keep PYTHONPATH or `site` out, and with them the hook.
 ISOLATED = frozenset("IES")
 
@@ -60,7 +62,7 @@ async def capture(
     Each saved call, update and program may take an eighth of the free disk, 64 MiB to 8 GiB, or what
     AOTI_DEBUG_CAPTURE_CAP in the workload's environment says. A failing or hanging program is a result;
     `until_stalled` ends it before its time limit when a call will plainly not come back.
-    Raises `ProblemError` for a script that is not there, or an interpreter that cannot be run.
+    Raises `ProblemError` for a script that is not there, and for an interpreter without torch.
     """
     directory = context.fresh("capture")
     argv = workload_argv(context, workload)
@@ -82,8 +84,16 @@ async def capture(
     finished = await context.run_in(directory, command, runs=1)
     if finished.ending == "not_started":
         raise ProblemError(finished.note, value=list(argv))
-    _refuse_without_torch(context, workload, finished)
-    rank = read_launcher_output(finished.output, context.launcher).first if not finished.ok else None
+    if not finished.ok and isinstance(workload, ScriptWorkload):
+        text = finished.stderr.read_bytes()[-TAIL_BYTES:] if finished.stderr.exists() else b""
+        if b"No module named 'torch'" in text:
+            raise ProblemError(
+                "torch cannot be imported (No module named 'torch')",
+                value=str(context.python_for(workload)),
+                next_call=interpreter_help(),
+                asks="python",
+            )
+    rank = read_launcher_output(finished, context.launcher).first
     seen = read_capture(directory)
     if rank is not None and any(process.rank == rank.rank for process in seen.processes):
         # What the processes of that rank did, and those that have no rank.
@@ -117,25 +127,6 @@ def _quiet_s(directory: Path, finished: Finished, events: Sequence[float]) -> fl
     # The hook is written right before the program starts. Its time stays when a job is read again.
     started = (directory / "site" / "sitecustomize.py").stat().st_mtime
     return max(0.0, started + finished.waited_s + finished.wall_s - max(events))
-
-
-def _refuse_without_torch(
-    context: Context, workload: ScriptWorkload | CommandWorkload, finished: Finished
-) -> None:
-    """Raise `ProblemError` for a script that ended for want of torch in its interpreter."""
-    if finished.ok or not isinstance(workload, ScriptWorkload):
-        return
-    text = finished.stderr.read_bytes()[-TAIL:] if finished.stderr.exists() else b""
-    if b"No module named 'torch'" in text:
-        raise ProblemError(
-            "torch cannot be imported (No module named 'torch')",
-            value=str(context.python_for(workload)),
-            next_call=interpreter_help(),
-            asks="python",
-        )
-
-
-TAIL = 4000  # bytes of a script's last words
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:

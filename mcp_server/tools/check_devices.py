@@ -13,7 +13,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import Fix, PackageWorkload, Record, TensorSpec, Workload
+from mcp_server.model import Fix, PackageWorkload, Record, Workload
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.mismatch import (
     GivenTensor,
@@ -99,7 +99,10 @@ class PackageFacts(Record):
 
 
 class InputRow(Record):
-    """An input as compiled and as given; `range` per dynamic dimension, `path` as the caller reaches it."""
+    """An input as compiled and, in `given`, as passed.
+
+    `range` has each dynamic dimension; `path` is how the caller reaches the input.
+    """
 
     index: int
     name: str
@@ -134,31 +137,42 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
 
     A package that cannot be read is a problem of category `invalid_package` in the result.
     """
+    env = workload.env if workload is not None else {}
+    python = context.python_for(workload) if workload is not None else context.python
     if not isinstance(workload, PackageWorkload):
-        machine = await _machine(context, workload)
+        machine = await read_machine(context, env, python)
         return _checked(machine, compiler_problems(machine), ["package and inputs: none were given"])
     try:
         package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
     except PackageError as error:
-        machine = await _machine(context, workload)
+        machine = await read_machine(context, env, python)
         fix = Fix(action=error.next_call) if error.next_call else None
         what = f"{error.slug}: {error}"
         problem = Problem(category="invalid_package", what=what, certain=True, fix=fix)
         return _checked(machine, [problem], ["inputs: the package cannot be read"])
-    machine, (given, why) = await _machine_and_inputs(context, workload, package)
+    passed: Given | None = None
+    why = ""
+
+    async def read_inputs() -> None:
+        nonlocal passed, why
+        passed, why = await _read_inputs(context, workload, package)
+
+    async with anyio.create_task_group() as tasks:  # each costs an import of torch
+        tasks.start_soon(read_inputs)
+        machine = await read_machine(context, env, python)
     problems = find_problems(package, machine, workload.device_index) + compiler_problems(machine)
     unknown = [f"inputs: {why}"] if why else []
     undecided = unknown[0] if workload.inputs is not None and unknown else ""
     mismatches: list[Mismatch] = []
-    if given is not None:
+    if passed is not None:
         if not package.signature.known:
             undecided = f"inputs: {UNKNOWN}"
         loaded_on = workload.device_index if workload.device_index >= 0 else None
         mismatches = [
-            *compare_structure(package.signature, given.paths),
-            *compare_inputs(package.signature, given.tensors, device_index=loaded_on),
+            *compare_structure(package.signature, passed.paths),
+            *compare_inputs(package.signature, passed.tensors, device_index=loaded_on),
         ]
-    return _checked(machine, problems, unknown, package, given, mismatches, undecided)
+    return _checked(machine, problems, unknown, package, passed, mismatches, undecided)
 
 
 def _checked(
@@ -166,55 +180,42 @@ def _checked(
     problems: list[Problem],
     unknown: list[str],
     package: Package | None = None,
-    given: Given | None = None,
+    passed: Given | None = None,
     mismatches: Sequence[Mismatch] = (),
     undecided: str = "",
 ) -> DevicesChecked:
     return DevicesChecked(
-        summary=_summary(problems, mismatches, package, given, undecided),
+        summary=_summary(problems, mismatches, package, passed, undecided),
         machine=machine,
         package=_facts(package) if package is not None else None,
-        inputs=_rows(package, given) if package is not None else [],
+        inputs=_rows(package, passed) if package is not None else [],
         mismatches=list(mismatches),
         problems=problems,
         # What is no fault and yet worth knowing: fixed arguments, dropped leaves.
-        notes=[*(package.signature.notes if package else ()), *(given.notes if given else ())],
+        notes=[*(package.signature.notes if package else ()), *(passed.notes if passed else ())],
         unknown=[*machine.unknown, *unknown],
         undecided=undecided,
     )
 
 
-async def _machine(context: Context, workload: Workload | None) -> Machine:
-    env = workload.env if workload is not None else {}
-    python = context.python_for(workload) if workload is not None else context.python
-    return await read_machine(context, env, python)
-
-
-async def _machine_and_inputs(
+async def _read_inputs(
     context: Context, workload: PackageWorkload, package: Package
-) -> tuple[Machine, tuple[Given | None, str]]:
-    """The machine, and the inputs or why they are not known. Side by side: each costs an import of torch."""
-    machines: list[Machine] = []
-    answers: list[tuple[Given | None, str]] = []
-
-    async def ask_machine() -> None:
-        machines.append(await _machine(context, workload))
-
-    async def ask_inputs() -> None:
-        answers.append(await _given(context, workload, package))
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(ask_machine)
-        tasks.start_soon(ask_inputs)
-    return machines[0], answers[0]
-
-
-async def _given(context: Context, workload: PackageWorkload, package: Package) -> tuple[Given | None, str]:
+) -> tuple[Given | None, str]:
     """The inputs, or why they are not known. Specs need no process at all."""
     if workload.inputs is None:
         return None, "none were given"
     if not isinstance(workload.inputs, Path):
-        return Given(tuple(map(_from_spec, workload.inputs))), ""
+        # Specs are flat tensors in the order of the exported call.
+        tensors = [
+            GivenTensor(
+                dtype=spec.dtype.removeprefix("torch."),
+                shape=tuple(spec.shape),
+                stride=tuple(spec.stride) if spec.stride is not None else None,
+                device=spec.device,
+            )
+            for spec in workload.inputs
+        ]
+        return Given(tuple(tensors)), ""
     try:
         run = await context.worker(
             "describe_inputs",
@@ -232,17 +233,11 @@ async def _given(context: Context, workload: PackageWorkload, package: Package) 
     return from_leaves(event["leaves"], package.signature), ""
 
 
-def _from_spec(spec: TensorSpec) -> GivenTensor:
-    """Specs are flat tensors in the order of the exported call."""
-    stride = tuple(spec.stride) if spec.stride is not None else None
-    return GivenTensor(spec.dtype.removeprefix("torch."), tuple(spec.shape), stride, spec.device)
-
-
 def _summary(
     problems: list[Problem],
     mismatches: Sequence[Mismatch],
     package: Package | None,
-    given: Given | None,
+    passed: Given | None,
     undecided: str,
 ) -> str:
     """One sentence: the first certain difference, what could not be decided, or what was found to fit."""
@@ -253,7 +248,7 @@ def _summary(
         return f"{certain[0]}{more}"
     if undecided:
         return f"not known whether the inputs fit: {undecided.removeprefix('inputs: ')}"
-    looked_at = "machine, package and inputs" if given is not None else "machine and package"
+    looked_at = "machine, package and inputs" if passed is not None else "machine and package"
     looked_at = looked_at if package is not None else "machine"
     doubts = len(problems) + len(mismatches)
     return f"{looked_at}: nothing that must fail" + (f", {doubts} doubtful points" if doubts else "")
@@ -285,9 +280,12 @@ def _facts(package: Package) -> PackageFacts:
     )
 
 
-def _rows(package: Package, given: Given | None) -> list[InputRow]:
-    """A row for each compiled input, and for given tensors beyond them."""
-    texts = [_text(tensor) for tensor in given.tensors] if given is not None else []
+def _rows(package: Package, passed: Given | None) -> list[InputRow]:
+    """A row for each compiled input, and for passed tensors beyond them."""
+    texts = []
+    for tensor in passed.tensors if passed is not None else ():
+        stride = f" strides {tensor.strides}" if tensor.stride is not None else ""
+        texts.append(f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}{stride}")
     rows = [
         InputRow(
             index=item.index,
@@ -307,8 +305,3 @@ def _rows(package: Package, given: Given | None) -> list[InputRow]:
     beyond = "(not compiled)" if package.signature.known else "(not known)"
     extra = enumerate(texts[len(rows) :], len(rows))
     return rows + [InputRow(index=index, name=beyond, given=text) for index, text in extra]
-
-
-def _text(tensor: GivenTensor) -> str:
-    stride = f" strides {tensor.strides}" if tensor.stride is not None else ""
-    return f"{tensor.dtype} {list(tensor.shape)} on {tensor.device}{stride}"

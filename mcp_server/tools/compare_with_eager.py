@@ -12,7 +12,6 @@ from pydantic import TypeAdapter
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.package.view import view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.tools.capture import capture
@@ -35,9 +34,10 @@ from mcp_server.tools.divergence import (
     read_output,
 )
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.first_bad import Model
+from mcp_server.tools.first_bad import Model, model_of
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, plan_replay
+from mcp_server.worker.protocol import MadeBy
 
 SHOWN = 24
 _LAUNCHES = TypeAdapter(list[LaunchCompared])
@@ -91,7 +91,7 @@ class Repeats:
 
     @property
     def unset_from(self) -> Changed | None:
-        """The first tensor that shows what unset memory held."""
+        """The first tensor that depends on the content of unset memory."""
         if not self.reads_unset:
             return None
         return self.change("first", "second") or self.change("first", "filled")
@@ -108,7 +108,7 @@ class Pair:
     workload: PackageWorkload
     exported: Path | None
     updates: tuple[Mapping[str, Any], ...] = ()
-    made_by: Mapping[str, Any] | None = None
+    made_by: MadeBy | None = None
 
 
 async def compare_with_eager(
@@ -148,8 +148,7 @@ async def compare_pair(
     context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN
 ) -> ComparedWithEager:
     """Compare a package with the program that it was compiled from."""
-    view = view_package(pair.workload.package, pair.workload.model_name)
-    model = Model(view.package, view.wrapper)
+    model = model_of(pair.workload)
     nodes = Nodes(model)
     done, notes = await _run_pair(context, pair, model, nodes, tolerance)
     outputs = [read_output(event) for event in done.all("output")]
@@ -280,14 +279,13 @@ def _find_divergence(
     if wrong is None or not repeats.steady_eager:
         return None
     row = analysis.first()
-    coarse = row is not None and row.within_tf32 and row.device == "cuda" and row.dtype == "float32"
     kind: Kind = "error"
     if repeats.reads_unset:
         kind = "uninitialised"
     elif repeats.same("first", "second") is False:
         kind = "nondeterministic"
-    elif coarse and analysis.multiplies(row):
-        kind = "tf32"
+    elif row is not None and row.within_tf32 and (row.device, row.dtype) == ("cuda", "float32"):
+        kind = "tf32" if analysis.multiplies(row) else "error"
     if row is not None:
         return analysis.divergence(row, kind)
     known = Difference(**wrong.model_dump(include=set(Difference.model_fields)))
@@ -302,11 +300,14 @@ def _conclude(
     """The outcome, and one sentence for it."""
     names = ", ".join([str(event["name"]) for event in done.all("constant_differs")][:3])
     constants = f"; the package holds other values than the program in {names}" if names else ""
+    # Captured updates that only the package got, which checks neither shape nor dtype.
+    lost = next(iter(done.all("not_applied")), None)
+    update = f"; only the package got the update of {lost['name']}: {lost['what']}" if lost else ""
     if first is not None:
-        return "differs", first.summary + constants + _not_updated(done)
+        return "differs", first.summary + constants + update
     counted = done.last("counted_outputs")
     if counted is None:
-        return "inconclusive", _unfinished(done)
+        return "inconclusive", _unfinished(done, update)
     if not repeats.steady_eager:
         return "inconclusive", "eager itself differs from run to run on these inputs"
     if counted["package"] != counted["eager"]:
@@ -319,26 +320,19 @@ def _conclude(
     rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
     agree = f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
     # NaN that eager has too comes from the model or from the inputs.
-    lost = [f"{o.non_finite} of {o.elements} elements of output {o.index}" for o in outputs if o.non_finite]
-    finite = f"; NaN or infinity in both: {', '.join(lost[:3])}" if lost else ""
+    nans = [f"{o.non_finite} of {o.elements} elements of output {o.index}" for o in outputs if o.non_finite]
+    finite = f"; NaN or infinity in both: {', '.join(nans[:3])}" if nans else ""
     return "agrees", agree + finite + constants
 
 
-def _not_updated(done: WorkerRun) -> str:
-    """Captured updates that only the package got, which checks neither shape nor dtype."""
-    kept = done.all("not_applied")
-    return f"; only the package got the update of {kept[0]['name']}: {kept[0]['what']}" if kept else ""
-
-
-def _unfinished(done: WorkerRun) -> str:
+def _unfinished(done: WorkerRun, update: str) -> str:
     """Which of the two sides did not come to its end."""
     failed = done.last("failed") or {}
+    why = str(failed.get("text", ""))[:200]
     if failed.get("during") == "loading_exported":
-        return (
-            f"the exported program cannot be loaded: {str(failed['text'])[:200]} (custom ops: extra_imports)"
-        )
+        return f"the exported program cannot be loaded: {why} (custom ops: extra_imports)"
     ended = done.finished.signal
-    text = f": {str(failed.get('text', ''))[:200]}" if failed else f": {ended}" if ended else ""
+    text = f": {why}" if failed else f": {ended}" if ended else ""
     if done.last("outputs") is None and done.last("loading") is None:
         return f"eager itself fails on these inputs{text}"
-    return f"the package fails on these inputs{text}{_not_updated(done)}"
+    return f"the package fails on these inputs{text}{update}"

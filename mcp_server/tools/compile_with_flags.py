@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.flags import Chosen, FlagPlan, Moment, select
+from mcp_server.flags import FlagPlan, Moment, select
 from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, Record
 from mcp_server.package.exported import exported_device
 from mcp_server.package.view import view_package
@@ -91,7 +91,18 @@ async def compile_with_flags(
         ok=compiled is not None,
         torch=version,
         device=device,
-        flags=[_applied(one) for one in plan.chosen],
+        flags=[
+            AppliedFlag(
+                name=one.flag.name,
+                value=one.value,
+                given_as="environment" if one.flag.env else "config",
+                acts=list(one.flag.acts),
+                shows=one.flag.shows,
+                misses=one.flag.misses,
+                cost=one.flag.cost,
+            )
+            for one in plan.chosen
+        ],
         warnings=list(plan.warnings),
         failure=read_failure(done.finished),
         log=context.artifact(done.finished.output, "output of the compile"),
@@ -118,19 +129,6 @@ def merged_configs(configs: Mapping[str, ConfigValue], plan: FlagPlan) -> dict[s
     chosen = [(one.flag, one.value) for one in plan.chosen if one.flag.config in configs]
     replaced = {flag.config: flag.values.config(value) for flag, value in chosen}
     return {**configs, **replaced, **plan.config}
-
-
-def _applied(one: Chosen) -> AppliedFlag:
-    flag = one.flag
-    return AppliedFlag(
-        name=flag.name,
-        value=one.value,
-        given_as="environment" if flag.env else "config",
-        acts=list(flag.acts),
-        shows=flag.shows,
-        misses=flag.misses,
-        cost=flag.cost,
-    )
 
 
 async def compiled_package(

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 import anyio
+from pydantic_core import to_jsonable_python
 
 from mcp_server import worker
 from mcp_server.errors import ProblemError, read_json
@@ -288,7 +289,9 @@ class Context:
         for archive in ARCHIVES & request.keys():
             await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
         asked = directory / "request.json"
-        asked.write_text(json.dumps({**request, "operation": operation}, default=_as_json, indent=1))
+        asked.write_text(
+            json.dumps({**request, "operation": operation}, default=to_jsonable_python, indent=1)
+        )
         argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), str(asked), str(directory / REPORT))
         command = Command(
             argv=argv,
@@ -326,21 +329,12 @@ class Context:
         return workload.python or self.python
 
 
-def _as_json(value: object) -> object:
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    raise TypeError(f"not JSON: {type(value).__name__}")
-
-
 def _raise_refusal(done: WorkerRun) -> None:
     """Raise `ProblemError` when the worker refused the request, or the interpreter cannot run the worker."""
     refused, failed = done.last("refused"), done.last("failed")
     if refused:
-        raise ProblemError(
-            str(refused["what"]), value=refused.get("value"), allowed=str(refused.get("allowed") or "")
-        )
+        allowed = str(refused.get("allowed") or "")
+        raise ProblemError(str(refused["what"]), value=refused.get("value"), allowed=allowed)
     what = ""
     if done.finished.ending == "not_started":
         what = "cannot start the interpreter: " + done.finished.note

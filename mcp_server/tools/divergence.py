@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -181,36 +181,34 @@ def read_launches(events: Iterable[Event], nodes: Nodes) -> list[LaunchCompared]
     The nearest node comes first in `closest`; `within` says that it is within the tolerance.
     """
     known = list(events)
+    # The nodes whose value a launch wrote, by its place in the call.
     found = {
         (event["sequence"], event["closest"][0]["node"])
         for event in known
         if event["closest"] and event["closest"][0]["within"]
     }
-    return [_launch(event, nodes, found) for event in known]
-
-
-def _launch(event: Event, nodes: Nodes, found: Collection[tuple[int, str]]) -> LaunchCompared:
-    """`found`: the nodes whose value a launch wrote, by its place in the call."""
-    closest, launch = event["closest"], int(event["launch"])
-    status: Status = "unmatched"
-    if closest and closest[0]["within"]:
-        status = "matches"
-    elif closest and nodes.of:  # without provenance every node of that shape was tried: none may be meant
-        missed = [one["node"] for one in closest if (event["sequence"], one["node"]) not in found]
-        whole = any(nodes.completed.get(node) == launch for node in missed)
-        status = "differs" if whole else "partial"
-    return LaunchCompared(
-        launch=launch,
-        sequence=event["sequence"],
-        kernel=event["kernel"],
-        argument=event["name"],
-        dtype=event["dtype"],
-        device=event["device"],
-        shape=event["shape"],
-        status=status,
-        within_tf32=any(one["within_tf32"] for one in closest),
-        **(_difference(closest[0]) if closest else {}),
-    )
+    rows = []
+    for event in known:
+        closest, launch = event["closest"], int(event["launch"])
+        status: Status = "unmatched"
+        if closest and closest[0]["within"]:
+            status = "matches"
+        elif closest and nodes.of:  # without provenance every node of that shape was tried: none may be meant
+            missed = [one["node"] for one in closest if (event["sequence"], one["node"]) not in found]
+            whole = any(nodes.completed.get(node) == launch for node in missed)
+            status = "differs" if whole else "partial"
+        same = {name: event[name] for name in ("sequence", "kernel", "dtype", "device", "shape")}
+        rows.append(
+            LaunchCompared(
+                launch=launch,
+                argument=event["name"],
+                status=status,
+                within_tf32=any(one["within_tf32"] for one in closest),
+                **same,
+                **(_difference(closest[0]) if closest else {}),
+            )
+        )
+    return rows
 
 
 def read_output(event: Event) -> OutputCompared:
@@ -282,9 +280,9 @@ class DivergenceAnalysis:
             summary=f"{where} against {row.node}{values} ({beyond}){_WHY[kind]}{before}",
         )
 
-    def multiplies(self, row: LaunchCompared | None) -> bool:
-        """Whether matrix products are behind a launch, or anywhere when no launch is named."""
-        wrapper = self.model.wrapper
-        behind = self.model.flow.backward_from(row.launch).launches if row else range(len(wrapper.launches))
-        names = [name for n in behind for name in (wrapper.launches[n].kernel, *self.nodes.of.get(n, ()))]
+    def multiplies(self, row: LaunchCompared) -> bool:
+        """Whether matrix products are behind a launch."""
+        launches = self.model.wrapper.launches
+        behind = self.model.flow.backward_from(row.launch).launches
+        names = [name for n in behind for name in (launches[n].kernel, *self.nodes.of.get(n, ()))]
         return any(word in name for name in names for word in PRODUCTS)

@@ -21,11 +21,10 @@ from mcp_server.logs.printer import (
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.launches import Launch, Role
-from mcp_server.package.view import view_package
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure, read_output
-from mcp_server.tools.first_bad import Choice, Launches, Model, overview
+from mcp_server.tools.first_bad import Choice, Launches, Model, launch_values, model_of, overview
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     Backend,
@@ -55,15 +54,8 @@ def printed_launches(
         known = next((launch for launch in following if launch.kernel == group[0].kernel), None)
         next_index = known.index + 1 if known else next_index
         arguments = [_argument(record, known, facts or {}) for record in group]
-        tensors = {a.target for a in known.tensors if a.target} if known else set()
-        yield LaunchValues(
-            kernel=group[0].kernel or INPUTS,
-            sequence=sequence,
-            launch=known.index if known else None,
-            arguments=arguments,
-            not_shown=sorted(tensors - {a.name for a in arguments}),
-            locations=model.locations(known.index) if known else [],
-        )
+        number = known.index if known else None
+        yield launch_values(model, number, group[0].kernel or INPUTS, sequence, arguments)
 
 
 def _grouped(records: Iterable[Printed]) -> Iterator[list[Printed]]:
@@ -128,11 +120,12 @@ def _non_finite(record: PrintedTensor) -> BadElement | None:
     bad = [value for value in printed if value is not None and not math.isfinite(value)]
     if not bad:
         return None
-    worst = next((value for value in bad if math.isnan(value)), None) or max(bad)
+    worst = next((value for value in bad if math.isnan(value)), max(bad))
     counted = sum(not math.isfinite(value) for value in record.values) or None
     return BadElement(value=str(worst), count=counted)
 
 
+SHOWN = 24
 Level = Literal["1", "2", "3"]
 
 FLAG = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
@@ -238,9 +231,6 @@ def overwritten(saved: Sequence[SavedTensor]) -> int:
     return len(saved) - len({record.path for record in saved})
 
 
-SHOWN = 24
-
-
 async def dump_kernel_io(
     context: Context,
     workload: PackageWorkload | ExportedWorkload,
@@ -265,8 +255,7 @@ async def dump_kernel_io(
         raise ProblemError("looking at kernels needs inputs", allowed=INPUTS_HELP)
     if backend == "printer" and (save or stop_at_first_bad):
         raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
-    compiled = await _compiled(context, workload, asked, level if backend == "printer" else None)
-    model = await anyio.to_thread.run_sync(_model, compiled)
+    compiled, model = await _compiled(context, workload, asked, level if backend == "printer" else None)
     choice = asked.checked(model)
     why = "asked for"
     if backend != "printer":
@@ -279,29 +268,23 @@ async def dump_kernel_io(
                 raise
             why = f"no probes: {problem}"
         if printed is None:
-            compiled = await _compiled(context, workload, asked, "2")
-            model = await anyio.to_thread.run_sync(_model, compiled)
+            compiled, model = await _compiled(context, workload, asked, "2")
             choice = asked.checked(model)
         level = printed or "2"
     seen = await run_printer(context, compiled, model, level)
     return await _result(context, seen, model, choice, "printer", why, shown)
 
 
-def _model(workload: PackageWorkload) -> Model:
-    view = view_package(workload.package, workload.model_name)
-    return Model(view.package, view.wrapper)
-
-
 async def _compiled(
     context: Context, workload: PackageWorkload | ExportedWorkload, choice: Choice, level: Level | None
-) -> PackageWorkload:
+) -> tuple[PackageWorkload, Model]:
     """The package to run; an exported program is compiled with provenance, and the printer if asked for."""
-    if isinstance(workload, PackageWorkload):
-        return workload
-    flags: dict[str, object] = {} if level is None else {FLAG: level}
-    if level == "2" and choice.kernels:
-        flags[FILTER] = ",".join(choice.kernels)
-    return await compiled_package(context, workload, flags)
+    if isinstance(workload, ExportedWorkload):
+        flags: dict[str, object] = {} if level is None else {FLAG: level}
+        if level == "2" and choice.kernels:
+            flags[FILTER] = ",".join(choice.kernels)
+        workload = await compiled_package(context, workload, flags)
+    return workload, await anyio.to_thread.run_sync(model_of, workload)
 
 
 async def _result(

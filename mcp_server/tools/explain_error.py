@@ -79,20 +79,15 @@ def as_sentence(root: ErrorFact) -> str:
     Prose of a log could be read as an instruction, so it stays in `fields`.
     """
     template = root.family.sentence
-    fields = _named(root)
+    fields = dict(root.fields)
+    # The runtime prints codes of dtypes and devices.
+    dtypes = {code: name for code, (name, _) in DTYPES.items()}
+    words = {"input_dtype": dtypes, "input_device": DEVICES}.get(root.family.id, {})
+    for name in ("expected", "got") if words else ():
+        fields[name] = words.get(int(fields[name]), f"code {fields[name]}")
     names = {name for _, name, _, _ in Formatter().parse(template) if name}
     safe = template and all(is_expression(fields.get(name, "")) for name in names)
     return template.format_map(fields) if safe else root.family.meaning
-
-
-def _named(root: ErrorFact) -> dict[str, str]:
-    """The fields, with codes of dtypes and devices replaced by names."""
-    fields = dict(root.fields)
-    dtypes = {code: name for code, (name, _) in DTYPES.items()}
-    names = {"input_dtype": dtypes, "input_device": DEVICES}.get(root.family.id, {})
-    for name in ("expected", "got") if names else ():
-        fields[name] = names.get(int(fields[name]), f"code {fields[name]}")
-    return fields
 
 
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
@@ -141,21 +136,17 @@ def program_of(facts: LogFacts) -> dict[str, object]:
         first = exception.frames[0] if exception.frames else None
         if first and first.user and first.function == "<module>" and first.file.endswith(".py"):
             return {"script": first.file}
-    words = next((_words(e.fields["ran"]) for e in facts.errors if "ran" in e.fields), [])
-    if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1].endswith(".py"):
-        return {"script": words[1]}
-    host = next((e.fields["host"] for e in facts.errors if "host" in e.fields), "")
-    words = words or ([host] if host else [])
-    return {"command": words} if words else {}
-
-
-def _words(command: str) -> list[str]:
-    """The words of a command; of one with shell variables, whose values are lost, the first two at most."""
+    command = next((error.fields["ran"] for error in facts.errors if "ran" in error.fields), "")
     try:
         words = shlex.split(command)
     except ValueError:
         words = command.split()
-    return words if "$" not in command else [word for word in words[:2] if "$" not in word]
+    if "$" in command:  # the values of shell variables are lost: at most the program and its script are known
+        words = [word for word in words[:2] if "$" not in word]
+    if len(words) > 1 and PurePath(words[0]).name.startswith("python") and words[1].endswith(".py"):
+        return {"script": words[1]}
+    words = words or next(([error.fields["host"]] for error in facts.errors if "host" in error.fields), [])
+    return {"command": words} if words else {}
 
 
 _OTHERS = 6
@@ -220,31 +211,20 @@ async def explain_error(
 ) -> Explanation:
     """Explain `text`, or a log file of any size.
 
-    Raises ProblemError when both or neither are given or the file cannot be read, and PackageError for a
-    `package` that is none.
+    Raises ProblemError for both, neither, or a file that cannot be read; PackageError for a bad `package`.
     """
-    facts = await _read(context, text, log)
-    if facts.root is None:
-        return _unknown(facts, package, quoted=log is None)
-    trace, notes = await anyio.to_thread.run_sync(_trace, facts.root, package, model_name)
-    return _known(facts, facts.root, package, trace, [*notes, *_notes(facts)])
-
-
-async def _read(context: Context, text: str, log: Path | None) -> LogFacts:
     if bool(text.strip()) == (log is not None):
         raise ProblemError(
             "give the error either as text or as a log file",
             allowed="text='RuntimeError: …' or log='run.log'",
         )
-    if log is None:
-        return await read_text(text)
-    context.progress(f"reading {log.name}")
-    return await read_users_log(log)
-
-
-def _known(
-    facts: LogFacts, root: ErrorFact, package: Path | None, trace: list[AssertionFact], notes: list[str]
-) -> Explanation:
+    if log is not None:
+        context.progress(f"reading {log.name}")
+    facts = await (read_text(text) if log is None else read_users_log(log))
+    root = facts.root
+    if root is None:
+        return _unknown(facts, package, quoted=log is None)
+    trace, notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
     family = root.family
     others = [error for error in facts.errors if error.family.id != family.id]
     others.sort(key=lambda error: (-error.rank, error.line))
@@ -272,7 +252,7 @@ def _known(
         generated=[f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
         model_lines=_model_lines(facts),
         trace=trace,
-        notes=notes,
+        notes=[*notes, *_notes(facts)],
         versions=facts.versions,
     )
 

@@ -7,6 +7,7 @@ the read kills that process.
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 import signal
 from collections import OrderedDict
@@ -32,9 +33,7 @@ KEPT = 16
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 Source = TypeVar("Source")
-_Key = tuple[str, int, int]
-
-
+_Key = tuple[str, int, int]  # path, bytes, time of the last change in ns
 _known: OrderedDict[_Key, LogFacts] = OrderedDict()
 
 
@@ -50,8 +49,8 @@ async def read_users_log(path: Path) -> LogFacts:
 
 
 async def read_text(text: str) -> LogFacts:
-    """Facts of a text."""
-    return await _read_apart(_read_text, text, len(text))
+    """Facts of a text, with the line numbers that the same text has in a file."""
+    return await _read_apart(read_log, io.StringIO(text, newline=None).readlines(), len(text))
 
 
 async def look_ahead(path: Path) -> None:
@@ -97,10 +96,6 @@ def _key(path: Path) -> _Key | None:
     return str(path), found.st_size, found.st_mtime_ns
 
 
-def _read_text(text: str) -> LogFacts:
-    return read_log(text.splitlines())
-
-
 def _read_output(path: Path, process: str = "") -> LogFacts:
     if not path.exists():
         return read_log((), process)
@@ -130,21 +125,18 @@ def read_failure(finished: Finished) -> Failure | None:
     """The failure of a child, with the root error of its whole output; None when it ended well."""
     if finished.ok:
         return None
-    how = Failure(
-        ending=finished.ending, returncode=finished.returncode, signal=finished.signal, log=finished.output
-    )
     facts = read_output(finished.output)
     root = facts.root
-    if root is None:
-        last = facts.best_lines[-1:] or facts.tail[-1:]
-        return how.model_copy(update={"line": last[0][0], "text": last[0][1]}) if last else how
-    return how.model_copy(
-        update={
-            "family": root.family.id,
-            "meaning": root.family.meaning,
-            "candidates": list(root.candidates),
-            "text": root.text,
-            "line": root.line,
-            "guide": root.family.guide,
-        }
+    line, text = (facts.best_lines[-1:] or facts.tail[-1:] or [(0, "")])[0]
+    return Failure(
+        ending=finished.ending,
+        returncode=finished.returncode,
+        signal=finished.signal,
+        family=root.family.id if root else "",
+        meaning=root.family.meaning if root else "",
+        candidates=list(root.candidates) if root else [],
+        text=root.text if root else text,
+        line=root.line if root else line,
+        guide=root.family.guide if root else "",
+        log=finished.output,
     )

@@ -117,21 +117,22 @@ def left_out(env: Mapping[str, str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Checked:
-    """A report with the assertions that the program printed, each once."""
+    """A report, and the first assertion that the program printed."""
 
     report: SanitizerReport
-    assertions: tuple[str, ...]
+    assertion: str
 
 
 def read_report(output: Path) -> Checked:
     """Read the text report out of a program's output, as a stream."""
-    assertions: dict[str, None] = {}
+    assertions: list[str] = []
 
     def keep(line: str) -> None:
-        if "index out of bounds: " in line and len(assertions) < 100:
-            assertions.setdefault(line.strip()[:2000])
+        if "index out of bounds: " in line and not assertions:
+            assertions.append(line.strip()[:2000])
 
-    return Checked(read_sanitizer_file(output, keep), tuple(assertions))
+    report = read_sanitizer_file(output, keep)
+    return Checked(report, "".join(assertions))
 
 
 def accesses_of(checked: Checked, tool: SanitizerTool, view: PackageView | None) -> list[Access]:
@@ -148,8 +149,8 @@ def accesses_of(checked: Checked, tool: SanitizerTool, view: PackageView | None)
     asserts = [site for site in checked.report.faults if site.kind == "assert"]
     others = [site for site in checked.report.faults if site.kind != "assert"]
     found = [site.access(tool) for site in others if ours(site)]
-    if checked.assertions:
-        found += _printed(checked.assertions[0])
+    if checked.assertion:
+        found += _printed(checked.assertion)
     elif asserts:
         found.append(asserts[0].access(tool))
     return found + [site.access(tool) for site in others if not ours(site)]

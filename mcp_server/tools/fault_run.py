@@ -57,7 +57,6 @@ class PackageTarget:
 
     workload: PackageWorkload
     view: PackageView
-    gpus: tuple[int, ...] | None = None
     handoff: Path | None = None
     rebuilt: Instrumented | None = None
     why_not: str = ""
@@ -100,8 +99,14 @@ class PackageTarget:
         wanted = {**workload.env, **(self.rebuilt.environment if self.rebuilt else {}), **env}
         if self.handoff is not None:
             operation = "observe"
-            started = {"handoff": self.handoff, "warm": self.view.package.device_type}
-            request = {**request, **_observed(self.view), **started}
+            request |= {
+                "handoff": self.handoff,
+                "warm": self.view.package.device_type,
+                # The integer tensors of each launch, before it.
+                "names": integer_tensors(self.view)[:MOST_NAMES],
+                "phases": ["before"],
+                "skip_before": unset_arguments(Model(self.view.package, self.view.wrapper)),
+            }
             wanted |= journal_environment(journal, True, None)
         done = await context.worker(
             operation,
@@ -110,23 +115,18 @@ class PackageTarget:
             env={key: value for key, value in wanted.items() if key not in unset},
             unset=tuple(unset),
             timeout_s=workload.timeout_s,
-            python=context.python_for(workload),
+            python=workload.python,
             cwd=workload.cwd,
-            gpus=self.gpus,
             prefix=prefix,
         )
         await self.settled()
-        return FaultRun(done, self._evidence(done, journal))
-
-    def _evidence(self, done: WorkerRun, journal: Path) -> Evidence:
-        given = done.last("given")
-        leaves = given["leaves"] if given else []
+        leaves = (done.last("given") or {}).get("leaves", [])
         tensors = [{"kind": "tensor", **leaf} for leaf in leaves if leaf.get("shape") is not None]
         flat = from_leaves(tensors, None).tensors if len(tensors) == len(leaves) else ()
         if self.rebuilt is None:
-            return Evidence(inputs=flat)
-        ranges = read_ranges(done.all("argument"))
-        return Evidence(journal=read_journal_file(journal), synchronous=True, ranges=ranges, inputs=flat)
+            return FaultRun(done, Evidence(inputs=flat))
+        ranges, launches = read_ranges(done.all("argument")), read_journal_file(journal)
+        return FaultRun(done, Evidence(journal=launches, synchronous=True, ranges=ranges, inputs=flat))
 
 
 def prepare(
@@ -136,12 +136,11 @@ def prepare(
     tasks: TaskGroup,
     *,
     cache: Cache | None = None,
-    gpus: tuple[int, ...] | None = None,
 ) -> PackageTarget:
     """Begin to rebuild the package with probes, as one of `tasks`."""
     handoff = context.fresh("rebuild") / "package.json"
     view = view_package(workload.package, workload.model_name)
-    target = PackageTarget(workload, view, gpus, handoff)
+    target = PackageTarget(workload, view, handoff)
     tasks.start_soon(target.rebuild, context, options, cache, handoff)
     return target
 
@@ -190,15 +189,6 @@ class ProgramTarget:
 
 
 Target = PackageTarget | ProgramTarget
-
-
-def _observed(view: PackageView) -> dict[str, object]:
-    """Ask the worker for the integer tensors of each launch, before it."""
-    return {
-        "names": integer_tensors(view)[:MOST_NAMES],
-        "phases": ["before"],
-        "skip_before": unset_arguments(Model(view.package, view.wrapper)),
-    }
 
 
 def integer_tensors(view: PackageView) -> list[str]:

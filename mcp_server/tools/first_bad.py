@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ModelLocation
+from mcp_server.model import ModelLocation, PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, read_provenance, unbounded_first
+from mcp_server.package.view import view_package
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.tools.kernel_io import ArgumentValues, BadElement, FirstBad, LaunchValues, block
 
@@ -54,9 +55,31 @@ class Model:
 
     def label(self, name: str) -> str:
         """An input by the caller's path to it, a constant by its name in the model."""
-        inputs = {given.name: given.label for given in self.package.inputs}
+        inputs = {taken.name: taken.label for taken in self.package.inputs}
         constants = {constant.name: constant.fqn for constant in self.package.constants}
         return inputs.get(name) or constants.get(name) or name
+
+
+def launch_values(
+    model: Model, number: int | None, kernel: str, sequence: int, arguments: list[ArgumentValues]
+) -> LaunchValues:
+    """What was seen of a launch, with the tensors that were not, and its model lines."""
+    known = model.launch(number)
+    tensors = {a.target for a in known.tensors if a.target} if known else set()
+    return LaunchValues(
+        kernel=kernel,
+        sequence=sequence,
+        launch=number,
+        arguments=arguments,
+        not_shown=sorted(tensors - {a.name for a in arguments}),
+        locations=model.locations(number),
+    )
+
+
+def model_of(workload: PackageWorkload) -> Model:
+    """The package of a call with its wrapper."""
+    view = view_package(workload.package, workload.model_name)
+    return Model(view.package, view.wrapper)
 
 
 def find_first_bad(launches: Iterable[LaunchValues], model: Model) -> FirstBad | None:
@@ -118,7 +141,7 @@ def _computed(launch: LaunchValues, argument: ArgumentValues, model: Model) -> F
         inputs_were_good=good,
         perhaps_intended=argument.perhaps_intended,
         locations=(what == "non_finite" and model.makers(launch.launch)) or launch.locations,
-        summary=f"{_place(launch)} wrote {_shown(element)} to {argument.name}{qualified}{_doubt(argument)}",
+        summary=f"{_sentence(launch, 'wrote', argument)} to {argument.name}{qualified}{_doubt(argument)}",
     )
 
 
@@ -142,7 +165,7 @@ def _received(launch: LaunchValues, argument: ArgumentValues, model: Model) -> F
         producers=producers,
         perhaps_intended=argument.perhaps_intended,
         locations=model.locations(producers[0]) if producers else launch.locations,
-        summary=f"{_place(launch)} got {_shown(element)}{needed} in {argument.name}, "
+        summary=f"{_sentence(launch, 'got', argument)}{needed} in {argument.name}, "
         f"which comes from {origin}{_doubt(argument)}",
     )
 
@@ -151,7 +174,7 @@ def _origin(
     launch: LaunchValues, name: str, model: Model
 ) -> tuple[Literal["kernel", "input", "constant", "unset"], str, list[int]]:
     if launch.launch is None:
-        return ("input" if name in {given.name for given in model.package.inputs} else "unset"), name, []
+        return ("input" if name in {taken.name for taken in model.package.inputs} else "unset"), name, []
     writers = [s.launch for s in model.flow.last_writers(name, launch.launch) if s.launch is not None]
     if writers:
         return "kernel", model.wrapper.launches[writers[0]].kernel, writers
@@ -170,15 +193,13 @@ def _element(argument: ArgumentValues) -> tuple[BadElement, Literal["non_finite"
     return argument.non_finite, "non_finite"
 
 
-def _place(launch: LaunchValues) -> str:
+def _sentence(launch: LaunchValues, verb: str, argument: ArgumentValues) -> str:
+    """`launch 3, cpp_fused_add, wrote nan at [0, 1], 4 in all`."""
+    element, _ = _element(argument)
     number = "" if launch.launch is None else f"launch {launch.launch}, "
-    return f"{number}{launch.kernel},"
-
-
-def _shown(element: BadElement) -> str:
     where = f" at {element.index}" if element.index else ""
     many = f", {element.count} in all" if element.count and element.count > 1 else ""
-    return f"{element.value}{where}{many}"
+    return f"{number}{launch.kernel}, {verb} {element.value}{where}{many}"
 
 
 def _doubt(argument: ArgumentValues) -> str:

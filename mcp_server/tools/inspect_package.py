@@ -1,6 +1,4 @@
-"""Reads a package without running it: an overview, and answers about its kernels, launches, tensors and
-sizes.
-"""
+"""`inspect_package`: reads a package without running it, as an overview or to answer a question."""
 
 from __future__ import annotations
 
@@ -186,19 +184,13 @@ def _answer(view: PackageView, question: Question) -> _Answer:
         folding = query.folding_facts(view, constant=constant.name) if folded else []
         return _of([constant, *folding], constant.read_by)
     brief = _launches(view, range(len(view.wrapper.launches)), brief=True)
-    return replace(brief, notes=tuple(note for note in (_folding(view), query.sourceless(view)) if note))
-
-
-def _folding(view: PackageView) -> str:
-    """A note that some constants are computed before the first call; empty if none is."""
     kernels = [launch.kernel for launch in view.folding_launches()]
-    if not kernels:
-        return ""
-    constants = ", ".join(list(view.wrapper.folded)[:_SHOWN])
-    return (
+    fold = (
         f"{len(kernels)} more launches run once, before the first call, to fold constants: "
-        f"{', '.join(kernels[:_SHOWN])}; ask for constant {constants}"
+        f"{', '.join(kernels[:_SHOWN])}; ask for constant {', '.join(list(view.wrapper.folded)[:_SHOWN])}"
     )
+    notes = (fold if kernels else "", query.sourceless(view))
+    return replace(brief, notes=tuple(note for note in notes if note))
 
 
 def _of(facts: Sequence[Fact], launches: Iterable[int], notes: tuple[str, ...] = ()) -> _Answer:
@@ -236,6 +228,15 @@ def _overview(view: PackageView) -> Overview:
     # The symbols that mean something to a person: sizes, and values known only at run time.
     symbols = [s for s in wrapper.symbols.values() if s.kind in ("size", "stride") or s.unbacked]
     unchecked = [n for n in wrapper.launches if not n.checked]
+    # How far launches can be followed to the model.
+    sources = Counter(view.provenance(launch).source for launch in wrapper.launches)
+    framed, total = sources["kernel_information"] + sources["context_guard"], len(wrapper.launches)
+    model_lines = f"stack frames for {framed} of {total} launches"
+    if not package.wrapper_text:
+        model_lines = "not known: the package holds no wrapper.cpp"
+    elif not framed:
+        model_lines = f"graph nodes for {sources['comments']} of {total} launches"
+        model_lines += "; compile with INDUCTOR_PROVENANCE=1 for stack frames"
     largest = sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
     return Overview(
         models=list(package.models),
@@ -253,27 +254,14 @@ def _overview(view: PackageView) -> Overview:
         kinds=dict(Counter[str](launch.kind for launch in wrapper.launches)),
         kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
         unchecked=[f"launch {n.index} {n.kernel} (line {n.line})" for n in unchecked[:_SHOWN]],
-        model_lines=_model_lines(view),
+        model_lines=model_lines,
         defects=[defect.what for defect in package.defects[:_SHOWN]],
     )
 
 
-def _input_line(given: CompiledInput) -> str:
+def _input_line(taken: CompiledInput) -> str:
     """`input 0 (ids): int64 [s23, 6], s23 of 2 to 64`."""
     ranges = {
-        str(d): f", {d} of {d.lower} to {d.upper}" for d in given.dims if None not in (d.lower, d.upper)
+        str(d): f", {d} of {d.lower} to {d.upper}" for d in taken.dims if None not in (d.lower, d.upper)
     }
-    return f"{given.label}: {given.dtype} {given.shape}{''.join(ranges.values())}"
-
-
-def _model_lines(view: PackageView) -> str:
-    """How far launches can be followed to the model, in words."""
-    if not view.package.wrapper_text:
-        return "not known: the package holds no wrapper.cpp"
-    sources = Counter(view.provenance(launch).source for launch in view.wrapper.launches)
-    known = sources["kernel_information"] + sources["context_guard"]
-    total = len(view.wrapper.launches)
-    if known:
-        return f"stack frames for {known} of {total} launches"
-    nodes = f"graph nodes for {sources['comments']} of {total} launches"
-    return f"{nodes}; compile with INDUCTOR_PROVENANCE=1 for stack frames"
+    return f"{taken.label}: {taken.dtype} {taken.shape}{''.join(ranges.values())}"

@@ -38,24 +38,18 @@ class RankEnd:
     rank: str
     how: str
 
-    @property
-    def stopped(self) -> bool:
-        """Whether the launcher may have stopped it because another rank failed."""
-        return _STOPPED.search(self.how) is not None
-
 
 @dataclass(frozen=True)
 class LauncherWords:
-    """`failed` in the order printed; `refused` is the launcher's reason to start nothing ("" = none)."""
+    """What a launcher printed about its ranks.
 
-    failed: tuple[RankEnd, ...] = ()
+    `first` is the first rank that failed by itself, else the first that was stopped because another failed.
+    `refused` is the launcher's reason to start nothing ("" = none).
+    """
+
+    first: RankEnd | None = None
     waiting: bool = False
     refused: str = ""
-
-    @property
-    def first(self) -> RankEnd | None:
-        """The first rank that failed by itself, else the first that was stopped."""
-        return next((end for end in self.failed if not end.stopped), next(iter(self.failed), None))
 
 
 def read_launcher(lines: Iterable[str]) -> LauncherWords:
@@ -65,14 +59,15 @@ def read_launcher(lines: Iterable[str]) -> LauncherWords:
         if len(own) < MOST_LINES and ("srun: " in raw or "local_rank: " in raw):
             line = read_line(raw[:LONGEST_LINE], 0)
             own += [] if line.process else [line.text]
-    ends = tuple(
+    ends = [
         RankEnd(found["local"] or found["task"], found["torchrun"] or found["srun"])
         for found in map(_ENDED.search, own)
         if found
-    )
+    ]
+    ends.sort(key=lambda end: _STOPPED.search(end.how) is not None)  # stable: else in the order printed
     waiting = any(map(_WAITING.match, own)) and not any(map(_GRANTED.match, own))
     refused = "" if ends else next((text for text in own if _REFUSED.match(text)), "")
-    return LauncherWords(ends, waiting, bound(refused, 300))
+    return LauncherWords(next(iter(ends), None), waiting, bound(refused, 300))
 
 
 @dataclass(frozen=True)
@@ -159,17 +154,17 @@ def _rank_lines(output: Path) -> Iterator[Line]:
                 yield line
 
 
-def read_launcher_output(output: Path, prefix: Sequence[str]) -> LauncherWords:
-    """`read_launcher` of an output file; empty for an unknown launcher."""
-    if not _known(prefix) or not output.exists():
+def read_launcher_output(finished: Finished, prefix: Sequence[str]) -> LauncherWords:
+    """`read_launcher` of a run that failed; empty for another, and for an unknown launcher."""
+    if finished.ok or not _known(prefix) or not finished.output.exists():
         return LauncherWords()
-    with output.open(errors="replace") as lines:
+    with finished.output.open(errors="replace") as lines:
         return read_launcher(lines)
 
 
 def check_started(finished: Finished, prefix: Sequence[str]) -> None:
     """Raise ProblemError if the launcher started nothing: then the workload did not run."""
-    words = LauncherWords() if finished.ok else read_launcher_output(finished.output, prefix)
+    words = read_launcher_output(finished, prefix)
     if words.refused:
         raise ProblemError(f"the launcher started nothing: {words.refused}", value=" ".join(prefix))
     if words.waiting:

@@ -65,7 +65,7 @@ class Visibility(Record):
 class Attempt(Record):
     """One method that was tried: what it found, or why it could not run."""
 
-    tool: str
+    tool: Tool
     ran: bool
     found: int = 0
     what: str = ""
@@ -100,14 +100,13 @@ async def locate_fault(
     *,
     tool: Tool | Literal["auto"] = "auto",
     plain_runs: int = 1,
-    gpus: tuple[int, ...] | None = None,
     cache: Cache | None = None,
 ) -> LocatedFault:
     """Run the call under checkers until one sees the fault, and join what it saw with the package.
 
     `auto` takes memcheck, a core dump, then waiting launches (CUDA); AddressSanitizer, then a native stack
     (CPU). `plain_runs` (0-20) of the original package, and one under the official flags, run at the same time
-    and show whether a user would see the fault; they take no lease of `gpus`. A fault is a result, and so is
+    and show whether a user would see the fault; they take no lease of a GPU. A fault is a result, and so is
     none. Raises `ProblemError` for missing inputs, a tool that does not fit the package's device, and a
     package that cannot be read.
     """
@@ -127,7 +126,7 @@ async def locate_fault(
 
         def target_of(options: Options) -> Target:
             if options not in targets:
-                targets[options] = prepare(context, workload, options, tasks, cache=cache, gpus=gpus)
+                targets[options] = prepare(context, workload, options, tasks, cache=cache)
             return targets[options]
 
         async def check() -> None:
@@ -228,26 +227,6 @@ def result(
     for path in sorted(done.directory.glob("*")):
         if path.suffix in (".jsonl", ".xml") and path.name != "report.jsonl":
             artifacts.append(context.artifact(path, "the journal" if path.suffix == ".jsonl" else "records"))
-    return LocatedFault.model_validate(
-        {
-            "found": fault is not None,
-            "tool": ran[-1] if ran else None,
-            "summary": summary,
-            "fault": fault,
-            "others": [bare_fault(access) for access in found.accesses[1 : 1 + OTHERS]],
-            "errors": found.errors,
-            "visibility": shown,
-            "instrumented": target.rebuilt is not None,
-            "attempts": attempts,
-            "notes": _notes(target, fault, shown),
-            "failure": read_failure(done.finished),
-            "artifacts": artifacts,
-            "cost": context.cost.cost(),
-        }
-    )
-
-
-def _notes(target: Target, fault: Fault | None, shown: Visibility | None) -> list[str]:
     notes = []
     if target.why_not:
         notes.append(f"no probes, so no addresses of launches: {target.why_not}")
@@ -259,7 +238,21 @@ def _notes(target: Target, fault: Fault | None, shown: Visibility | None) -> lis
         )
     if fault is not None and fault.count > 1:
         notes.append(f"{fault.count} records of this site were printed")
-    return notes
+    return LocatedFault(
+        found=fault is not None,
+        tool=ran[-1],
+        summary=summary,
+        fault=fault,
+        others=[bare_fault(access) for access in found.accesses[1 : 1 + OTHERS]],
+        errors=found.errors,
+        visibility=shown,
+        instrumented=target.rebuilt is not None,
+        attempts=attempts,
+        notes=notes,
+        failure=read_failure(done.finished),
+        artifacts=artifacts,
+        cost=context.cost.cost(),
+    )
 
 
 _WITHOUT_PROBES: dict[str, tuple[Tool, ...]] = {"cuda": ("memcheck", "core_dump"), "cpu": ("native",)}

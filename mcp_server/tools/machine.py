@@ -86,7 +86,7 @@ class Machine(Record):
 
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
-    """Compile a probe and ask the worker, side by side; an interpreter without torch leaves unknowns."""
+    """Compile a probe and ask the worker at the same time; an interpreter without torch leaves unknowns."""
     facts: dict[str, Any] = {}
 
     async def ask_worker() -> None:
@@ -96,12 +96,9 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
         except ProblemError as error:
             facts["unknown"] = [f"torch, triton, CUDA and GPUs: {error}"]
 
-    async def try_compiler() -> None:
-        facts["compiler"] = await check_compiler(context, env)
-
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_worker)
-        tasks.start_soon(try_compiler)
+        compiler = await check_compiler(context, env)
     directory = env.get("TMPDIR") or tempfile.gettempdir()
     try:
         free = shutil.disk_usage(directory).free
@@ -114,6 +111,7 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
         cpu_flags=sorted(flag for flag in cpu_flags() if flag.startswith(VECTOR_FLAGS)),
         temp_directory=directory,
         temp_free_bytes=free,
+        compiler=compiler,
         tools={name: str(path) if path else None for name, path in tools.items()},
         python=str(python),
         **facts,
@@ -240,9 +238,31 @@ class Checkup(Record):
 def checkup(machine: Machine) -> Checkup:
     """What the tools need of a machine: what is there, what is missing, and how to get it."""
     gpus, free = ", ".join(gpu.name for gpu in machine.gpus), machine.temp_free_bytes
+    tested: Standing = "missing"
+    if machine.torch:
+        tested = "ok" if versions.is_supported(machine.torch) else "limited"
+    install = f"{interpreter_help()}; or install torch there (https://pytorch.org/get-started)"
+    compiler = machine.compiler
+    links: Standing = "ok" if compiler.links_cxx_runtime else "limited"
     needs = [
-        _torch_need(machine),
-        _compiler_need(machine.compiler),
+        _need(
+            "torch",
+            tested,
+            f"{machine.torch or 'none'} in {machine.python}",
+            "every run and compile",
+            f"tested with torch {versions.RANGE}" if machine.torch else install,
+            essential=True,
+        ),
+        _need(
+            "C++ compiler",
+            links if compiler.works else "missing",
+            f"{compiler.path} {compiler.version or compiler.error or ''}".strip(),
+            "compiling, and instrumenting packages",
+            "compile with CXX set to a g++ that links libstdc++.so.6, such as /usr/bin/g++"
+            if compiler.works
+            else "apt-get install g++, or set CXX",
+            essential=True,
+        ),
         _need(
             "temporary space",
             "ok" if free is None or free >= ENOUGH_TEMP_BYTES else "limited",
@@ -291,28 +311,6 @@ def _need(
     """`how` is the way to get it, and left out for what is there."""
     how = "" if standing == "ok" else how
     return Need(name=name, standing=standing, found=found, for_what=for_what, how=how, essential=essential)
-
-
-def _torch_need(machine: Machine) -> Need:
-    standing: Standing = "ok"
-    how = f"tested with torch {versions.RANGE}"
-    if not machine.torch:
-        standing = "missing"
-        how = f"{interpreter_help()}; or install torch there (https://pytorch.org/get-started)"
-    elif not versions.is_supported(machine.torch):
-        standing = "limited"
-    found = f"{machine.torch or 'none'} in {machine.python}"
-    return _need("torch", standing, found, "every run and compile", how, essential=True)
-
-
-def _compiler_need(compiler: Compiler) -> Need:
-    standing: Standing = "ok" if compiler.links_cxx_runtime else "limited"
-    how = "compile with CXX set to a g++ that links libstdc++.so.6, such as /usr/bin/g++"
-    if not compiler.works:
-        standing, how = "missing", "apt-get install g++, or set CXX"
-    found = f"{compiler.path} {compiler.version or compiler.error or ''}".strip()
-    for_what = "compiling, and instrumenting packages"
-    return _need("C++ compiler", standing, found, for_what, how, essential=True)
 
 
 # What Inductor writes into AOTI_CPU_ISA (torch/_inductor/cpu_vec_isa.py, 2.13) and the flags of
@@ -364,8 +362,15 @@ def find_problems(package: Package, machine: Machine, device_index: int = -1) ->
         *(defect_problem(defect) for defect in package.defects),
         *_host_problems(package, machine),
         *_device_problems(package, machine, device_index),
-        *_toolchain_problems(package, machine),
     ]
+    if package.library is not None and package.library.cxx_runtime is None:
+        cuda = package.device_type == "cuda"
+        what = "the library links libstdc++ statically"
+        what += ": loading a CUDA package of that kind segfaults in parse_device_str" if cuda else ""
+        found.append(_problem("toolchain", what, _CXX_RUNTIME_FIX, certain=cuda))
+    if package.files.built_at_load and not machine.compiler.works:
+        what = f"the package is compiled at load and {machine.compiler.path} does not work"
+        found.append(_problem("toolchain", what, _COMPILER_FIX))
     ops = dict.fromkeys(node.target for node in package.proxy_nodes if not node.target.startswith("aten::"))
     if ops:
         what = f"needs custom operators registered before the load: {', '.join(list(ops)[:8])}"
@@ -422,22 +427,11 @@ def _device_problems(package: Package, machine: Machine, device_index: int) -> I
     wanted, here = package.compute_capability, gpu.capability
     if not (wanted and wanted.isdigit() and here.isdigit()):
         return
-    # A cubin runs on its own major architecture from its minor one on; a fatbin may hold PTX besides.
+    # A cubin runs on its own major architecture from its minor one on; a fatbin may hold PTX, too.
     if wanted[:-1] != here[:-1] or int(wanted[-1]) > int(here[-1]):
         portable = any(member.name.endswith(".fatbin") for member in package.files.kernel_binaries)
         what = f"the kernels need compute capability {wanted}; GPU {gpu.index} ({gpu.name}) has {here}"
         yield _arch(what, certain=not portable)
-
-
-def _toolchain_problems(package: Package, machine: Machine) -> Iterator[Problem]:
-    if package.library is not None and package.library.cxx_runtime is None:
-        cuda = package.device_type == "cuda"
-        what = "the library links libstdc++ statically"
-        what += ": loading a CUDA package of that kind segfaults in parse_device_str" if cuda else ""
-        yield _problem("toolchain", what, _CXX_RUNTIME_FIX, certain=cuda)
-    if package.files.built_at_load and not machine.compiler.works:
-        what = f"the package is compiled at load and {machine.compiler.path} does not work"
-        yield _problem("toolchain", what, _COMPILER_FIX)
 
 
 def compiler_problems(machine: Machine) -> list[Problem]:

@@ -21,9 +21,9 @@ from mcp_server.package.launches import Launch, operator_name
 from mcp_server.package.symbols import plain
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.build import instrument
-from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context, Event, WorkerRun
-from mcp_server.tools.first_bad import Choice, Launches, Model
+from mcp_server.tools.first_bad import Choice, Launches, Model, launch_values
 from mcp_server.tools.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
 from mcp_server.tools.requests import run_request
 
@@ -75,7 +75,7 @@ def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
                 plain(check.text), check.variable, check.lower, check.upper, line=line, kernel=kernel.name
             )
             for candidate in tracer.trace(assertion):
-                bound = _bound(candidate) if _takes_any(candidate) else None
+                bound = _bound(candidate)
                 if bound is not None and bound.size:
                     sized[bound] = None
                 elif bound is not None:
@@ -85,21 +85,16 @@ def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
     return (*merged.values(), *sized)
 
 
-def _takes_any(candidate: Candidate) -> bool:
-    """Whether the checked value is computed from any element of one tensor.
+def _bound(candidate: Candidate) -> IndexBound | None:
+    """The bound on all elements of the tensor that the checked value is computed from.
 
-    A value behind a condition is not, and neither is one at an offset or a step (a column of a table):
-    elements that are left out may hold anything.
+    None for a value behind a condition, and for one at an offset or a step (a column of a table): elements
+    that are left out may hold anything.
     """
     line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
-    return (
-        len(candidate.sources) == 1
-        and not _CONDITION.search(line)
-        and all(_WHOLE.fullmatch(load.index.strip()) for load in candidate.trace.loads)
-    )
-
-
-def _bound(candidate: Candidate) -> IndexBound | None:
+    whole = all(_WHOLE.fullmatch(load.index.strip()) for load in candidate.trace.loads)
+    if len(candidate.sources) != 1 or _CONDITION.search(line) or not whole:
+        return None
     (source,) = candidate.sources
     if source.allowed is None:
         return None
@@ -229,7 +224,17 @@ async def observe(
     raised = stop and done.finished.ending == "exit" and done.last("called") is None
     last = launches.last if raised else None
     stopped = last is not None and last.surely_bad
-    return Seen(launches, _notes(instrumented, done, model.package.model_name), done, stopped=stopped)
+    skipped = [s for s in instrumented.skipped if s.model == model.package.model_name]
+    notes = [
+        *instrumented.notes,
+        *(f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in skipped),
+        *(f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")),
+        *(f"{e['arguments']} arguments were left out: too many events" for e in done.all("left_out")),
+    ]
+    for event in done.all("not_saved"):
+        cap = event["cap"] >> 20
+        notes.append(f"{event['tensors']} tensors were not saved: beyond {cap} MiB, or not dense")
+    return Seen(launches, notes, done, stopped=stopped)
 
 
 def unset_arguments(model: Model) -> dict[int, list[str]]:
@@ -250,7 +255,7 @@ def read_launches(
 ) -> Iterator[LaunchValues]:
     """The worker's events, grouped by launch in the order of the call.
 
-    Launches of runs side by side may be mixed, at most `OPEN` of them.
+    Launches of concurrent runs may be mixed, at most `OPEN` of them.
     """
     by_place: dict[tuple[str, int], list[IndexBound]] = {}
     for bound in bounds:
@@ -276,39 +281,22 @@ def _launch(
     seen = [_argument(context, e) for e in events]
     known = model.launch(number)
     of_operator = operator_bounds(known, seen) if known is not None else {}
-    arguments = [_bounded(a, bounds.get((a.name, number), ()), sizes, of_operator.get(a.name)) for a in seen]
-    tensors = {a.target for a in known.tensors if a.target} if known else set()
-    return LaunchValues(
-        kernel=str(first["kernel"]),
-        sequence=int(first["sequence"]),
-        launch=number,
-        arguments=arguments,
-        not_shown=sorted(tensors - {a.name for a in arguments}),
-        locations=model.locations(number),
-    )
-
-
-def _bounded(
-    argument: ArgumentValues,
-    bounds: Sequence[IndexBound],
-    sizes: Mapping[str, int],
-    of_operator: IndexBound | None,
-) -> ArgumentValues:
-    """The argument with its bound; of several checks the first that it fails, else the last.
-
-    The worker has compared the elements with a bound that is known before the call. One that is a size of
-    this call, or a shape that an operator indexes, is compared with minimum and maximum here.
-    """
-    for bound in bounds if argument.role != "written" else ():
-        if not bound.size:
-            argument = argument.model_copy(update={"bound": bound.text})
-        elif bound.size in sizes:
-            argument = _compared(argument, bound.at(sizes[bound.size]))
-        if argument.outside is not None:
-            break
-    if of_operator is not None and not argument.bound and argument.when == "before":
-        argument = _compared(argument, of_operator)
-    return argument
+    arguments = []
+    for argument in seen:
+        # Of several checks the first that it fails, else the last. The worker has compared the elements with
+        # a bound that is known before the call. One that is a size of this call, or a shape that an operator
+        # indexes, is compared with minimum and maximum here.
+        for bound in bounds.get((argument.name, number), ()) if argument.role != "written" else ():
+            if not bound.size:
+                argument = argument.model_copy(update={"bound": bound.text})
+            elif bound.size in sizes:
+                argument = _compared(argument, bound.at(sizes[bound.size]))
+            if argument.outside is not None:
+                break
+        if argument.name in of_operator and not argument.bound and argument.when == "before":
+            argument = _compared(argument, of_operator[argument.name])
+        arguments.append(argument)
+    return launch_values(model, number, str(first["kernel"]), int(first["sequence"]), arguments)
 
 
 def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
@@ -332,19 +320,3 @@ def _argument(context: Context, event: Event) -> ArgumentValues:
         saved=context.artifact(Path(saved), "tensor (safetensors)") if saved else None,
         **measured(event),
     )
-
-
-def _notes(instrumented: Instrumented, done: WorkerRun, model: str) -> list[str]:
-    """What was not seen, and why."""
-    skipped = [
-        f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}"
-        for s in instrumented.skipped
-        if s.model == model
-    ]
-    failed = [f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")]
-    left = [f"{e['arguments']} arguments were left out: too many events" for e in done.all("left_out")]
-    unsaved = [
-        f"{e['tensors']} tensors were not saved: beyond {e['cap'] >> 20} MiB, or not dense"
-        for e in done.all("not_saved")
-    ]
-    return [*instrumented.notes, *skipped, *failed, *left, *unsaved]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ from mcp_server.logs.captured import (
     Phase,
 )
 from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload
+from mcp_server.worker.protocol import MadeBy
 
 INPUTS_HELP = (
     "a file written by torch.save, or a list of specs such as {'shape': [8, 64], 'dtype': 'float32'}"
@@ -127,7 +127,9 @@ def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
     if load.loader != "AOTIModelPackageLoader":
         cuda = load.loader.endswith("Cuda")
         request.update(library=package, device=load.options.get("device") or ("cuda" if cuda else "cpu"))
-    request.update(load_options(load))
+    request.update({name: load.options[name] for name in OPTIONS if name in load.options})
+    if load.device_index:  # a load that took the current CUDA device names it, unless it is the first
+        request["device_index"] = load.device_index
     notes = [] if load.copy_path else ["the package is the file as it is now, not a copy from the run"]
     imports = imports_of(seen, load)
     return ReplayPlan(operation="replay", request=request, phase="load", imports=imports, notes=notes)
@@ -139,19 +141,10 @@ def called_package(
     """The call of a plan without its history, in the surroundings of the program."""
     surroundings = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
     options = {name: plan.request[name] for name in ("model_name", "device_index") if name in plan.request}
+    package = plan.request["package"]
     return PackageWorkload(
-        package=plan.request["package"],
-        inputs=inputs,
-        extra_imports=plan.imports,
-        **options,
-        **surroundings,
+        package=package, inputs=inputs, extra_imports=plan.imports, **options, **surroundings
     )
-
-
-def load_options(load: CapturedLoad) -> dict[str, Any]:
-    """How it was loaded: a load that took the current CUDA device names it, unless it is the first."""
-    options = {name: load.options[name] for name in OPTIONS if name in load.options}
-    return {**options, "device_index": load.device_index} if load.device_index else options
 
 
 def _on_load(
@@ -184,7 +177,7 @@ def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
     return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
 
 
-def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> Mapping[str, Any] | None:
+def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> MadeBy | None:
     """The worker's request for the program that the script itself compiled, saved or not (worker/taken.py).
 
     None for what is no exported program, and for a compile in a process that the script started.
@@ -195,7 +188,7 @@ def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload
     if not (compiled.program and own):
         return None
     before = [c for c in seen.compiles if c.pid == compiled.pid and c.n < compiled.n]
-    return {"script": script, "args": list(workload.args), "compile": len(before)}
+    return {"script": str(script), "args": list(workload.args), "compile": len(before)}
 
 
 def imports_of(seen: Captured, phase: Phase) -> list[str]:
@@ -227,10 +220,9 @@ def is_importable(script: Path) -> bool:
         tree = ast.parse(script.read_bytes())
     except (OSError, SyntaxError, ValueError):
         return False
-    tests = [node.test for node in tree.body if isinstance(node, ast.If)]
-    return any(
-        isinstance(side, ast.Constant) and side.value == "__main__"
-        for test in tests
-        if isinstance(test, ast.Compare)
-        for side in (test.left, *test.comparators)
-    )
+    for node in tree.body:
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Compare):
+            sides = (node.test.left, *node.test.comparators)
+            if any(isinstance(side, ast.Constant) and side.value == "__main__" for side in sides):
+                return True
+    return False

@@ -34,7 +34,7 @@ from mcp_server.jobs.types import Command, Finished
 
 FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 
-# Operations that begin with the import and load what they need themselves. Not `probe`, which tells of a
+# Operations that begin with the import and load what they need themselves. Not `probe`, which is about a
 # fresh interpreter, nor `compile`, whose compiler processes look at how they were started.
 FORKED = frozenset(
     {"describe_inputs", "index_values", "interpret", "run", "replay", "repeat", "observe", "intervene"}
@@ -123,6 +123,12 @@ class Imported:
                     await before.wait()
                 directory.mkdir(parents=True, exist_ok=True)
                 async with fork_server(asked, directory) as self.server:
+                    if self.server is not None and self.loaded is not None:
+                        with suppress(OSError, ValueError):
+                            seen = {path: _state(path) for path in json.loads(self.loaded.read_text())}
+                            # None of them when one was changed while they were loaded.
+                            unchanged = max(state[0] for state in seen.values()) < self.began_ns
+                            self.seen = seen if unchanged else {}
                     self.tried.set()
                     await anyio.sleep_forever()
         except OSError as error:  # no room for what it prints: everything starts as usual
@@ -131,14 +137,6 @@ class Imported:
             self.server = None
             self.tried.set()
 
-    async def note_files(self) -> None:
-        """Remember the files, once it is ready; none when one was changed while they were loaded."""
-        await self.tried.wait()
-        if self.server is not None and self.loaded is not None:
-            with suppress(OSError, ValueError):
-                seen = {path: _state(path) for path in json.loads(self.loaded.read_text())}
-                self.seen = seen if max(state[0] for state in seen.values()) < self.began_ns else {}
-
     @property
     def usable(self) -> bool:
         """Whether a new job may have it: it is being made, or it is ready and what it loaded is unchanged."""
@@ -146,6 +144,13 @@ class Imported:
             return True
         alive = self.server is not None and not self.server.lost
         return alive and bool(self.seen) and all(_state(path) == state for path, state in self.seen.items())
+
+    def worn(self, limits: Limits) -> bool:
+        """Whether it waited long, served many requests, grew, or is gone."""
+        if self.server is None or self.server.lost or self.requests >= limits.requests:
+            return True
+        idle = time.monotonic() - self.used_at >= limits.idle_s
+        return idle or not 0 < private_memory(self.server.pid) <= limits.memory_bytes
 
 
 def _state(path: str) -> State:
@@ -185,21 +190,18 @@ class WarmImports:
         """A fresh one with these surroundings and `modules` imported, or a new one."""
         self._end_some()
         asked = surroundings(command)
-        found = next(
-            (
-                one
-                for one in self.kept
-                if surroundings(one.command) == asked and set(modules) <= set(one.modules) and one.usable
-            ),
-            None,
-        )
+        fitting = [
+            one
+            for one in self.kept
+            if surroundings(one.command) == asked and set(modules) <= set(one.modules)
+        ]
+        found = next((one for one in fitting if one.usable), None)
         if found is None:
             cwd = asked[3] or directory  # no directory of the user's is kept busy
             loaded = directory / LOADED if self._later_jobs else None
             found = Imported(replace(command, cwd=cwd), modules, loaded)
             self.kept.append(found)
             self._tasks.start_soon(found.serve, directory, before)
-            self._tasks.start_soon(found.note_files)
         found.users += 1
         found.used_at = time.monotonic()
         return found
@@ -219,18 +221,9 @@ class WarmImports:
         free = sorted((one for one in self.kept if not one.users), key=lambda one: one.used_at)
         surplus = max(0, len(self.kept) - self.limits.processes)
         for place, one in enumerate(free):
-            if place < surplus or self._worn(one):
+            if place < surplus or (one.tried.is_set() and one.worn(self.limits)):
                 self.kept.remove(one)
                 one.scope.cancel()
-
-    def _worn(self, one: Imported) -> bool:
-        """Whether it waited long, served many requests, grew, or is gone."""
-        if not one.tried.is_set():
-            return False
-        if one.server is None or one.server.lost or one.requests >= self.limits.requests:
-            return True
-        idle = time.monotonic() - one.used_at >= self.limits.idle_s
-        return idle or not 0 < private_memory(one.server.pid) <= self.limits.memory_bytes
 
 
 @dataclass

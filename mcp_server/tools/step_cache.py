@@ -51,7 +51,8 @@ class StepCache:
             card = _card(path)
             if card:
                 found[str(card["key"])].append(path)
-        return cls(dict(found), max((_number(path) for path in numbered), default=0))
+        last = max((int(path.name.partition("-")[0]) for path in numbered), default=0)
+        return cls(dict(found), last)
 
     def take(self, key: str, command: Command, directory: Path) -> Finished | None:
         """The cached result of this command, with its files in `directory`; None if it has to run."""
@@ -143,10 +144,6 @@ def _finished(path: Path, directory: Path, command: Command) -> Finished | None:
     finished = replace(Finished(**card["finished"], **streams), reused=True)
     cut_off = finished.ending == "timeout" and not finished.note.startswith(STOOD_STILL)
     return None if cut_off and finished.wall_s < command.timeout_s - 1 else finished
-
-
-def _number(path: Path) -> int:
-    return int(path.name.partition("-")[0])
 
 
 def _link(source: str, target: str) -> str:

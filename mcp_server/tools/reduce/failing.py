@@ -19,6 +19,7 @@ Kind = Literal["crash", "error", "not_finite", "departs"]
 
 # Exit status of a reproduction (worker/reduction/script.py).
 STATUS: dict[Kind, int] = {"error": 1, "not_finite": 3, "departs": 4}
+NOT_EXPORTED = 5
 # Events of the worker's `attempt` that begin a phase of AOTInductor's.
 PHASES = {"compiling": "compiling", "loading": "loading", "loaded": "loading", "calling": "calling"}
 SCRIPT = "repro.py"
@@ -98,20 +99,18 @@ def of_attempt(done: WorkerRun) -> FailureShown | None:
 
 def of_script(finished: Finished) -> FailureShown | None:
     """How a reproduction failed, from its exit status and its output."""
-    text = finished.output.read_text(encoding="utf-8", errors="replace") if finished.output.exists() else ""
-    if finished.ok or finished.returncode == 5:
+    if finished.ok or finished.returncode == NOT_EXPORTED:
         return None
+    text = finished.output.read_text(encoding="utf-8", errors="replace") if finished.output.exists() else ""
     if finished.returncode == STATUS["not_finite"]:
         found = [line for line in text.splitlines() if line.startswith("not finite: ")]
         nan = any(" 0 nan " not in line for line in found)
         return FailureShown(kind="not_finite", phase="calling", nan=nan)
     if finished.returncode == STATUS["departs"]:
         return FailureShown(kind="departs", phase="calling")
-    phases = [line for line in text.splitlines() if line.startswith("phase: ")]
+    phases = [line.removeprefix("phase: ") for line in text.splitlines() if line.startswith("phase: ")]
     failure = read_failure(finished)
-    if failure is None:
-        return None
-    return of_ending(finished, failure, phases[-1].removeprefix("phase: ") if phases else "")
+    return of_ending(finished, failure, phases[-1] if phases else "") if failure is not None else None
 
 
 def of_ending(finished: Finished, failure: Failure, phase: str) -> FailureShown:

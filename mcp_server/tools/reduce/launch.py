@@ -14,17 +14,15 @@ from pathlib import Path
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.statements import evaluate
-from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options, read_recorded, safe_flags
 from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.first_bad import Choice, Model, find_first_bad
+from mcp_server.tools.first_bad import Choice, Model, find_first_bad, model_of
 from mcp_server.tools.locate_fault import captured_call
 from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
@@ -38,6 +36,7 @@ from mcp_server.tools.reduce.failing import (
     run_script,
 )
 from mcp_server.tools.requests import run_request
+from mcp_server.tools.run_deterministic import BLOCKING
 
 CPP_FILE = "kernel.cpp"
 TRITON_FILE = "kernel.py"
@@ -186,8 +185,6 @@ def _constants(kernel: Kernel, names: Sequence[str]) -> tuple[dict[str, object],
     return {**{k: v for k, v in found.items() if k in names}, **dict.fromkeys(assumed, 1024)}, notes
 
 
-# A fault then ends the launch that made it, and not a later one.
-BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
 GENERATED = ("cpp", "triton", "user_triton")
 
 
@@ -210,11 +207,12 @@ async def reduce_launch(
             what = f"the script makes no call that could be taken: {why}"
             raise ProblemError(what, value=str(workload.script))
         called = taken
+    # A fault then ends the launch that made it, and not a later one.
     called = called.model_copy(update={"env": {**BLOCKING, **called.env}})
     model = model_of(called)
     number = await _suspect(context, called, model) if launch is None else launch
     replayed = await record(context, called, model, number)
-    finished = await run_launch(context, called, model, replayed)
+    finished = await replayed.run(context)
     failure, directory = replayed.failure, replayed.directory
     shown = of_script(finished)
     same = failure.same_cause_as(shown) if failure is not None else shown is None
@@ -240,12 +238,6 @@ def _summary(failure: FailureShown | None, shown: FailureShown | None, same: boo
     if same:
         return f"The launch alone fails in the same way: {str(shown).rstrip('.')}."
     return f"The launch failed in the call ({failure}), but replayed alone it shows {shown or 'no fault'}."
-
-
-def model_of(called: PackageWorkload) -> Model:
-    """The package of a call with its wrapper."""
-    package = open_package(called.package, called.model_name)
-    return Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
 
 
 async def _suspect(context: Context, called: PackageWorkload, model: Model) -> int:
@@ -282,9 +274,15 @@ def kernel_of(model: Model, number: int) -> Kernel:
 class WrittenReplay:
     """The directory of a script that replays one launch; how the launch failed in the call, if it did."""
 
+    called: PackageWorkload
+    gpus: tuple[int, ...] | None
     directory: Path
     failure: FailureShown | None
     notes: list[str]
+
+    async def run(self, context: Context) -> Finished:
+        """Run the script on the device of the package."""
+        return await run_script(context, self.called, self.directory, self.gpus)
 
 
 async def record(context: Context, called: PackageWorkload, model: Model, number: int) -> WrittenReplay:
@@ -293,7 +291,16 @@ async def record(context: Context, called: PackageWorkload, model: Model, number
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
     """
     kernel = kernel_of(model, number)
-    done = await _observe(context, called, number)
+    python = context.python_for(called)
+    rebuilt = await instrument(called.package, Options(), context, python=python, env=called.env)
+    observed = context.fresh("record")
+    tensors = observed / "tensors"
+    tensors.mkdir()
+    preload = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
+    request = {"package": rebuilt.package, "launches": [number], "unset_too": True, "save": tensors}
+    done = await context.worker(
+        "observe", {**run_request(called), **request}, directory=observed, workload=called, env=preload
+    )
     arguments = [event for event in done.all("argument") if event["launch"] == number]
     written = {event["name"] for event in arguments if event["role"] == "written"}
     unset = written.union(unset_arguments(model).get(number, ()))
@@ -322,40 +329,8 @@ async def record(context: Context, called: PackageWorkload, model: Model, number
     notes.append("the folder inputs holds values of the workload")
     if size > SMALL:
         notes.append(f"the recorded values take {size} bytes")
-    return WrittenReplay(directory, failure, notes)
-
-
-async def run_launch(
-    context: Context, called: PackageWorkload, model: Model, replayed: WrittenReplay
-) -> Finished:
-    """Run the script of a replay on the device of the package."""
     gpus = gpus_of(model.package.device_type, called.device_index)
-    return await run_script(context, called, replayed.directory, gpus)
-
-
-async def _observe(context: Context, called: PackageWorkload, number: int) -> WorkerRun:
-    python = context.python_for(called)
-    rebuilt = await instrument(called.package, Options(), context, python=python, env=called.env)
-    directory = context.fresh("record")
-    tensors = directory / "tensors"
-    tensors.mkdir()
-    preload = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
-    request = {
-        **run_request(called),
-        "package": rebuilt.package,
-        "launches": [number],
-        "unset_too": True,
-        "save": tensors,
-    }
-    return await context.worker(
-        "observe",
-        request,
-        directory=directory,
-        env={**called.env, **preload},
-        python=python,
-        cwd=called.cwd,
-        timeout_s=called.timeout_s,
-    )
+    return WrittenReplay(called, gpus, directory, failure, notes)
 
 
 def _recorded(arguments: Sequence[Event]) -> tuple[Recorded, ...]:

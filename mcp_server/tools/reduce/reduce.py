@@ -8,14 +8,14 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedUpdate
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.exported import exported_device
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
+from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.reduce.failing import (
     SCRIPT,
     SMALL,
@@ -29,6 +29,7 @@ from mcp_server.tools.reduce.failing import (
 )
 from mcp_server.tools.reduce.launch import reduce_launch
 from mcp_server.tools.requests import failing_phase, how_made, imports_of
+from mcp_server.worker.protocol import MadeBy
 
 MOST_CHILDREN = 8
 VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first
@@ -49,7 +50,12 @@ async def reduce(
 ) -> Reduced:
     """`graph`: few operators of an exported program; `launch`: one launch of a package with its values.
 
-    Raises ProblemError as `reduce_graph` and `reduce_launch` do, and for a package without its program.
+    For `graph` the program is cut down in isolated children for `budget_s` seconds. A script is run once, and
+    its failing or suspect call is taken. The class of the failure is the same for every step: killed by the
+    same signal, an exception of the same family in the same phase, NaN or infinity from finite values, or a
+    difference from eager. When it is stopped, `*-candidates/best` holds the best reproduction so far.
+    Raises ProblemError for a package without its program, a healthy program, one that only hangs, and a
+    script without a program; for `launch` as `reduce_launch` does.
     """
     if scope == "launch":
         return await reduce_launch(context, workload, launch)
@@ -61,20 +67,6 @@ async def reduce(
             value=str(workload.package),
             allowed="exported=the program it was compiled from, script, or scope launch",
         )
-    return await reduce_graph(context, workload, budget_s=budget_s)
-
-
-async def reduce_graph(
-    context: Context, workload: ExportedWorkload | ScriptWorkload, *, budget_s: float = 300
-) -> Reduced:
-    """Find out how the program fails, then cut it down in isolated children for `budget_s` seconds.
-
-    A script is run once, and its failing or suspect call is taken. The class of the failure is the same for
-    every step: killed by the same signal, an exception of the same family in the same phase, NaN or infinity
-    from finite values, or a departure from eager. When it is stopped, `*-candidates/best` holds the best
-    reproduction so far.
-    Raises ProblemError for a healthy program, for one that only hangs, and for a script without a program.
-    """
     return await reduce_program(context, await failing_program(context, workload), budget_s)
 
 
@@ -125,8 +117,35 @@ async def reduce_program(context: Context, failing: Failing, budget_s: float) ->
     # The values of the nodes are recorded in a new process if the failure ended the attempt.
     ended = attempt.last("evaluating") is None
     recorded = await run_worker(context, "record", target) if ended else attempt
-    named = _named_by_compiler(attempt, failure, recorded)
-    done = await _reduce(context, target, failure, recorded, named, budget_s)
+    values = recorded.all("value")
+    bad = [event["node"] for event in values if event.get("nan") or event.get("inf")]
+    # The suspected node: the one that made the first value that is not finite; else one that the compiler
+    # named, that raised, or that broke its fake function's promise.
+    suspected = bad
+    if failure.kind != "not_finite":
+        last = recorded.last("node")
+        raised = [last["node"]] if last and recorded.last("recorded") is None else []
+        named = _named_by_compiler(attempt, failure, recorded)
+        suspected = [*named, *raised, *(event["node"] for event in recorded.all("fake_mismatch"))]
+    steering = {
+        name: value
+        for name, value in target.workload.env.items()
+        if name.startswith(STEERING) and not name.endswith("CACHE_DIR")
+    }
+    request = {
+        "values": recorded.directory / "values",
+        "bad": bad,
+        "guess": suspected[0] if suspected else None,
+        "failure": failure.request(),
+        "repro_imports": target.imports if target.taken else (),
+        "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
+        "environment": steering,
+        "directory": context.fresh("candidates"),
+        "budget_s": budget_s,
+        "each_s": target.workload.timeout_s,
+        "parallel": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
+    }
+    done = await run_worker(context, "reduce", target, request, budget_s + target.workload.timeout_s)
     return await _verified(context, target, failure, done)
 
 
@@ -139,9 +158,9 @@ class Target:
     """
 
     workload: ExportedWorkload
-    configs: Mapping[str, Any]
+    configs: Mapping[str, object]
     imports: tuple[str, ...] = ()
-    made_by: Mapping[str, Any] | None = None
+    made_by: MadeBy | None = None
     taken: bool = False
 
 
@@ -232,44 +251,6 @@ def _named_by_compiler(attempt: WorkerRun, failure: FailureShown, recorded: Work
     return found
 
 
-async def _reduce(
-    context: Context,
-    target: Target,
-    failure: FailureShown,
-    recorded: WorkerRun,
-    named: list[str],
-    budget_s: float,
-) -> WorkerRun:
-    values = recorded.all("value")
-    bad = [event["node"] for event in values if event.get("nan") or event.get("inf")]
-    # The suspected node: the one that made the first value that is not finite; else one that the compiler
-    # named, that raised, or that broke its fake function's promise.
-    suspected = bad
-    if failure.kind != "not_finite":
-        last = recorded.last("node")
-        raised = [last["node"]] if last and recorded.last("recorded") is None else []
-        suspected = [*named, *raised, *(event["node"] for event in recorded.all("fake_mismatch"))]
-    steering = {
-        name: value
-        for name, value in target.workload.env.items()
-        if name.startswith(STEERING) and not name.endswith("CACHE_DIR")
-    }
-    request = {
-        "values": recorded.directory / "values",
-        "bad": bad,
-        "guess": suspected[0] if suspected else None,
-        "failure": failure.request(),
-        "repro_imports": target.imports if target.taken else (),
-        "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
-        "environment": steering,
-        "directory": context.fresh("candidates"),
-        "budget_s": budget_s,
-        "each_s": target.workload.timeout_s,
-        "parallel": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
-    }
-    return await run_worker(context, "reduce", target, request, budget_s + target.workload.timeout_s)
-
-
 async def _verified(context: Context, target: Target, failure: FailureShown, done: WorkerRun) -> Reduced:
     """Run what the worker kept, smallest first, until one fails in the same way under a plain interpreter."""
     end = done.last("reduced") or {"units": 0, "complete": False}
@@ -312,7 +293,17 @@ async def _verified(context: Context, target: Target, failure: FailureShown, don
                 for path in sorted(directory.iterdir())
                 if path.is_file()
             ],
-            "nodes": [_node(node) for node in kept["nodes"]],
+            "nodes": [
+                ReducedNode(
+                    name=node["node"],
+                    operator=node["op"],
+                    locations=[
+                        ModelLocation(file=frame["file"], line=frame["line"], code=frame["code"])
+                        for frame in node["stack"]
+                    ],
+                )
+                for node in kept["nodes"]
+            ],
             "real": kept["real"],
             "seeded": kept["seeded"],
         }
@@ -321,8 +312,3 @@ async def _verified(context: Context, target: Target, failure: FailureShown, don
     ends = [f"a candidate ended otherwise: {one_line(event['tail'])}" for event in done.all("candidate")]
     why = list(dict.fromkeys([*reasons, *ends]))[:5]
     return result.model_copy(update={"notes": [*notes, *why], "cost": context.cost.cost()})
-
-
-def _node(event: Event) -> ReducedNode:
-    lines = [ModelLocation(file=f["file"], line=f["line"], code=f["code"]) for f in event["stack"]]
-    return ReducedNode(name=event["node"], operator=event["op"], locations=lines)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from mcp_server.model import PackageWorkload
 from mcp_server.tools.context import Context
+from mcp_server.tools.first_bad import model_of
 from mcp_server.tools.reduce.failing import STATUS
-from mcp_server.tools.reduce.launch import TRITON_FILE, model_of, record, run_launch
+from mcp_server.tools.reduce.launch import TRITON_FILE, record
 
 _DIFFERS = re.compile(r"^differs: (\w+) .*\(by up to (\S+), recorded values reach (\S+)\)", re.M)
 
@@ -50,14 +51,13 @@ async def launch_variant(
 
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
     """
-    model = model_of(called)
-    replayed = await record(context, called, model, number)
-    unchanged = await run_launch(context, called, model, replayed)
+    replayed = await record(context, called, model_of(called), number)
+    unchanged = await replayed.run(context)
     if not unchanged.ok:
         return Variant(number, sound=False)
     source = replayed.directory / TRITON_FILE
     source.write_text(change(source.read_text(encoding="utf-8")), encoding="utf-8")
-    finished = await run_launch(context, called, model, replayed)
+    finished = await replayed.run(context)
     if finished.ok:
         return Variant(number, sound=True)
     found = _DIFFERS.search(finished.output.read_text(encoding="utf-8", errors="replace"))
