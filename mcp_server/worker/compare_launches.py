@@ -10,16 +10,15 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 import torch
 from torch.utils import _pytree
 
-from .calling import call
 from .compare import compare
 from .eager_values import Expected, expectations, measure
-from .imports import import_all
 from .inputs import flatten, read
 from .loading import arguments, constants_of, load, load_exported, update_package, update_program
 from .probes import AFTER, BEFORE, ROLES, Event, find_libraries, mapped_files, tensor_of
 from .probes import arguments as probe_arguments
 from .protocol import BesideRequest, Step
 from .report import Refused, Report
+from .run import call
 from .tensors import checksum, dtype_name, only_tensors, span
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
@@ -34,7 +33,6 @@ def operate(request: BesideRequest, report: Report) -> None:
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
     a fifth time, filled again: what no longer differs came from that memory.
     """
-    import_all(request.get("extra_imports", ()), report)
     program = load_exported(request, report)
     report.event("reading_inputs")
     leaves = _pytree.tree_leaves(arguments(program, request))
@@ -76,7 +74,6 @@ def operate_repeat(request: BesideRequest, report: Report) -> None:
     C library cannot fill memory (event `unfilled`), there is no last call.
     """
     request.setdefault("probes", False)
-    import_all(request.get("extra_imports", ()), report)
     in_spec = load(request, report).get_call_spec()[0]
     report.event("reading_inputs")
     bench = Bench(request, flatten(read(request.get("inputs")), in_spec), report)
@@ -130,7 +127,7 @@ class Bench:
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
-        self.alive = [update_package(self.loader, step, {}, self.report) for step in updates(self.request)]
+        self.alive = [update_package(self.loader, step, self.report) for step in updates(self.request)]
         probes = self.request.get("probes", True)
         libraries = find_libraries(before) if probes else []
         if probes and not libraries:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from .encode import decode
-from .imports import import_all
 from .lease import take
 from .loading import load_exported
 from .protocol import CompileRequest, RecompileRequest
@@ -24,7 +23,6 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
 
     Flags that are environment variables act because the caller set them before this process began.
     """
-    import_all(request.get("extra_imports", ()), report)
     program = load_exported(request, report)
     configs = decode(request.get("inductor_configs") or {})
     report.event("importing_inductor")

@@ -22,7 +22,7 @@ from typing import Any, Optional
 import torch
 from torch.utils import _pytree
 
-from .calling import take_if_used
+from .process import take_if_used
 from .report import Report
 from .tensors import checksum, only_tensors, unravel, widest
 

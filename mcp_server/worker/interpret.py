@@ -19,14 +19,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .calling import call, synchronize, take_if_used, watching
 from .compare import compare_all
-from .imports import import_all
 from .loading import arguments, load, load_exported
-from .process import call_padded
+from .process import call_padded, synchronize, take_if_used
 from .protocol import ExportedRequest, Frame
 from .report import Report, facts
-from .tensors import checksum, dtype_name, only_tensors, outputs, span
+from .run import call, watching
+from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
 
 FRAME = re.compile(
     r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<code>[^\n]*)'
@@ -43,15 +42,14 @@ def operate(request: ExportedRequest, report: Report) -> None:
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them.
     """
-    import_all(request.get("extra_imports", ()), report)
     program = load_exported(request, report)
     report.event("reading_inputs")
     leaves = _pytree.tree_leaves(arguments(program, request))
     take_if_used()
     watcher = Watcher(program.module(), leaves, report)
-    with torch.no_grad(), watching(request, report):
+    with torch.no_grad(), watching(request.get("operators"), report):
         result = watcher.run(*leaves, enable_io_processing=False)
-    report.event("interpreted", nodes=watcher.count, outputs=outputs(result))
+    report.event("interpreted", nodes=watcher.count, outputs=leaf_facts(result))
     if request.get("package"):
         loader = load(request, report)
         flat = only_tensors(arguments(program, request))

@@ -73,6 +73,8 @@ def run_operation(request: Request, report: Report) -> int:
         import torch
 
         report.event("torch", version=torch.__version__, cuda=torch.version.cuda)
+        if request.get("extra_imports"):
+            importlib.import_module(PACKAGE + ".imports").import_all(request["extra_imports"], report)
         module, _, function = OPERATIONS[request["operation"]].rpartition(".")
         operate = getattr(importlib.import_module("{}.{}".format(PACKAGE, module)), function)
         operate(request, report)

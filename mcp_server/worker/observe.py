@@ -20,8 +20,6 @@ from typing import Any, Mapping, Optional, cast
 import torch
 
 from . import run
-from .calling import capturing, synchronize
-from .imports import import_all
 from .probes import (
     AFTER,
     INTEGER,
@@ -36,6 +34,7 @@ from .probes import (
     mapped_files,
     tensor_of,
 )
+from .process import capturing, synchronize
 from .protocol import ObserveRequest, OddElement
 from .report import Refused, Report
 from .tensors import MASK, dtype_name, first_non_finite, first_outside, layout, statistics
@@ -74,10 +73,8 @@ def operate(request: ObserveRequest, report: Report) -> None:
 def received(request: ObserveRequest, report: Report) -> ObserveRequest:
     """Wait for the file `handoff` and return the request with the package that the file names.
 
-    `probes` is false if the rebuild failed. `extra_imports` are imported during the wait, and come back
-    empty. The file is renamed into place; the parent enforces the time limit.
+    `probes` is false if the rebuild failed. The file is renamed into place, and the server ends a long wait.
     """
-    import_all(request.get("extra_imports", ()), report)
     if request.get("warm") == "cuda":
         with contextlib.suppress(RuntimeError):  # the load says it better
             torch.cuda.synchronize()
@@ -87,7 +84,7 @@ def received(request: ObserveRequest, report: Report) -> ObserveRequest:
     with open(request["handoff"], encoding="utf-8") as file:
         handoff = json.load(file)
     report.event("package_given", **handoff)
-    return cast(ObserveRequest, {**request, **handoff, "extra_imports": []})
+    return cast(ObserveRequest, {**request, **handoff})
 
 
 CHUNK = 1 << 24  # elements in host memory at a time

@@ -13,16 +13,17 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..calling import capturing, synchronize, take_if_used
 from ..encode import encode_all, encode_frames, encode_layout, encode_output, frames, raised_in
 from ..lease import for_cuda, take
 from ..process import (
+    capturing,
     current_device,
     headroom,
-    headroom_of,
     process_limits,
     processor_seconds,
     stack_bytes,
+    synchronize,
+    take_if_used,
     unmapped,
 )
 from ..report import TEXT_LIMIT, Encoded, encode
@@ -215,7 +216,7 @@ class Calls:
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         gone = unmapped(flat)
-        before, left = versions(flat), headroom()
+        before, (left, limit) = versions(flat), headroom()
         in_graph, plain = capturing(), _plain(getattr(self.thread, "tree", None))
         refilled = None if in_graph or self.streams.several else self.managed.refilled(load)
         snapshot = None if in_graph else self.streams.snapshot(flat)
@@ -236,7 +237,7 @@ class Calls:
             overwritten=self.aliases.overwritten(),
             streams=self.streams.several,
             headroom=left,
-            headroom_of=headroom_of() if left is not None else "",
+            headroom_of=limit,
             processor_s=processor_seconds(),
             stack_bytes=stack_bytes(),
             current_device=current_device(),

@@ -17,7 +17,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
-from ..calling import capturing, idle
+from ..process import capturing, idle
 from ..tensors import checksum, storage_bytes
 from .journal import CaptureStore
 from .memory import address_of

@@ -19,8 +19,7 @@ from typing import Any, Mapping, Optional
 
 import torch
 
-from ..calling import capturing, idle
-from ..process import unmapped
+from ..process import capturing, idle, unmapped
 from ..tensors import checksum, is_plain, storage_bytes
 from .journal import CaptureStore
 from .streams import storage_of

@@ -12,9 +12,9 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree
 
-from ..calling import synchronize, take_if_used
 from ..interpret import bind, difference, layout
 from ..loading import arguments, load_exported
+from ..process import synchronize, take_if_used
 from ..protocol import ReduceRequest
 from ..report import Refused, Report
 
