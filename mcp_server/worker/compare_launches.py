@@ -46,9 +46,11 @@ def operate(request: BesideRequest, report: Report) -> None:
     constants = Constants(constants_of(module), request.get("constants") or {}, report)
     comparison = Comparison(expected, nodes, request.get("factor", 1.0), constants, report)
     _compare_outputs(bench.run("compared", comparison.take), outputs, comparison)
-    same = bench.mark("first") == bench.mark("second")
-    for kind in ("filled",) if same else ("filled", "filled_again"):
-        bench.mark(kind, _by_launch(request.get("unset")))
+    first, second = (
+        [checksum(tensor) for tensor in bench.run(kind, marks(kind, report))] for kind in ("first", "second")
+    )
+    for kind in ("filled",) if first == second else ("filled", "filled_again"):
+        bench.run(kind, marks(kind, report, _by_launch(request.get("unset"))))
 
 
 def updates(request: BesideRequest) -> list[Step]:
@@ -115,10 +117,6 @@ class Bench:
     loader: Any = None
     alive: list[Any] = field(default_factory=list)  # constants that the caller of an update owns
 
-    def mark(self, kind: str, unset: Optional[dict[int, list[str]]] = None) -> list[str]:
-        """Checksums of the outputs of one call, which also reports a checksum of every tensor written."""
-        return [checksum(tensor) for tensor in self.run(kind, marks(kind, self.report, unset))]
-
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
         """The outputs of one call of a fresh load, since a package may keep state from call to call.
 
@@ -164,7 +162,8 @@ class Constants:
             if tensor is None:
                 continue
             self.seen.add(name)
-            own = self.own.get(self.names[name])
+            fqn = self.names[name]
+            own = self.own.get(fqn)
             if own is None or tensor.dtype != own.dtype or not own.numel():
                 continue
             # The launch may read a view of the constant.
@@ -173,13 +172,8 @@ class Constants:
                 continue
             different = _differing(tensor.as_strided(own.shape, own.stride(), 0), own.detach())
             if different:
-                self.report.event(
-                    "constant_differs",
-                    name=self.names[name],
-                    launch=int(event.launch),
-                    elements=own.numel(),
-                    different=different,
-                )
+                facts = {"launch": int(event.launch), "elements": own.numel(), "different": different}
+                self.report.event("constant_differs", name=fqn, **facts)
 
 
 def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
@@ -271,10 +265,5 @@ def written(event: Event) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
             continue
         if tensor.is_cuda:
             torch.cuda.synchronize(tensor.device)
-        facts = {
-            "launch": int(event.launch),
-            "sequence": int(event.sequence),
-            "kernel": event.kernel.decode(),
-            "name": argument.name.decode(),
-        }
-        yield facts, tensor
+        facts = {"launch": int(event.launch), "sequence": int(event.sequence)}
+        yield {**facts, "kernel": event.kernel.decode(), "name": argument.name.decode()}, tensor

@@ -216,13 +216,8 @@ class Observer:
         phase = "after" if event.phase == AFTER else "before"
         if kernel not in self.request.get("kernels", [kernel]) or phase not in self.phases or capturing():
             return False
-        where = {
-            "launch": event.launch,
-            "sequence": event.sequence,
-            "run": event.run,
-            "kernel": kernel,
-            "runner": event.runner,
-        }
+        where = {name: getattr(event, name) for name in ("launch", "sequence", "run", "runner")}
+        where["kernel"] = kernel
         synchronize()
         bad = [self._argument(where, phase, argument) for argument in arguments(event)]
         return any(bad) and self.request.get("stop_at_first_bad", False)
@@ -247,8 +242,14 @@ class Observer:
         facts.update(non_finite=odd, outside=self._outside(where["launch"], facts, tensor))
         facts["saved"] = self._saver.save(where, phase, facts, tensor)
         self._report(where, phase, facts)
-        if odd is not None:
-            self._report_non_finite(where, phase, name, odd)
+        key = (where["runner"] or 0, where["run"], where["sequence"])
+        if odd is not None and phase == "before":
+            self._bad_inputs.setdefault(key, []).append(name)
+        elif odd is not None:
+            looked_at, bad = "before" in self.phases, self._bad_inputs.get(key, [])
+            self.report.event(
+                "non_finite", **where, name=name, first=odd, inputs_looked_at=looked_at, bad_inputs=bad
+            )
         return facts["outside"] is not None or (odd is not None and odd["value"] != MASK)
 
     def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
@@ -259,17 +260,6 @@ class Observer:
             return role != "read"
         unset = role == "written" or name in self._skip_before.get(launch, ())
         return not unset or self.request.get("unset_too", False)
-
-    def _report_non_finite(self, where: Mapping[str, Any], phase: str, name: str, odd: OddElement) -> None:
-        """Remember non-finite inputs; report a non-finite output with the non-finite inputs of its launch."""
-        key = (where["runner"] or 0, where["run"], where["sequence"])
-        if phase == "before":
-            self._bad_inputs.setdefault(key, []).append(name)
-            return
-        looked_at, bad = "before" in self.phases, self._bad_inputs.get(key, [])
-        self.report.event(
-            "non_finite", **where, name=name, first=odd, inputs_looked_at=looked_at, bad_inputs=bad
-        )
 
     def _outside(self, launch: int, facts: Mapping[str, Any], tensor: torch.Tensor) -> Optional[OddElement]:
         """The first element beyond a bound that the request knows for this argument."""
