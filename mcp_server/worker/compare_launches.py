@@ -1,4 +1,4 @@
-"""Runs a package several times: `beside` eager mode, launch by launch, or as it is (`repeat`)."""
+"""Runs a package several times: launch by launch against eager mode (`beside`), or as it is (`repeat`)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from torch.utils import _pytree
 from .compare import compare
 from .eager_values import Expected, expectations, measure
 from .inputs import flatten, read
-from .loading import arguments, constants_of, load, load_exported, update_package, update_program
-from .probes import AFTER, BEFORE, ROLES, Event, find_libraries, mapped_files, tensor_of
-from .probes import arguments as probe_arguments
+from .loading import constants_of, load, load_with_inputs, update_package, update_program
+from .probes import AFTER, BEFORE, ROLES, Event, arguments, find_libraries, mapped_files, tensor_of
 from .protocol import BesideRequest, Step
 from .report import Refused, Report
 from .run import call
@@ -33,9 +32,8 @@ def operate(request: BesideRequest, report: Report) -> None:
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
     a fifth time, filled again: what no longer differs came from that memory.
     """
-    program = load_exported(request, report)
-    report.event("reading_inputs")
-    leaves = _pytree.tree_leaves(arguments(program, request))
+    program, *inputs = load_with_inputs(request, report)
+    leaves = _pytree.tree_leaves(inputs)
     nodes = _by_launch(request.get("nodes"))
     wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
     module = program.module()
@@ -156,7 +154,7 @@ class Constants:
     seen: set[str] = field(default_factory=set)
 
     def check(self, event: Event) -> None:
-        for argument in probe_arguments(event) if event.phase == BEFORE else ():
+        for argument in arguments(event) if event.phase == BEFORE else ():
             name = argument.name.decode()
             tensor = tensor_of(argument) if name in self.names and name not in self.seen else None
             if tensor is None:
@@ -244,7 +242,7 @@ def marks(
 
     def take(event: Event) -> bool:
         names = (unset or {}).get(int(event.launch), []) if event.phase != AFTER else []
-        for argument in probe_arguments(event) if names else ():
+        for argument in arguments(event) if names else ():
             name = argument.name.decode()
             tensor = tensor_of(argument) if name in names else None
             if tensor is not None and tensor.is_floating_point():
@@ -259,7 +257,7 @@ def marks(
 
 def written(event: Event) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
     """The tensors that a launch wrote, each with its position. Empty before the launch."""
-    for argument in probe_arguments(event) if event.phase == AFTER else ():
+    for argument in arguments(event) if event.phase == AFTER else ():
         tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
         if tensor is None or tensor.layout is not torch.strided:
             continue

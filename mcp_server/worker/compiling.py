@@ -105,9 +105,9 @@ def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
 
 
 def code_of(binary: bytes) -> dict[str, bytes]:
-    """The sections with code of a 64-bit ELF file; line tables beside them name the source's path.
+    """The sections with code of a 64-bit ELF file, without the line tables, which name the source's path.
 
-    Empty for what is no such file. Offsets as in the ELF specification, version 1.2.
+    Empty for any other file. Offsets as in the ELF specification, version 1.2.
     """
     if binary[:5] != b"\x7fELF\x02" or len(binary) < 64:
         return {}

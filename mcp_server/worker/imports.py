@@ -33,9 +33,9 @@ _REGISTERING = (
     "torch.utils._pytree.register_",
 )
 _ASKING = frozenset({"opcheck", "wrap_triton", "capture_triton", "infer_schema", "get_ctx", "get_kernel"})
-# Methods of what `custom_op`, `triton_op` and `Library` give, beside `register_…`.
+# Methods of the results of `custom_op`, `triton_op` and `Library`, next to `register_…`.
 _METHODS = frozenset({"define", "impl", "fallback", "_register_fake", "_impl_with_aoti_compile"})
-# What runs the program, starts another one, or asks for what only the program was given.
+# What runs the program, starts another one, or asks for resources that only the program has.
 _RUNNING = (
     "torch._inductor.aot",
     "torch._inductor.compile",

@@ -21,7 +21,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .compare import compare_all
-from .loading import arguments, load, load_exported
+from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize, take_if_used
 from .protocol import ExportedRequest, Frame
 from .report import Report, facts
@@ -42,9 +42,8 @@ def operate(request: ExportedRequest, report: Report) -> None:
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them.
     """
-    program = load_exported(request, report)
-    report.event("reading_inputs")
-    leaves = _pytree.tree_leaves(arguments(program, request))
+    program, *inputs = load_with_inputs(request, report)
+    leaves = _pytree.tree_leaves(inputs)
     take_if_used()
     watcher = Watcher(program.module(), leaves, report)
     with torch.no_grad(), watching(request.get("operators"), report):

@@ -294,8 +294,8 @@ class Trial:
 
 
 def facts_of(tensor: torch.Tensor) -> OutputFacts:
-    shape, dtype, counts = tuple(tensor.shape), dtype_name(tensor.dtype), nonfinite(tensor)
-    return OutputFacts(shape, dtype, str(tensor.device), counts["nan"], counts["inf"], checksum(tensor))
+    shape, dtype, device = tuple(tensor.shape), dtype_name(tensor.dtype), str(tensor.device)
+    return OutputFacts(shape, dtype, device, checksum=checksum(tensor), **nonfinite(tensor))
 
 
 def _poisoned() -> bool:

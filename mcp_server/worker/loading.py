@@ -25,7 +25,7 @@ from .protocol import ExportedRequest, LoadRequest, MadeBy, ReplayRequest, Step
 from .report import Refused, Report
 from .tensors import dtype_name
 
-# A runner refers to weights that it was given and does not copy them: they live as long as this process.
+# A runner refers to user-managed weights and does not copy them: they live as long as this process.
 _alive: list[dict[str, torch.Tensor]] = []
 
 
@@ -34,8 +34,8 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
 
     The raw loader neither probes the CPU's ISA (tens of seconds on some machines) nor hides the first error
     behind a second attempt, as `load_package` does (torch/_inductor/package/package.py, 2.8-2.15). Neither
-    brings in weights that the package keeps beside its .so, and calling such a model is a segmentation fault:
-    with `weights` they are loaded here.
+    loads weights that the package keeps in files next to its .so, and calling such a model is a segmentation
+    fault: with `weights` they are loaded here.
     """
     package = request["package"]
     if not os.path.exists(package):
@@ -231,6 +231,14 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
         for name, function in originals.items():
             setattr(torch._inductor, name, function)
     raise Refused("the script did not reach the compile of its program again", script)
+
+
+def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The exported program of a request, and its (args, kwargs)."""
+    program = load_exported(request, report)
+    report.event("reading_inputs")
+    args, kwargs = arguments(program, request)
+    return program, args, kwargs
 
 
 def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -46,7 +46,7 @@ def checksum(tensor: torch.Tensor) -> str:
     """A digest of the values in logical order, with their dtype and shape.
 
     Sums over the bits that wrap around at 64 bits, weighted by place: twenty times as fast as a cryptographic
-    hash of the bytes, on a device too, and enough to tell a change that nobody contrived. The bytes after the
+    hash of the bytes, on a device too, and enough to find a change that nobody contrived. The bytes after the
     last whole word count as they are.
     """
     digest = hashlib.blake2b(digest_size=12)

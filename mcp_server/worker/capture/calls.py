@@ -156,49 +156,43 @@ class Calls:
 
     # Constants
 
-    def updating(self, how: str) -> Callable[..., tuple[int]]:
-        """The `before` of one method that takes a map of constants first."""
+    def updating(self, how: str, loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
+        """The method `how` of a loader is called, which takes a map of constants first."""
+        number, load = next(self.numbers), self.loads.get(loader, -1)
+        names = [str(name) for name in constants]
 
-        def begin(loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
-            number, load = next(self.numbers), self.loads.get(loader, -1)
-            names = [str(name) for name in constants]
+        def packed() -> dict[str, Any]:
+            return dict(zip(names, pack_leaves(list(constants.values()), self.store.cap)))
 
-            def packed() -> dict[str, Any]:
-                return dict(zip(names, pack_leaves(list(constants.values()), self.store.cap)))
-
-            path, notice = self._saved("constants", number, packed)
-            known = {} if device_error() else digests(constants)
-            broken = device_error()  # again, since reading the values may be what fails
-            # Layout and counts of NaN and infinities of each new constant.
-            facts = [encode_output(value, broken, True).text for value in constants.values()]
-            members = [encode(name) + ": " + text for name, text in zip(names, facts)]
-            self.journal.event(
-                "updating",
-                update=number,
-                load=load,
-                how=how,
-                arguments=list(args) + list(kwargs.values()),
-                file=path,
-                notice=notice,
-                compiled=_names(loader),
-                constants=Encoded("{" + ", ".join(members) + "}"),
-                digests=known,
-                views=_views(constants),
-                frames=frames(),
-            )
-            # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
-            managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
-            managed = managed and how != "update_constant_buffer_from_cpu"
-            self.managed.update(load, constants, managed, known)
-            return (number,)
-
-        return begin
+        path, notice = self._saved("constants", number, packed)
+        known = {} if device_error() else digests(constants)
+        broken = device_error()  # again, since reading the values may be what fails
+        # Layout and counts of NaN and infinities of each new constant.
+        facts = [encode_output(value, broken, True).text for value in constants.values()]
+        members = [encode(name) + ": " + text for name, text in zip(names, facts)]
+        self.journal.event(
+            "updating",
+            update=number,
+            load=load,
+            how=how,
+            arguments=list(args) + list(kwargs.values()),
+            file=path,
+            notice=notice,
+            compiled=_names(loader),
+            constants=Encoded("{" + ", ".join(members) + "}"),
+            digests=known,
+            views=_views(constants),
+            frames=frames(),
+        )
+        # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
+        managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
+        managed = managed and how != "update_constant_buffer_from_cpu"
+        self.managed.update(load, constants, managed, known)
+        return (number,)
 
     def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
-        if error is not None:
-            self.journal.event("update_failed", update=state[0], **failure(error))
-        else:
-            self.journal.event("updated", update=state[0])
+        event = "updated" if error is None else "update_failed"
+        self.journal.event(event, update=state[0], **(failure(error) if error is not None else {}))
 
     # Calls
 

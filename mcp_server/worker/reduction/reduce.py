@@ -11,7 +11,7 @@ import torch
 
 from ..encode import decode
 from ..interpret import bind, stack_of
-from ..loading import arguments, load, load_exported
+from ..loading import load, load_with_inputs
 from ..process import synchronize
 from ..protocol import ReduceRequest
 from ..report import Report
@@ -26,7 +26,6 @@ from .program import (
     Recorder,
     cut,
     flatten_program,
-    load_program,
     picks_from,
     shrinkable,
     size_in_bytes,
@@ -57,9 +56,7 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
     A failure ends the work where it happens; the operation `record` then does the rest in a process that is
     not damaged.
     """
-    exported = load_exported(request, report)
-    report.event("reading_inputs")
-    args, kwargs = arguments(exported, request)
+    exported, args, kwargs = load_with_inputs(request, report)
     program = flatten_program(exported, args, kwargs)
     report.event("importing_inductor")
     import torch._inductor
@@ -94,7 +91,7 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
 
 def operate_record(request: ReduceRequest, report: Report) -> None:
     """Run `exported` on `inputs`; the values go into the directory `values`. Event `recorded` at the end."""
-    program = load_program(request, report)
+    program = flatten_program(*load_with_inputs(request, report))
     Recorder(program, request["values"], report).record()
     report.event("recorded", units=program.units)
 
@@ -107,7 +104,7 @@ def operate_reduce(request: ReduceRequest, report: Report) -> None:
     """
     # Forked children must not inherit a thread pool: they would wait for its threads for ever.
     torch.set_num_threads(1)
-    program = load_program(request, report)
+    program = flatten_program(*load_with_inputs(request, report))
     # A script that was run for its program may have left threads behind, which a fork would not have.
     tensors = [value for value in program.values.values() if isinstance(value, torch.Tensor)]
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
