@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Optional
 
 import torch
@@ -92,7 +91,10 @@ def expectations(
 
 def _run(recorder: Recorder, leaves: list[Any]) -> Any:
     """Run on copies of the inputs, and restore the buffers that the program changes."""
-    copied = partial(_pytree.tree_map_only, torch.Tensor, torch.Tensor.clone)
+
+    def copied(tree: Any) -> Any:
+        return _pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, tree)
+
     buffers = [(buffer, buffer.clone()) for buffer in recorder.module.buffers()]
     with torch.no_grad():
         outputs = copied(recorder.run(*copied(leaves), enable_io_processing=False))
