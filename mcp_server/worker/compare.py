@@ -165,7 +165,7 @@ def compare_calls(
         cured += int((bad & ~remains).sum())
         left += int((bad & remains).sum())
         new += int((remains & ~bad).sum())
-        clean = set(_rows(~_row_mask(bad)))
+        bad_rows = set(_rows(bad))
         compared.append(
             OutputChange(
                 output=place,
@@ -174,8 +174,8 @@ def compare_calls(
                 innocent=int(innocent.sum()),
                 first=_first(old, now, changed),
                 first_innocent=_first(old, now, innocent),
-                rows=tuple(_rows(_row_mask(changed))[:MOST_ROWS]),
-                innocent_rows=tuple(row for row in _rows(_row_mask(innocent)) if row in clean)[:MOST_ROWS],
+                rows=tuple(_rows(changed)[:MOST_ROWS]),
+                innocent_rows=tuple(row for row in _rows(innocent) if row not in bad_rows)[:MOST_ROWS],
             )
         )
     if len(before) != len(after):
@@ -219,15 +219,12 @@ def text_of(value: torch.Tensor) -> str:
     return "{:.7g}".format(number) if isinstance(number, float) else str(number)
 
 
-def _row_mask(mask: torch.Tensor) -> torch.Tensor:
-    """Which indices of dimension 0 have a true element; empty where there are no rows."""
-    if not mask.dim() or not mask.numel():
-        return torch.zeros(0, dtype=torch.bool)
-    return mask.reshape(mask.shape[0], -1).any(1)
-
-
 def _rows(mask: torch.Tensor) -> list[int]:
-    return [int(row) for row in mask.nonzero().reshape(-1)]
+    """The indices of dimension 0 that have a true element; none for a scalar."""
+    if not mask.dim() or not mask.numel():
+        return []
+    rows: list[int] = mask.reshape(mask.shape[0], -1).any(1).nonzero().reshape(-1).tolist()
+    return rows
 
 
 def _first(old: torch.Tensor, now: torch.Tensor, mask: torch.Tensor) -> tuple[ElementChange, ...]:

@@ -1,4 +1,4 @@
-"""Runs a package several times: `beside` eager mode, launch by launch, or as it is (`repeat`)."""
+"""Runs a package several times: launch by launch against eager mode (`beside`), or as it is (`repeat`)."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from typing import Any, Callable, Iterator, Mapping, Optional
 import torch
 from torch.utils import _pytree
 
-from .calling import call
 from .compare import compare
 from .eager_values import Expected, expectations, measure
-from .imports import import_all
 from .inputs import flatten, read
-from .loading import arguments, constants_of, load, load_exported, update_package, update_program
-from .probes import AFTER, BEFORE, ROLES, Event, find_libraries, mapped_files, tensor_of
-from .probes import arguments as probe_arguments
+from .loading import constants_of, load, load_with_inputs, update_package, update_program
+from .probes import AFTER, BEFORE, ROLES, Event, arguments, find_libraries, mapped_files, tensor_of
 from .protocol import BesideRequest, Step
 from .report import Refused, Report
+from .run import call
 from .tensors import checksum, dtype_name, only_tensors, span
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
@@ -34,10 +32,8 @@ def operate(request: BesideRequest, report: Report) -> None:
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
     a fifth time, filled again: what no longer differs came from that memory.
     """
-    import_all(request.get("extra_imports", ()), report)
-    program = load_exported(request, report)
-    report.event("reading_inputs")
-    leaves = _pytree.tree_leaves(arguments(program, request))
+    program, *inputs = load_with_inputs(request, report)
+    leaves = _pytree.tree_leaves(inputs)
     nodes = _by_launch(request.get("nodes"))
     wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
     module = program.module()
@@ -48,9 +44,11 @@ def operate(request: BesideRequest, report: Report) -> None:
     constants = Constants(constants_of(module), request.get("constants") or {}, report)
     comparison = Comparison(expected, nodes, request.get("factor", 1.0), constants, report)
     _compare_outputs(bench.run("compared", comparison.take), outputs, comparison)
-    same = bench.mark("first") == bench.mark("second")
-    for kind in ("filled",) if same else ("filled", "filled_again"):
-        bench.mark(kind, _by_launch(request.get("unset")))
+    first, second = (
+        [checksum(tensor) for tensor in bench.run(kind, marks(kind, report))] for kind in ("first", "second")
+    )
+    for kind in ("filled",) if first == second else ("filled", "filled_again"):
+        bench.run(kind, marks(kind, report, _by_launch(request.get("unset"))))
 
 
 def updates(request: BesideRequest) -> list[Step]:
@@ -76,7 +74,6 @@ def operate_repeat(request: BesideRequest, report: Report) -> None:
     C library cannot fill memory (event `unfilled`), there is no last call.
     """
     request.setdefault("probes", False)
-    import_all(request.get("extra_imports", ()), report)
     in_spec = load(request, report).get_call_spec()[0]
     report.event("reading_inputs")
     bench = Bench(request, flatten(read(request.get("inputs")), in_spec), report)
@@ -118,10 +115,6 @@ class Bench:
     loader: Any = None
     alive: list[Any] = field(default_factory=list)  # constants that the caller of an update owns
 
-    def mark(self, kind: str, unset: Optional[dict[int, list[str]]] = None) -> list[str]:
-        """Checksums of the outputs of one call, which also reports a checksum of every tensor written."""
-        return [checksum(tensor) for tensor in self.run(kind, marks(kind, self.report, unset))]
-
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
         """The outputs of one call of a fresh load, since a package may keep state from call to call.
 
@@ -130,7 +123,7 @@ class Bench:
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
-        self.alive = [update_package(self.loader, step, {}, self.report) for step in updates(self.request)]
+        self.alive = [update_package(self.loader, step, self.report) for step in updates(self.request)]
         probes = self.request.get("probes", True)
         libraries = find_libraries(before) if probes else []
         if probes and not libraries:
@@ -161,13 +154,14 @@ class Constants:
     seen: set[str] = field(default_factory=set)
 
     def check(self, event: Event) -> None:
-        for argument in probe_arguments(event) if event.phase == BEFORE else ():
+        for argument in arguments(event) if event.phase == BEFORE else ():
             name = argument.name.decode()
             tensor = tensor_of(argument) if name in self.names and name not in self.seen else None
             if tensor is None:
                 continue
             self.seen.add(name)
-            own = self.own.get(self.names[name])
+            fqn = self.names[name]
+            own = self.own.get(fqn)
             if own is None or tensor.dtype != own.dtype or not own.numel():
                 continue
             # The launch may read a view of the constant.
@@ -176,13 +170,8 @@ class Constants:
                 continue
             different = _differing(tensor.as_strided(own.shape, own.stride(), 0), own.detach())
             if different:
-                self.report.event(
-                    "constant_differs",
-                    name=self.names[name],
-                    launch=int(event.launch),
-                    elements=own.numel(),
-                    different=different,
-                )
+                facts = {"launch": int(event.launch), "elements": own.numel(), "different": different}
+                self.report.event("constant_differs", name=fqn, **facts)
 
 
 def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
@@ -253,7 +242,7 @@ def marks(
 
     def take(event: Event) -> bool:
         names = (unset or {}).get(int(event.launch), []) if event.phase != AFTER else []
-        for argument in probe_arguments(event) if names else ():
+        for argument in arguments(event) if names else ():
             name = argument.name.decode()
             tensor = tensor_of(argument) if name in names else None
             if tensor is not None and tensor.is_floating_point():
@@ -268,16 +257,11 @@ def marks(
 
 def written(event: Event) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
     """The tensors that a launch wrote, each with its position. Empty before the launch."""
-    for argument in probe_arguments(event) if event.phase == AFTER else ():
+    for argument in arguments(event) if event.phase == AFTER else ():
         tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
         if tensor is None or tensor.layout is not torch.strided:
             continue
         if tensor.is_cuda:
             torch.cuda.synchronize(tensor.device)
-        facts = {
-            "launch": int(event.launch),
-            "sequence": int(event.sequence),
-            "kernel": event.kernel.decode(),
-            "name": argument.name.decode(),
-        }
-        yield facts, tensor
+        facts = {"launch": int(event.launch), "sequence": int(event.sequence)}
+        yield {**facts, "kernel": event.kernel.decode(), "name": argument.name.decode()}, tensor

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from .encode import decode
-from .imports import import_all
 from .lease import take
 from .loading import load_exported
 from .protocol import CompileRequest, RecompileRequest
@@ -24,7 +23,6 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
 
     Flags that are environment variables act because the caller set them before this process began.
     """
-    import_all(request.get("extra_imports", ()), report)
     program = load_exported(request, report)
     configs = decode(request.get("inductor_configs") or {})
     report.event("importing_inductor")
@@ -107,9 +105,9 @@ def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
 
 
 def code_of(binary: bytes) -> dict[str, bytes]:
-    """The sections with code of a 64-bit ELF file; line tables beside them name the source's path.
+    """The sections with code of a 64-bit ELF file, without the line tables, which name the source's path.
 
-    Empty for what is no such file. Offsets as in the ELF specification, version 1.2.
+    Empty for any other file. Offsets as in the ELF specification, version 1.2.
     """
     if binary[:5] != b"\x7fELF\x02" or len(binary) < 64:
         return {}

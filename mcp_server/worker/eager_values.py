@@ -22,7 +22,7 @@ from typing import Any, Optional
 import torch
 from torch.utils import _pytree
 
-from .calling import take_if_used
+from .process import take_if_used
 from .report import Report
 from .tensors import checksum, only_tensors, unravel, widest
 
@@ -78,14 +78,13 @@ def expectations(
     ]
     nodes: dict[str, list[Expected]] = {}
     for node, values in eager.kept.items():
-        references = exact.kept.get(node, [])
+        references: list[Any] = [tensor for tensor, _ in exact.kept.get(node, [])]
         spreads = noisy.noise.get(node) or [0.0] * len(values)
-        known = len(references) == len(values)
+        if len(references) != len(values):
+            references, spreads = [None] * len(values), [0.0] * len(values)
         nodes[node] = [
-            Expected(node, tensor, references[place][0], terms, spreads[place])
-            if known
-            else Expected(node, tensor, None, terms)
-            for place, (tensor, terms) in enumerate(values)
+            Expected(node, tensor, reference, terms, noise)
+            for (tensor, terms), reference, noise in zip(values, references, spreads)
         ]
     return nodes, outputs
 
@@ -94,7 +93,7 @@ def _run(recorder: Recorder, leaves: list[Any]) -> Any:
     """Run on copies of the inputs, and restore the buffers that the program changes."""
 
     def copied(tree: Any) -> Any:
-        return _pytree.tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
+        return _pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, tree)
 
     buffers = [(buffer, buffer.clone()) for buffer in recorder.module.buffers()]
     with torch.no_grad():
@@ -203,7 +202,13 @@ class ExactRecorder(Recorder):
             return None  # it checks for the original dtype
         foreign = not name.startswith("aten.") and isinstance(node.target, torch._ops.OperatorBase)
         if node.op == "call_function" and foreign:
-            return _pytree.tree_map(widened, self._natively(node))
+
+            def fetch(source: torch.fx.Node) -> Any:
+                return _pytree.tree_map(narrowed, self.env[source], fakes(source, self.env[source]))
+
+            args = torch.fx.node.map_arg(node.args, fetch)
+            kwargs = torch.fx.node.map_arg(node.kwargs, fetch)
+            return _pytree.tree_map(widened, self.call_function(node.target, args, kwargs))
         result = torch.fx.Interpreter.run_node(self, node)
         if node.op == "get_attr" and isinstance(result, torch.nn.Parameter):
             return result
@@ -211,18 +216,6 @@ class ExactRecorder(Recorder):
 
     def fetch_args_kwargs_from_env(self, n: torch.fx.Node) -> Any:
         return _pytree.tree_map(widened, super().fetch_args_kwargs_from_env(n))
-
-    def _natively(self, node: torch.fx.Node) -> Any:
-        def narrowed(value: Any, fake: Any) -> Any:
-            both = isinstance(value, torch.Tensor) and isinstance(fake, torch.Tensor)
-            return value.to(fake.dtype) if both else value
-
-        def fetch(source: torch.fx.Node) -> Any:
-            return _pytree.tree_map(narrowed, self.env[source], fakes(source, self.env[source]))
-
-        args = torch.fx.node.map_arg(node.args, fetch)
-        kwargs = torch.fx.node.map_arg(node.kwargs, fetch)
-        return self.call_function(node.target, args, kwargs)
 
 
 class NoisyRecorder(ExactRecorder):
@@ -283,6 +276,12 @@ def widened(value: Any) -> Any:
     if value.is_complex():
         return value.to(torch.complex128)
     return value.to(torch.float64) if value.is_floating_point() else value
+
+
+def narrowed(value: Any, fake: Any) -> Any:
+    """A tensor in the dtype of its fake tensor; anything else as it is."""
+    both = isinstance(value, torch.Tensor) and isinstance(fake, torch.Tensor)
+    return value.to(fake.dtype) if both else value
 
 
 def spread(moved: torch.Tensor, exact: torch.Tensor) -> float:

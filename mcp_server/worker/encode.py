@@ -6,42 +6,25 @@ each time took most of the hook's time.
 
 from __future__ import annotations
 
+import functools
 import linecache
 import os
 import sys
+import traceback
 from operator import attrgetter
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Callable, Hashable, Iterable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Optional
 
 import torch
 
 from .report import Encoded, plain
 from .report import encode as report_encode
-from .tensors import alignment, layout, nonfinite
+from .tensors import layout, layout_key, nonfinite, strided_layout
 
 if TYPE_CHECKING:
     from .protocol import Frame
 
-FINITE = ', "nan": 0, "inf": 0}'
 MOST = 4096  # texts of one kind that are remembered
-
-
-class Texts:
-    """JSON text by key; a full memory begins anew."""
-
-    def __init__(self) -> None:
-        self.texts: dict[Hashable, Encoded] = {}
-
-    def get(self, key: Hashable, make: Callable[[], Any]) -> Encoded:
-        text = self.texts.get(key)
-        if text is None:
-            if len(self.texts) >= MOST:
-                self.texts.clear()
-            text = self.texts[key] = Encoded(report_encode(make()))
-        return text
-
-
-_layouts = Texts()
 
 
 class Output(NamedTuple):
@@ -56,11 +39,12 @@ def encode_layout(tensor: torch.Tensor) -> Encoded:
     """`tensors.layout` as text."""
     if tensor.layout is not torch.strided or tensor.is_nested:
         return Encoded(report_encode(layout(tensor)))
-    key = (
-        *(tensor.dtype, tensor.device, tensor.shape, tensor.stride()),
-        *(tensor.storage_offset(), alignment(tensor)),
-    )
-    return _layouts.get(key, lambda: layout(tensor))
+    return _strided_text(*layout_key(tensor))
+
+
+@functools.lru_cache(MOST)
+def _strided_text(*key: Any) -> Encoded:
+    return Encoded(report_encode(strided_layout(*key)))
 
 
 def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
@@ -76,9 +60,7 @@ def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
     if not counted:
         return Output(text)
     found = nonfinite(leaf.detach())
-    if not any(found.values()):
-        return Output(Encoded(text[:-1] + FINITE))
-    return Output(_extended(text, found), True)
+    return Output(_extended(text, found), any(found.values()))
 
 
 def _extended(text: Encoded, more: "dict[str, Any]") -> Encoded:
@@ -117,17 +99,17 @@ TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 FRAMES = 8
 
 
-_texts = Texts()
-_ours: dict[CodeType, bool] = {}
-
-
 def frames() -> Encoded:
     """File, line, function and source text of the user's frames, innermost first; torch's are left out.
 
     As JSON text, which is made once for each chain of lines: reading source lines is what takes time.
     """
-    chain = tuple((frame.f_code, frame.f_lineno) for frame in callers())
-    return _texts.get(chain, lambda: encode_frames(chain))
+    return _frames_text(tuple((frame.f_code, frame.f_lineno) for frame in callers()))
+
+
+@functools.lru_cache(MOST)
+def _frames_text(chain: tuple[tuple[CodeType, int], ...]) -> Encoded:
+    return Encoded(report_encode(encode_frames(chain)))
 
 
 def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
@@ -145,13 +127,8 @@ def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
 
 def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:
     """The user's frames through which an exception came, innermost first, with the line in each."""
-    found: list[tuple[FrameType, int]] = []
-    place = error.__traceback__
-    while place is not None:
-        if not is_ours(place.tb_frame.f_code):
-            found.insert(0, (place.tb_frame, place.tb_lineno))
-        place = place.tb_next
-    return found[:FRAMES]
+    places = reversed(list(traceback.walk_tb(error.__traceback__)))
+    return [(frame, line) for frame, line in places if not is_ours(frame.f_code)][:FRAMES]
 
 
 def callers() -> list[FrameType]:
@@ -165,12 +142,7 @@ def callers() -> list[FrameType]:
     return found
 
 
+@functools.lru_cache(MOST)
 def is_ours(code: CodeType) -> bool:
     """Whether the code is of the hook, of torch, or of the import system."""
-    found = _ours.get(code)
-    if found is None:
-        if len(_ours) >= MOST:
-            _ours.clear()
-        name = code.co_filename
-        found = _ours[code] = name.startswith((OURS, TORCH, "<frozen"))
-    return found
+    return code.co_filename.startswith((OURS, TORCH, "<frozen"))

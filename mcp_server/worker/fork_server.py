@@ -32,7 +32,7 @@ MOST_DESCRIPTORS = 64
 
 
 class Forked(BaseException):
-    """Unwinds the stack of the server in a forked worker, so that it ends as a program of its own does."""
+    """Unwinds the stack of the server in a forked worker, which then ends like any program."""
 
 
 def load(name: str, path: str) -> Any:
@@ -71,7 +71,7 @@ def fork(supervisor: Any, lifeline: int) -> int:
 
 
 def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
-    """In the forked process: be the supervisor of one worker. Returns nowhere; the worker gets `Forked`."""
+    """In the forked process: be the supervisor of one worker, which is forked here and raises `Forked`."""
     os.setsid()
     lifeline, stdout, stderr = descriptors[:3]
     null = os.open(os.devnull, os.O_RDWR)
@@ -80,46 +80,34 @@ def keep(supervisor: Any, argv: list[str], descriptors: list[int]) -> None:
     for descriptor in (null, stdout, stderr):
         os.close(descriptor)
     supervisor.prctl(supervisor.PR_SET_CHILD_SUBREAPER, 1)
+
+    def become_worker(error: int, parent: int) -> None:
+        """In the worker: take on its session, directory and environment, then raise `Forked`."""
+        stage = "session"
+        try:
+            supervisor.new_session(parent)
+            # The handlers of a Python that has just begun, and not those of the supervisor.
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_DFL)
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):
+                signal.signal(number, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            stage = "directory"
+            os.chdir(cwd)
+            os.environb.clear()
+            os.environb.update(env)
+        except OSError as failure:
+            os.write(error, "{} {}".format(stage, failure.errno).encode())
+            os._exit(127)
+        for descriptor in (error, lifeline, *descriptors[3:]):
+            os.close(descriptor)
+        raise Forked(argv)
+
     try:
         cwd, env = supervisor.read_request(lifeline)
-        foreign = [lifeline, *descriptors[3:]]
-        supervisor.supervise(
-            lifeline,
-            lambda error, parent: run_in_fork(supervisor, (error, parent), foreign, cwd, env, argv),
-        )
+        supervisor.supervise(lifeline, become_worker)
     except EOFError:
         os._exit(1)
-
-
-def run_in_fork(
-    supervisor: Any,
-    start: tuple[int, int],
-    foreign: list[int],
-    cwd: bytes,
-    env: dict[bytes, bytes],
-    argv: list[str],
-) -> None:
-    """In the worker: take on its session, directory and environment, then raise `Forked`."""
-    error, parent = start
-    stage = "session"
-    try:
-        supervisor.new_session(parent)
-        # The handlers of a Python that has just begun, and not those of the supervisor.
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):
-            signal.signal(number, signal.SIG_IGN)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stage = "directory"
-        os.chdir(cwd)
-        os.environb.clear()
-        os.environb.update(env)
-    except OSError as failure:
-        os.write(error, "{} {}".format(stage, failure.errno).encode())
-        os._exit(127)
-    for descriptor in (error, *foreign):
-        os.close(descriptor)
-    raise Forked(argv)
 
 
 def import_torch(modules: list[str]) -> bool:
@@ -171,12 +159,10 @@ def main(argv: list[str]) -> int:
     server.send("ready {}".format(os.getpid()).encode())
     try:
         serve(server, supervisor)
-    except Forked as forked:
-        arguments: list[str] = forked.args[0]
-    else:
         return 0
-    sys.argv[:] = arguments
-    return int(worker.main(arguments))
+    except Forked as forked:
+        sys.argv[:] = forked.args[0]
+    return int(worker.main(sys.argv))
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ _REGISTERING = (
     "torch.utils._pytree.register_",
 )
 _ASKING = frozenset({"opcheck", "wrap_triton", "capture_triton", "infer_schema", "get_ctx", "get_kernel"})
-# Methods of what `custom_op`, `triton_op` and `Library` give, beside `register_…`.
+# Methods of the results of `custom_op`, `triton_op` and `Library`, next to `register_…`.
 _METHODS = frozenset({"define", "impl", "fallback", "_register_fake", "_impl_with_aoti_compile"})
-# What runs the program, starts another one, or asks for what only the program was given.
+# What runs the program, starts another one, or asks for resources that only the program has.
 _RUNNING = (
     "torch._inductor.aot",
     "torch._inductor.compile",
@@ -155,16 +155,8 @@ def flat(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield from flat(handler.body)
 
 
-def why_not(node: ast.stmt, names: Names) -> str:
-    """Why a statement cannot be run without running the program; "" when it can."""
-    for each in flat([node]):
-        if not isinstance(each, (*_SIMPLE, *_BLOCKS, *_DEFINITIONS)):
-            return "it is a {} statement".format(type(each).__name__.lower())
-    seen: set[str] = set()
-    return next((reason for each in called(node) for reason in _reasons(each, names, seen)), "")
-
-
 def _reasons(function: ast.expr, names: Names, seen: set[str]) -> Iterator[str]:
+    """Why a call of this would run the program."""
     if isinstance(function, ast.Call):  # a decorator with arguments; the call is looked at by itself
         return
     name = names.full(function)
@@ -203,8 +195,8 @@ class _Statement:
     """One of the top level: what it binds, what it or its functions read, and whose value it changes."""
 
     node: ast.stmt
-    binds: frozenset[str]
-    reads: frozenset[str]
+    binds: set[str]
+    reads: set[str]
     changes: str
 
 
@@ -216,14 +208,12 @@ class _Script:
         self.names = Names(tree)
         self.statements = []
         for node in tree.body:
-            code = code_of([node], path)
-            stores = (
-                i.argval for i in dis.get_instructions(code) if i.opname in ("STORE_NAME", "STORE_GLOBAL")
-            )
-            changes = _changed(node)
+            code, changes = code_of([node], path), _changed(node)
+            instructions = dis.get_instructions(code)
+            stores = {one.argval for one in instructions if one.opname in ("STORE_NAME", "STORE_GLOBAL")}
             if changes in self.names.imported:  # `torch.manual_seed(0)` changes no name
                 changes = ""
-            self.statements.append(_Statement(node, frozenset(stores), frozenset(_reads(code)), changes))
+            self.statements.append(_Statement(node, stores, set(_reads(code)), changes))
 
     def needed(self, number: int) -> set[int]:
         """A statement and, again and again, what binds or changes the names that these read."""
@@ -237,11 +227,17 @@ class _Script:
         return wanted
 
     def why_not(self, numbers: set[int]) -> str:
-        for n in sorted(numbers):
-            node = self.statements[n].node
-            reason = why_not(node, self.names)
-            if reason:
-                return "line {} would have to be run, and {}".format(node.lineno, reason)
+        """Why these statements cannot be run without running the program; "" when they can."""
+        for node in (self.statements[n].node for n in sorted(numbers)):
+            reasons = [
+                "it is a {} statement".format(type(each).__name__.lower())
+                for each in flat([node])
+                if not isinstance(each, (*_SIMPLE, *_BLOCKS, *_DEFINITIONS))
+            ]
+            seen: set[str] = set()
+            reasons += [reason for each in called(node) for reason in _reasons(each, self.names, seen)]
+            if reasons:
+                return "line {} would have to be run, and {}".format(node.lineno, reasons[0])
         return ""
 
 

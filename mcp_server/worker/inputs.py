@@ -170,9 +170,8 @@ def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
             order = change["order"]
             if sorted(order) != list(range(len(leaves))):
                 raise Refused("not an order of the inputs", order, "each position once")
-            leaves = [
-                leaves[position] for position in order
-            ]  # of the new leaf i the old position is order[i]
+            # The new leaf i is the old leaf order[i].
+            leaves = [leaves[position] for position in order]
             continue
         if name not in CHANGES:
             raise Refused("unknown change of inputs", name, ", ".join(sorted([*CHANGES, "permute"])))
@@ -185,19 +184,16 @@ def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
 
 def _move(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """On that device; what is on `meta` has no values, and becomes zeros."""
-    if tensor.is_meta:
-        return torch.zeros_like(tensor, device=change["device"])
-    return tensor.to(change["device"])
+    device = change["device"]
+    return torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
 
 
 def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Dimension `dim` cut, or filled up by repeating what is there, to `size` elements."""
+    """Dimension `dim` cut, or filled up by repeating its elements (zeros where it has none), to `size`."""
     dim, size = change["dim"], change["size"]
     have = tensor.shape[dim]
     if have == 0:
-        shape = list(tensor.shape)
-        shape[dim] = size
-        return tensor.new_zeros(shape)
+        return _pad(tensor, change)
     return tensor.index_select(dim, torch.arange(size, device=tensor.device) % have).contiguous()
 
 
@@ -262,42 +258,33 @@ CONDITIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 
 def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """A mask of the shape of `tensor`. Raises `Refused` for places that it does not have."""
-    chosen_by: list[torch.Tensor] = []
-
-    def nothing(shape: Any) -> torch.Tensor:
-        return torch.zeros(shape, dtype=torch.bool, device=tensor.device)
-
+    found = torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
+    mask = torch.zeros_like(found)
     if change.get("flat") is not None:
-        mask = nothing(tensor.numel())
-        mask[_existing(change["flat"], tensor.numel(), "element")] = True
-        chosen_by.append(mask.view(tensor.shape))
+        mask.view(-1)[_existing(change["flat"], tensor.numel(), "element")] = True
+        found, mask = found & mask, torch.zeros_like(mask)
     if change.get("index") is not None:
-        index, mask = change["index"], nothing(tensor.shape)
+        index = change["index"]
         fits = len(index) == tensor.dim() and all(0 <= at < size for at, size in zip(index, tensor.shape))
         if not fits:
             raise Refused("no such element", index, "an index into shape {}".format(list(tensor.shape)))
         mask[tuple(index)] = True
-        chosen_by.append(mask)
+        found, mask = found & mask, torch.zeros_like(mask)
     if change.get("stride") is not None:
-        mask = nothing(tensor.numel())
-        mask[change.get("offset", 0) :: change["stride"]] = True
-        chosen_by.append(mask.view(tensor.shape))
+        mask.view(-1)[change.get("offset", 0) :: change["stride"]] = True
+        found, mask = found & mask, torch.zeros_like(mask)
     if change.get("rows") is not None:
-        dim, mask = _dimension(tensor, change), nothing(tensor.shape)
+        dim = _dimension(tensor, change)
         rows = _existing(change["rows"], tensor.shape[dim], "row")
-        chosen_by.append(mask.index_fill_(dim, torch.tensor(rows, device=tensor.device).long(), True))
+        found = found & mask.index_fill_(dim, torch.tensor(rows, device=tensor.device).long(), True)
     if change.get("where") is not None:
-        conditions, mask = change["where"], nothing(tensor.shape)
+        conditions = change["where"]
         unknown = sorted(set(conditions) - set(CONDITIONS))
         if unknown or not conditions:
             raise Refused("unknown condition on elements", unknown or None, ", ".join(sorted(CONDITIONS)))
-        for name, limit in conditions.items():
-            mask |= CONDITIONS[name](tensor, _number(limit))
-        chosen_by.append(mask)
-    every = ~nothing(tensor.shape)
-    for mask in chosen_by:
-        every &= mask
-    return every
+        fulfilled = [CONDITIONS[name](tensor, _number(limit)) for name, limit in conditions.items()]
+        found = found & torch.stack(fulfilled).any(0)
+    return found
 
 
 def _number(value: Any) -> Any:

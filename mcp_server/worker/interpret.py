@@ -10,6 +10,7 @@ a check. The proxy executor calls the operator through the dispatcher, where a d
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import partial
 from typing import Any, Iterator, Optional
 
@@ -19,18 +20,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .calling import call, synchronize, take_if_used, watching
 from .compare import compare_all
-from .imports import import_all
-from .loading import arguments, load, load_exported
-from .process import call_padded
+from .loading import arguments, load, load_with_inputs
+from .process import call_padded, synchronize, take_if_used
 from .protocol import ExportedRequest, Frame
 from .report import Report, facts
-from .tensors import checksum, dtype_name, only_tensors, outputs, span
+from .run import call, watching
+from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
 
-FRAME = re.compile(
-    r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>[^\n]*)\n\s*(?P<code>[^\n]*)'
-)
+# Of a stack trace: file, line, function, and text of the line.
+FRAME = re.compile(r'File "([^"]+)", line (\d+), in ([^\n]*)\n\s*([^\n]*)')
 MOST_EVENTS = 20
 
 
@@ -43,15 +42,13 @@ def operate(request: ExportedRequest, report: Report) -> None:
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them.
     """
-    import_all(request.get("extra_imports", ()), report)
-    program = load_exported(request, report)
-    report.event("reading_inputs")
-    leaves = _pytree.tree_leaves(arguments(program, request))
+    program, *inputs = load_with_inputs(request, report)
+    leaves = _pytree.tree_leaves(inputs)
     take_if_used()
     watcher = Watcher(program.module(), leaves, report)
-    with torch.no_grad(), watching(request, report):
+    with torch.no_grad(), watching(request.get("operators"), report):
         result = watcher.run(*leaves, enable_io_processing=False)
-    report.event("interpreted", nodes=watcher.count, outputs=outputs(result))
+    report.event("interpreted", nodes=watcher.count, outputs=leaf_facts(result))
     if request.get("package"):
         loader = load(request, report)
         flat = only_tensors(arguments(program, request))
@@ -67,7 +64,7 @@ class Watcher(torch.fx.Interpreter):
         self.report = report
         self.count = 0
         self.symbols = bind(module, leaves)
-        self.event_counts: dict[str, int] = {}
+        self.event_counts: Counter[str] = Counter()
         self.bad: set[str] = set()
 
     def run_node(self, n: torch.fx.Node) -> Any:
@@ -107,22 +104,16 @@ class Watcher(torch.fx.Interpreter):
             return []
 
     def _look(self, node: torch.fx.Node, result: Any) -> None:
-        made, odd = only_tensors(result), _not_finite(result)
+        odd = _not_finite(result)
         if odd:
             fed = [arg.name for arg in node.all_input_nodes if arg.name in self.bad]
-            has_nan = any(bool(torch.isnan(each).any()) for each in made)
+            nan = any(bool(torch.isnan(each).any()) for each in odd)
             # Minus infinity alone is what attention masks hold.
-            masked = not has_nan and not any(bool((each == float("inf")).any()) for each in made)
-            self._report(
-                "node_non_finite",
-                node,
-                bad_inputs=fed,
-                nan=has_nan,
-                dtype=dtype_name(odd[0].dtype),
-                masked=masked,
-            )
+            masked = not nan and not any(bool((each == float("inf")).any()) for each in odd)
+            dtype = dtype_name(odd[0].dtype)
+            self._report("node_non_finite", node, bad_inputs=fed, nan=nan, dtype=dtype, masked=masked)
             self.bad.add(node.name)
-        for promised, real in zip(only_tensors(node.meta.get("val")), made):
+        for promised, real in zip(only_tensors(node.meta.get("val")), only_tensors(result)):
             broken = difference(promised, real, self.symbols)
             if not broken:
                 continue
@@ -132,7 +123,7 @@ class Watcher(torch.fx.Interpreter):
                 self._report("fake_mismatch", node, **broken)
 
     def _report(self, event: str, node: torch.fx.Node, **more: Any) -> None:
-        self.event_counts[event] = self.event_counts.get(event, 0) + 1
+        self.event_counts[event] += 1
         if self.event_counts[event] <= MOST_EVENTS:
             stack = stack_of(node)
             self.report.event(event, node=node.name, op=str(node.target), stack=stack, **more)
@@ -153,16 +144,12 @@ def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
 
 def stack_of(node: torch.fx.Node) -> list[Frame]:
     """The model's frames that created the node, innermost first, without installed packages."""
-    found: list[Frame] = [
-        {
-            "file": match["file"],
-            "line": int(match["line"]),
-            "function": match["function"],
-            "code": match["code"],
-        }
-        for match in FRAME.finditer(node.meta.get("stack_trace") or "")
+    found = [match.groups() for match in FRAME.finditer(node.meta.get("stack_trace") or "")]
+    return [
+        {"file": file, "line": int(line), "function": function, "code": code}
+        for file, line, function, code in reversed(found)
+        if "/site-packages/" not in file
     ]
-    return [frame for frame in reversed(found) if "/site-packages/" not in frame["file"]]
 
 
 def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> dict[str, Any]:
@@ -236,14 +223,11 @@ class Operators(TorchDispatchMode):
         self.calls += 1
         promised = self._promised(func, args, kwargs)
         if self.repair:  # copies of what the schema declares read-only
-            written = (
-                (one, tensor) for one, tensor in _named(func, args, kwargs) if one.alias_info is not None
-            )
-            kept = {id(tensor) for _, tensor in written}
-            args, kwargs = _pytree.tree_map(
-                lambda leaf: (
-                    leaf.clone() if isinstance(leaf, torch.Tensor) and id(leaf) not in kept else leaf
-                ),
+            named = _named(func, args, kwargs)
+            mutable = {id(tensor) for declared, tensor in named if declared.alias_info is not None}
+            args, kwargs = _pytree.tree_map_only(
+                torch.Tensor,
+                lambda leaf: leaf if id(leaf) in mutable else leaf.clone(),
                 (tuple(args), kwargs),
             )
         read_only = {
@@ -268,20 +252,14 @@ class Operators(TorchDispatchMode):
         if not self.repair:
             return result
         fakes = iter(promised)
-        return _pytree.tree_map(
-            lambda leaf: as_promised(leaf, next(fakes, None)) if isinstance(leaf, torch.Tensor) else leaf,
-            result,
-        )
+        return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
 
     def _promised(self, func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
         """The fake results for these inputs; empty if there is no fake function or it fails."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-
-        def fake(leaf: Any) -> Any:
-            return mode.from_tensor(leaf, static_shapes=True) if isinstance(leaf, torch.Tensor) else leaf
-
+        fake = partial(mode.from_tensor, static_shapes=True)
         try:
-            fake_args, fake_kwargs = _pytree.tree_map(fake, (tuple(args), kwargs))
+            fake_args, fake_kwargs = _pytree.tree_map_only(torch.Tensor, fake, (tuple(args), kwargs))
             with mode:
                 return only_tensors(func(*fake_args, **fake_kwargs))
         except Exception as error:

@@ -1,8 +1,7 @@
 """`intervene`: makes one failing call several times in one process, unchanged and with changes.
 
 The package and the inputs are read once. If a call ends the process, the server continues the plan in another
-process. Which of the changed elements a cure needs is searched for by delta debugging (Zeller and
-Hildebrandt, 2002): parts of them and their complements, in ever smaller parts, with the call as the test.
+process. Delta debugging finds which of the changed elements a cure needs.
 """
 
 from __future__ import annotations
@@ -11,18 +10,16 @@ import contextlib
 import copy
 import faulthandler
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Iterator, Optional, cast
+from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, cast
 
 import torch
 
-from .calling import synchronize, take_if_used
 from .compare import compare_calls, differing, faults, input_change, text_of, unequal
-from .imports import import_all
 from .inputs import apply, arrange, flatten, load_file, read
 from .loading import load_captured, update_package
-from .process import on_stack
+from .process import on_stack, synchronize, take_if_used
 from .protocol import (
     FIRST_ELEMENTS,
     CallFacts,
@@ -35,6 +32,7 @@ from .protocol import (
     Smallest,
     Step,
 )
+from .reduction.minimise import minimise
 from .report import Refused, Report, facts
 from .run import as_captured, expectation, run_check
 from .tensors import checksum, dtype_name, nonfinite, only_tensors, unravel
@@ -47,7 +45,6 @@ def operate(request: InterveneRequest, report: Report) -> None:
     two references differ, the output depends on the fault. After a lasting CUDA error, event `poisoned` ends
     the plan.
     """
-    import_all(request.get("extra_imports", ()), report)
     trial = Trial(request, report)
     for planned in request["plan"]:
         report.event("intervening", label=planned["label"], key=planned.get("key", ""))
@@ -74,16 +71,16 @@ class Made:
     leaves: list[Any]
 
 
+@dataclass
 class Caller:
     """Makes the calls of one plan. The package and the inputs are kept from one to the next."""
 
-    def __init__(self, request: InterveneRequest, report: Report) -> None:
-        self.request = request
-        self.report = report
-        self.loader: Any = None
-        self.phase = "starting"  # what is being done, for the report of an error
-        self._alive: list[Any] = []  # constants that a user-managed update needs
-        self._inputs: dict[str, list[Any]] = {}
+    request: InterveneRequest
+    report: Report
+    loader: Any = None
+    phase: str = "starting"  # what is being done, for the report of an error
+    _alive: list[Any] = field(default_factory=list)  # constants that a user-managed update needs
+    _inputs: dict[str, list[Any]] = field(default_factory=dict)
 
     def make(self, planned: PlannedCall) -> Made:
         """The call of a plan, with its changes and options. Raises what the call raises."""
@@ -129,15 +126,14 @@ class Caller:
         for step in before:
             if step["do"] == "constants":
                 self.phase = "updating_constants"
-                dtypes, copied = request.get("cast", {}), request.get("copied", ())
-                self._alive.append(update_package(loader, step, dtypes, self.report, copied))
+                self._alive.append(update_package(loader, step, self.report, request))
             else:
                 self.phase = "earlier call"
                 with torch.no_grad():
                     loader.run(copy.deepcopy(self.leaves_of(request, step, loader)))
         for step in request.get("updates", ()):
             self.phase = "updating_constants"
-            self._alive.append(update_package(loader, step, {}, self.report))
+            self._alive.append(update_package(loader, step, self.report))
         if not other:
             self.loader = loader
         return loader
@@ -201,17 +197,9 @@ class Trial:
             allowed = "; allowed: {}".format(refused.allowed) if refused.allowed else ""
             return CallFacts(label, key, "refused", error_text=text + allowed, during=self.caller.phase)
         except Exception as error:
-            seconds, known = round(time.monotonic() - start, 4), facts(error)
-            return CallFacts(
-                label,
-                key,
-                "raised",
-                seconds=seconds,
-                error_type=known["type"],
-                error_text=known["text"],
-                during=self.caller.phase,
-                poisoned=_poisoned(),
-            )
+            seconds, phase, known = round(time.monotonic() - start, 4), self.caller.phase, facts(error)
+            kind, text = known["type"], known["text"]
+            return CallFacts(label, key, "raised", seconds, kind, text, phase, _poisoned())
         seconds = round(time.monotonic() - start, 4)
         compared = self._compare(planned, made.outputs)
         expected = None
@@ -306,8 +294,8 @@ class Trial:
 
 
 def facts_of(tensor: torch.Tensor) -> OutputFacts:
-    shape, dtype, counts = tuple(tensor.shape), dtype_name(tensor.dtype), nonfinite(tensor)
-    return OutputFacts(shape, dtype, str(tensor.device), counts["nan"], counts["inf"], checksum(tensor))
+    shape, dtype, device = tuple(tensor.shape), dtype_name(tensor.dtype), str(tensor.device)
+    return OutputFacts(shape, dtype, device, checksum=checksum(tensor), **nonfinite(tensor))
 
 
 def _poisoned() -> bool:
@@ -330,6 +318,10 @@ MOST_ELEMENTS = 100_000
 Places = list[tuple[int, int]]  # input, flat index of the element in row-major order
 
 
+class _Spent(Exception):
+    """The search has used up its calls or its time."""
+
+
 @dataclass
 class Search:
     """The fewest changed elements that cure `call`, which gives the outputs, or None if it failed."""
@@ -338,23 +330,26 @@ class Search:
     changed: list[Any]
     call: Callable[[list[Any]], Optional[list[torch.Tensor]]]
     calls: int = 0
-    deadline: float = 0.0
 
     def run(self) -> Places:
         """The fewest places found that cure the call; empty if even all of them do not."""
-        self.deadline = time.monotonic() + MOST_SECONDS
+        deadline = time.monotonic() + MOST_SECONDS
         places = self._differing()
         if not places or self.outputs(places) is None:
             return []
-        parts = 2
-        while len(places) > 1 and not self._spent():
-            smaller = self._smaller(places, parts)
-            if smaller is not None:
-                places, parts = smaller, max(2, min(parts - 1, len(smaller)))
-            elif parts >= len(places):
-                break
-            else:
-                parts = min(len(places), 2 * parts)
+
+        def first_cure(candidates: Iterable[Sequence[tuple[int, int]]]) -> Optional[int]:
+            nonlocal places
+            for number, candidate in enumerate(candidates):
+                if self.calls >= MOST_CALLS or time.monotonic() > deadline:
+                    raise _Spent
+                if self.outputs(candidate) is not None:
+                    places = list(candidate)
+                    return number
+            return None
+
+        with contextlib.suppress(_Spent):
+            minimise(places, first_cure)
         return places
 
     def _differing(self) -> Places:
@@ -370,35 +365,18 @@ class Search:
             found += [(number, int(place)) for place in places]
         return found if len(found) <= MOST_ELEMENTS else []
 
-    def _smaller(self, places: Places, parts: int) -> Optional[Places]:
-        """A part that cures the call, else the complement of one."""
-        size = -(-len(places) // parts)
-        starts = range(0, len(places), size)
-        pieces = [places[start : start + size] for start in starts]
-        rests = [places[:start] + places[start + size :] for start in starts]
-        for candidate in [*pieces, *(rests if len(pieces) > 2 else ())]:
-            if self._spent():
-                return None
-            if self.outputs(candidate) is not None:
-                return candidate
-        return None
-
-    def _spent(self) -> bool:
-        return self.calls >= MOST_CALLS or time.monotonic() > self.deadline
-
-    def outputs(self, places: Places, other: bool = False) -> Optional[list[torch.Tensor]]:
+    def outputs(self, places: Sequence[tuple[int, int]], other: bool = False) -> Optional[list[torch.Tensor]]:
         """Outputs with only these places changed; with `other`, to a different valid value of that input."""
         self.calls += 1
         leaves = list(self.original)
         for number in {number for number, _ in places}:
             flat, after = leaves[number].reshape(-1).clone(), self.changed[number].reshape(-1)
             at = torch.tensor([place for of, place in places if of == number], device=flat.device)
-            flat[at] = _others(flat[flat == after].unique(), after[at]) if other else after[at]
+            values = after[at]
+            if other:  # for each value a different one of those that the change keeps, if there is one
+                kept = flat[flat == after].unique()
+                choices = [(kept[kept != value], value) for value in values]
+                values = torch.stack([kept[0] if kept.numel() else value for kept, value in choices])
+            flat[at] = values
             leaves[number] = flat.view(leaves[number].shape)
         return self.call(leaves)
-
-
-def _others(kept: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """For each value a different one of those that the change keeps, if there is one."""
-    different = [kept[kept != value] for value in values]
-    return torch.stack([other[0] if other.numel() else value for other, value in zip(different, values)])

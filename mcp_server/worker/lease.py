@@ -29,7 +29,7 @@ class _Lease:
         self.connection: Optional[socket.socket] = None
 
     def forked(self) -> None:
-        self.lock = threading.Lock()  # a thread of the parent may have held it
+        self.lock = threading.Lock()  # a thread of the parent may have locked it
 
 
 _lease = _Lease()
@@ -75,22 +75,17 @@ def _connect(name: str) -> Optional[socket.socket]:
 
 def _wait_for_answer(connection: socket.socket) -> bytes:
     """Wait for the answer. The time limit stands still meanwhile, so the late stack dump is postponed."""
-    after = float(os.environ.get(STACKS_AFTER) or 0)
-    left = max(1.0, after - _age())
-    if after:
-        faulthandler.cancel_dump_traceback_later()
     connection.settimeout(None)
-    granted = connection.recv(1)
-    if after:
-        faulthandler.dump_traceback_later(left, exit=False)
-    return granted
-
-
-def _age() -> float:
-    """Seconds since this process began."""
+    after = float(os.environ.get(STACKS_AFTER) or 0)
+    if not after:
+        return connection.recv(1)
     with open("/proc/self/stat", "rb") as file:
-        ticks = int(file.read().rpartition(b")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        started_ticks = int(file.read().rpartition(b")")[2].split()[19])
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+    faulthandler.cancel_dump_traceback_later()
+    granted = connection.recv(1)
+    faulthandler.dump_traceback_later(max(1.0, after - age_s), exit=False)
+    return granted
 
 
 def for_cuda(package: str) -> bool:

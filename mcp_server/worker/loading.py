@@ -13,19 +13,19 @@ import runpy
 import sys
 import time
 import zipfile
-from typing import Any, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Callable, Optional
 
 import torch
 from torch.utils import _pytree
 
 from .inputs import load_file, read
 from .lease import for_cuda, take
-from .process import go_to
 from .protocol import ExportedRequest, LoadRequest, MadeBy, ReplayRequest, Step
 from .report import Refused, Report
 from .tensors import dtype_name
 
-# A runner refers to weights that it was given and does not copy them: they live as long as this process.
+# A runner refers to user-managed weights and does not copy them: they live as long as this process.
 _alive: list[dict[str, torch.Tensor]] = []
 
 
@@ -34,8 +34,8 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
 
     The raw loader neither probes the CPU's ISA (tens of seconds on some machines) nor hides the first error
     behind a second attempt, as `load_package` does (torch/_inductor/package/package.py, 2.8-2.15). Neither
-    brings in weights that the package keeps beside its .so, and calling such a model is a segmentation fault:
-    with `weights` they are loaded here.
+    loads weights that the package keeps in files next to its .so, and calling such a model is a segmentation
+    fault: with `weights` they are loaded here.
     """
     package = request["package"]
     if not os.path.exists(package):
@@ -43,12 +43,8 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
     if for_cuda(package):
         take()
     start = time.monotonic()
-    model = request.get("model_name", "model")
-    options = (
-        request.get("run_single_threaded", False),
-        request.get("num_runners", 1),
-        request.get("device_index", -1),
-    )
+    model, threads = request.get("model_name", "model"), request.get("run_single_threaded", False)
+    options = (threads, request.get("num_runners", 1), request.get("device_index", -1))
     report.event("loading", package=package, loader="AOTIModelPackageLoader")
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(package, model, *options)
@@ -59,7 +55,7 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
         report.event("loading", package=package, loader="load_package")
         loader = load_package(package, model, *options).loader
     report.event("loaded", seconds=time.monotonic() - start, constants=len(loader.get_constant_fqns()))
-    if weights:
+    if weights and zipfile.is_zipfile(package):
         _load_weight_files(loader, package, model, report)
     return loader
 
@@ -70,8 +66,6 @@ def _load_weight_files(loader: Any, package: str, model: str, report: Report) ->
     As `load_pt2(..., load_weights_from_disk=True)` does (torch/export/pt2_archive/_package.py, 2.9-2.15, for
     packages made with `package_constants_on_disk_format="pickle_weights"`).
     """
-    if not zipfile.is_zipfile(package):
-        return
     with zipfile.ZipFile(package) as archive:
         members = {name.partition("/")[2]: name for name in archive.namelist()}
         config = members.get("data/aotinductor/{}/weights_config.json".format(model))
@@ -106,24 +100,25 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
         report.event("loaded", constants=len(loader.get_constant_names_to_original_fqns()))
     else:
         loader = load(request, report, weights=weights)
-    go_to(request.get("current_device"))  # a load that names a device goes there, and stays
+    place = request.get("current_device")
+    if place is not None and (place or torch.cuda.is_initialized()):
+        torch.cuda.set_device(place)  # a load that names a device makes it the current one
     return loader
 
 
 def update_package(
-    loader: Any, step: Step, cast: Mapping[str, str], report: Report, copied: Sequence[str] = ()
+    loader: Any, step: Step, report: Report, changed: Optional[ReplayRequest] = None
 ) -> dict[str, torch.Tensor]:
-    """Apply one update; returns the tensors of it, which a user-managed update needs alive.
-
-    `cast` maps names to the dtype that they get before, `copied` are those that get memory of their own.
-    """
+    """Apply one update, with `cast` and `copied` of the request; the caller keeps the tensors alive."""
+    changed = changed or {}
+    cast = changed.get("cast", {})
     constants: dict[str, torch.Tensor] = dict(load_file(step["file"]))
     if step.get("only_known"):
         known = set(loader.get_constant_fqns())
         constants = {name: value for name, value in constants.items() if name in known}
     for name in constants.keys() & cast.keys():
         constants[name] = constants[name].to(getattr(torch, cast[name]))
-    for name in constants.keys() & set(copied):
+    for name in constants.keys() & set(changed.get("copied", ())):
         constants[name] = constants[name].clone()
     arguments = list(step.get("arguments", ()))
     report.event("updating_constants", how=step["how"], names=len(constants), arguments=arguments)
@@ -162,34 +157,30 @@ EXPORTED = "a file of torch.export.save"
 
 
 def load_exported(request: ExportedRequest, report: Report) -> Any:
-    """The `ExportedProgram` of a file; raises `Refused` for a file of another kind.
+    """The `ExportedProgram` of a file, or that of `made_by` where no file gives it back.
 
-    With `made_by` the script's own, where no file gives it back.
+    Raises `Refused` for a file of another kind.
     """
-    path, made_by = request.get("exported"), request.get("made_by")
-    if path is None and made_by:
+    path, made_by = str(request.get("exported")), request.get("made_by")
+    if request.get("exported") is None and made_by:
         return recapture(made_by, report)
     try:
-        return _read_exported(str(path), report)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except (OSError, zipfile.BadZipFile) as error:
+            raise Refused("the exported program cannot be read: {}".format(error), path, EXPORTED) from None
+        if not any(mark in name for name in names for mark in MARKS):
+            packaged = any("data/aotinductor/" in name for name in names)
+            kind = "an AOTInductor package" if packaged else "another kind of archive"
+            raise Refused("this is {}, not an exported program".format(kind), path, EXPORTED)
+        report.event("loading_exported", exported=path)
+        program = torch.export.load(path)
     except Exception as error:
         if not made_by:
             raise
         report.event("not_loaded", text=str(error)[:500])
         return recapture(made_by, report)
-
-
-def _read_exported(path: str, report: Report) -> Any:
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (OSError, zipfile.BadZipFile) as error:
-        raise Refused("the exported program cannot be read: {}".format(error), path, EXPORTED) from None
-    if not any(mark in name for name in names for mark in MARKS):
-        packaged = any("data/aotinductor/" in name for name in names)
-        kind = "an AOTInductor package" if packaged else "another kind of archive"
-        raise Refused("this is {}, not an exported program".format(kind), path, EXPORTED)
-    report.event("loading_exported", exported=path)
-    program = torch.export.load(path)
     report.event("loaded_exported", ranges={str(k): str(v) for k, v in program.range_constraints.items()})
     return program
 
@@ -199,10 +190,9 @@ class _ProgramFound(BaseException):
 
 
 def recapture(made_by: MadeBy, report: Report) -> Any:
-    """The program that the script gives to the compile of that number.
+    """The program that the script gives to that compile; the script runs up to there, in this process.
 
-    The script runs up to there in this process, where torch is imported already. Raises `Refused` when it
-    ends before.
+    Raises `Refused` when it ends before.
     """
     import torch._inductor
     import torch.export
@@ -213,30 +203,23 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
     originals = {name: getattr(torch._inductor, name) for name in names if hasattr(torch._inductor, name)}
     compiles, inside = 0, False
 
-    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
-        """`function`, with compiles counted; one inside another is part of it."""
-
-        def compiling(program: Any, *args: Any, **kwargs: Any) -> Any:
-            nonlocal compiles, inside
-            if inside:
-                return function(program, *args, **kwargs)
-            if compiles == made_by["compile"]:
-                raise _ProgramFound(program)
-            compiles, inside = compiles + 1, True
-            try:
-                return function(program, *args, **kwargs)
-            finally:
-                inside = False
-
-        return compiling
+    def counting(function: Callable[..., Any], program: Any, *args: Any, **kwargs: Any) -> Any:
+        nonlocal compiles, inside
+        if inside:  # a compile inside another one is part of it
+            return function(program, *args, **kwargs)
+        if compiles == made_by["compile"]:
+            raise _ProgramFound(program)
+        compiles, inside = compiles + 1, True
+        try:
+            return function(program, *args, **kwargs)
+        finally:
+            inside = False
 
     try:
         for name, function in originals.items():
-            setattr(torch._inductor, name, watched(function))
-        sys.argv[:] = [
-            script,
-            *made_by.get("args", ()),
-        ]  # as `python script args` would; what it registers stays
+            setattr(torch._inductor, name, partial(counting, function))
+        # As `python script args` would; what it registers stays.
+        sys.argv[:] = [script, *made_by.get("args", ())]
         sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
         runpy.run_path(script, run_name="__main__")
     except _ProgramFound as found:
@@ -248,6 +231,14 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
         for name, function in originals.items():
             setattr(torch._inductor, name, function)
     raise Refused("the script did not reach the compile of its program again", script)
+
+
+def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """The exported program of a request, and its (args, kwargs)."""
+    program = load_exported(request, report)
+    report.event("reading_inputs")
+    args, kwargs = arguments(program, request)
+    return program, args, kwargs
 
 
 def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -108,11 +108,8 @@ def headers() -> dict[str, object]:
     with open(os.path.join(torch, "version.py"), encoding="utf-8") as file:
         version = re.search(r"""__version__ = ['"]([^'"]+)['"]""", file.read())
     include = os.path.join(torch, "include")
-    own = [
-        include,
-        os.path.join(include, "torch", "csrc", "api", "include"),
-        sysconfig.get_paths()["include"],
-    ]
+    api = os.path.join(include, "torch", "csrc", "api", "include")
+    own = [include, api, sysconfig.get_paths()["include"]]
     # Toolkits of the machine first: the pip packages often lack headers (nvidia-cuda-runtime alone does).
     # Of these `cu13` and later hold everything; CUDA 12 is split by component. Triton brings a copy along.
     roots = [os.environ.get(name, "") for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]

@@ -1,7 +1,7 @@
 """Entry of the worker: `PYTHON -u main.py REQUEST.json REPORT.jsonl`.
 
 The request is an object with `operation` and its arguments. The report gets one JSON object per line, each
-written before the phase that it names begins, so that a crash still tells how far the work came. Exit status:
+written before the phase that it names begins, so that a crash still shows how far the work came. Exit status:
 0 done, 1 the workload raised (its traceback is on stderr), 2 the request cannot be served (event `refused`).
 """
 
@@ -73,6 +73,8 @@ def run_operation(request: Request, report: Report) -> int:
         import torch
 
         report.event("torch", version=torch.__version__, cuda=torch.version.cuda)
+        if request.get("extra_imports"):
+            importlib.import_module(PACKAGE + ".imports").import_all(request["extra_imports"], report)
         module, _, function = OPERATIONS[request["operation"]].rpartition(".")
         operate = getattr(importlib.import_module("{}.{}".format(PACKAGE, module)), function)
         operate(request, report)

@@ -20,8 +20,6 @@ from typing import Any, Mapping, Optional, cast
 import torch
 
 from . import run
-from .calling import capturing, synchronize
-from .imports import import_all
 from .probes import (
     AFTER,
     INTEGER,
@@ -36,6 +34,7 @@ from .probes import (
     mapped_files,
     tensor_of,
 )
+from .process import capturing, synchronize
 from .protocol import ObserveRequest, OddElement
 from .report import Refused, Report
 from .tensors import MASK, dtype_name, first_non_finite, first_outside, layout, statistics
@@ -74,10 +73,8 @@ def operate(request: ObserveRequest, report: Report) -> None:
 def received(request: ObserveRequest, report: Report) -> ObserveRequest:
     """Wait for the file `handoff` and return the request with the package that the file names.
 
-    `probes` is false if the rebuild failed. `extra_imports` are imported during the wait, and come back
-    empty. The file is renamed into place; the parent enforces the time limit.
+    `probes` is false if the rebuild failed. The file is renamed into place, and the server ends a long wait.
     """
-    import_all(request.get("extra_imports", ()), report)
     if request.get("warm") == "cuda":
         with contextlib.suppress(RuntimeError):  # the load says it better
             torch.cuda.synchronize()
@@ -87,7 +84,7 @@ def received(request: ObserveRequest, report: Report) -> ObserveRequest:
     with open(request["handoff"], encoding="utf-8") as file:
         handoff = json.load(file)
     report.event("package_given", **handoff)
-    return cast(ObserveRequest, {**request, **handoff, "extra_imports": []})
+    return cast(ObserveRequest, {**request, **handoff})
 
 
 CHUNK = 1 << 24  # elements in host memory at a time
@@ -219,13 +216,8 @@ class Observer:
         phase = "after" if event.phase == AFTER else "before"
         if kernel not in self.request.get("kernels", [kernel]) or phase not in self.phases or capturing():
             return False
-        where = {
-            "launch": event.launch,
-            "sequence": event.sequence,
-            "run": event.run,
-            "kernel": kernel,
-            "runner": event.runner,
-        }
+        where = {name: getattr(event, name) for name in ("launch", "sequence", "run", "runner")}
+        where["kernel"] = kernel
         synchronize()
         bad = [self._argument(where, phase, argument) for argument in arguments(event)]
         return any(bad) and self.request.get("stop_at_first_bad", False)
@@ -250,8 +242,14 @@ class Observer:
         facts.update(non_finite=odd, outside=self._outside(where["launch"], facts, tensor))
         facts["saved"] = self._saver.save(where, phase, facts, tensor)
         self._report(where, phase, facts)
-        if odd is not None:
-            self._report_non_finite(where, phase, name, odd)
+        key = (where["runner"] or 0, where["run"], where["sequence"])
+        if odd is not None and phase == "before":
+            self._bad_inputs.setdefault(key, []).append(name)
+        elif odd is not None:
+            looked_at, bad = "before" in self.phases, self._bad_inputs.get(key, [])
+            self.report.event(
+                "non_finite", **where, name=name, first=odd, inputs_looked_at=looked_at, bad_inputs=bad
+            )
         return facts["outside"] is not None or (odd is not None and odd["value"] != MASK)
 
     def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
@@ -262,17 +260,6 @@ class Observer:
             return role != "read"
         unset = role == "written" or name in self._skip_before.get(launch, ())
         return not unset or self.request.get("unset_too", False)
-
-    def _report_non_finite(self, where: Mapping[str, Any], phase: str, name: str, odd: OddElement) -> None:
-        """Remember non-finite inputs; report a non-finite output with the non-finite inputs of its launch."""
-        key = (where["runner"] or 0, where["run"], where["sequence"])
-        if phase == "before":
-            self._bad_inputs.setdefault(key, []).append(name)
-            return
-        looked_at, bad = "before" in self.phases, self._bad_inputs.get(key, [])
-        self.report.event(
-            "non_finite", **where, name=name, first=odd, inputs_looked_at=looked_at, bad_inputs=bad
-        )
 
     def _outside(self, launch: int, facts: Mapping[str, Any], tensor: torch.Tensor) -> Optional[OddElement]:
         """The first element beyond a bound that the request knows for this argument."""

@@ -102,7 +102,7 @@ class Library:
         self._state.subscriber = ctypes.cast(self._callback, ctypes.c_void_p).value
 
     def unsubscribe(self, report: Report) -> None:
-        """Event `observer_failed` tells what went wrong here and not in the workload."""
+        """Stop calling the subscriber. Event `observer_failed` if it raised: no fault of the workload."""
         self._state.subscriber = None
         if self.failure:
             report.event("observer_failed", text=self.failure[-4000:])
@@ -158,8 +158,8 @@ class _Shim:
         if copy is None or tensor is None:
             return None
         if self._leaves is None:
-            # Whether `steal` leaves the handle behind that it was given, as seen in 2.11 and 2.13, whatever
-            # its name says: one that nobody deletes keeps the tensor's memory to the end of the process.
+            # Whether `steal` leaves its handle behind in spite of its name, as seen in 2.11 and 2.13. One
+            # that nobody deletes keeps the tensor's memory to the end of the process.
             before = tensor._use_count()
             second = self._stolen(handle)[0]
             self._leaves = second is not None and bool(tensor._use_count() > before)

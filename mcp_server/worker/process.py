@@ -1,4 +1,4 @@
-"""Limits and memory of this process: descriptors, address space, stacks, mapped and padded memory.
+"""This process: its limits and memory (descriptors, address space, stacks, guard bytes), and its GPU.
 
 - Stacks: a kernel that overflows its thread's stack dies of a signal, like one with a bad pointer.
 - `unmapped`: whether a tensor's memory is still mapped. The kernel is asked through a pipe, since a read
@@ -15,6 +15,7 @@ import errno
 import os
 import resource
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Iterator, Optional, Sequence
 
@@ -22,6 +23,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .lease import take
 from .tensors import is_plain, only_tensors, span
 
 
@@ -48,24 +50,14 @@ ENOUGH_FOR_THREADS = 1 << 20  # elements that torch splits among its threads
 _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}
 
 
-def headroom() -> Optional[int]:
-    """Bytes that this process may still map; None where nothing limits it."""
-    return min(_headrooms().values(), default=None)
-
-
-def headroom_of() -> str:
-    """The limit that leaves the least; "" where there is none."""
-    left = _headrooms()
-    return min(left, key=lambda name: left[name], default="")
-
-
-def _headrooms() -> dict[str, int]:
-    limits = {name: resource.getrlimit(getattr(resource, name))[0] for name in _COLUMNS}
-    return {
-        name: max(limit - _mapped(_COLUMNS[name]), 0)
-        for name, limit in limits.items()
-        if limit != resource.RLIM_INFINITY
-    }
+def headroom() -> tuple[Optional[int], str]:
+    """Bytes that this process may still map, and the limit that leaves the least; (None, "") without one."""
+    found = []
+    for name, column in _COLUMNS.items():
+        limit = resource.getrlimit(getattr(resource, name))[0]
+        if limit != resource.RLIM_INFINITY:
+            found.append((max(limit - _mapped(column), 0), name))
+    return min(found) if found else (None, "")
 
 
 @contextlib.contextmanager
@@ -136,20 +128,6 @@ def on_stack(size: Optional[int], function: Callable[[], Any]) -> Any:
         finally:
             threading.stack_size(before)  # what the function starts has the usual one
         return result.result()
-
-
-def current_device() -> Optional[int]:
-    """Its index; None before CUDA is used, and after a fault that it does not survive."""
-    try:
-        return torch.cuda.current_device() if torch.cuda.is_initialized() else None
-    except RuntimeError:
-        return None
-
-
-def go_to(device: Optional[int]) -> None:
-    """Make it the current one; without CUDA in use that is the first already."""
-    if device is not None and (device or torch.cuda.is_initialized()):
-        torch.cuda.set_device(device)
 
 
 def unmapped(tensors: Sequence[torch.Tensor]) -> list[int]:
@@ -244,3 +222,46 @@ def _address(leaf: Any) -> int:
     """Of a plain tensor's memory on the host, else 0."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
+
+
+def take_if_used() -> None:
+    """Lease the GPU for launches that are about to be made, if this process has anything on it."""
+    if torch.cuda.is_initialized():
+        take()
+
+
+def synchronize() -> None:
+    """Wait for the device, so that a fault belongs to this call and not to the next one."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def capturing() -> bool:
+    """Whether a CUDA graph is being captured: its kernels have not run, and a copy would break it."""
+    try:
+        return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+    except RuntimeError:  # an error of an earlier kernel, which every call meets
+        return False
+
+
+def idle(patience_s: float = 2.0) -> bool:
+    """Whether the current stream soon has nothing left to do; who asks it for values waits for that."""
+    if not torch.cuda.is_initialized():
+        return True
+    limit = time.monotonic() + patience_s
+    try:
+        while not torch.cuda.current_stream().query():
+            if time.monotonic() > limit:
+                return False
+            time.sleep(0.01)
+    except RuntimeError:  # an error of an earlier kernel
+        return False
+    return True
+
+
+def current_device() -> Optional[int]:
+    """Its index; None before CUDA is used, and after a fault that it does not survive."""
+    try:
+        return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    except RuntimeError:
+        return None

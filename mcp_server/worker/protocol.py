@@ -239,7 +239,7 @@ class BisectRequest(TypedDict):
     """`script` is a reproduction; `switches` are the options to try: name -> value that takes it back.
 
     `precision` are the options under which intermediate results are rounded as in eager, or None. `operators`
-    are those of the reproduction. `fork`: children are forks of this process. The rest as in `ReduceRequest`.
+    are those of the reproduction. `fork`: children are forks of this process.
     """
 
     script: str
@@ -420,7 +420,7 @@ class InputChange:
 
 @dataclass(frozen=True)
 class NeededElement:
-    """An element of an input that has to change for the call to come back."""
+    """An element of an input that has to change for the call to return."""
 
     input: int
     index: tuple[int, ...]
@@ -430,7 +430,7 @@ class NeededElement:
 
 @dataclass(frozen=True)
 class Smallest:
-    """The fewest of the changed elements with which the call comes back: `needed` of `changed`.
+    """The fewest of the changed elements with which the call returns: `needed` of `changed`.
 
     `calls` is how many calls it took to find them; `first` are at most `FIRST_ELEMENTS` of them.
     """

@@ -6,21 +6,20 @@ import contextlib
 import os
 import subprocess
 import tempfile
+import time
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 
 import torch
 
-from .calling import call, report_inputs, watching
 from .compare import compare_all, compare_calls, compare_frame_tensors, compare_returned
-from .imports import import_all
 from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load, load_captured, update_package
-from .process import limited, on_stack
+from .process import limited, on_stack, synchronize, take_if_used
 from .protocol import CheckFacts, ReplayRequest, RunRequest, Step
 from .report import Refused, Report
-from .tensors import only_tensors
+from .tensors import layout, leaf_facts, only_tensors
 
 EXPECTATION = "a file of torch.save with one tensor for each output"
 CHECK_LIMIT_S = 120.0  # of one run of the command
@@ -33,7 +32,6 @@ def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] 
     `loaded` is called after the load.
     """
     expected = expectation(request.get("expect"))  # a bad file is refused before the workload runs
-    import_all(request.get("extra_imports", ()), report)
     loader = load(request, report)
     loaded()
     if request.get("inputs") is None:
@@ -44,30 +42,29 @@ def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] 
         report.event("reading_inputs")
         flat = apply(flatten(read(request["inputs"]), in_spec), request.get("changes", ()))
         if index == 0:
-            report_inputs(flat, report)
-        with watching(request, report), reporting_changes(request.get("tell_changes", {}), flat, report):
+            report.event("given", leaves=leaf_facts(flat, layout))
+        operators = watching(request.get("operators"), report)
+        with operators, reporting_changes(request.get("tell_changes", {}), flat, report):
             result = call(partial(loader.run, flat), index, report)
     judge(request, expected, result, report)
 
 
 def operate_replay(request: ReplayRequest, report: Report) -> None:
     """Load as captured, and do each of the steps; then compare the last call with what the program had."""
-    import_all(request.get("extra_imports", ()), report)
     loader = load_captured(request, report, weights=False)
     alive: list[Any] = []
     result: Any = None
     steps = request.get("steps", [])
     for index, step in enumerate(steps):
         if step["do"] == "constants":
-            cast, copied = request.get("cast", {}), request.get("copied", ())
-            alive.append(update_package(loader, step, cast, report, copied))
+            alive.append(update_package(loader, step, report, request))
             continue
         # What the request changes, it changes of the last call.
         changed = request if index == len(steps) - 1 else ReplayRequest()
         report.event("reading_inputs", file=step["file"])
         flat = flatten(arrange(load_file(step["file"]), step["file"]), loader.get_call_spec()[0])
         flat = apply(flat, changed.get("changes", ()))
-        report_inputs(flat, report)
+        report.event("given", leaves=leaf_facts(flat, layout))
         made = partial(call, partial(loader.run, flat), index, report)
         with (
             as_captured(request, step, report),
@@ -75,16 +72,13 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
         ):
             for _ in range(2 if changed.get("twice") else 1):
                 result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
-    if result is not None:
-        _compare_with_program(request, result, report)
-
-
-def _compare_with_program(request: ReplayRequest, result: Any, report: Report) -> None:
-    held = load_file(request["held"]) if request.get("held") else {}
+    if result is None:
+        return
+    in_frames = load_file(request["held"]) if request.get("held") else {}
     if request.get("held"):
-        compare_frame_tensors(held, result, report)
+        compare_frame_tensors(in_frames, result, report)
     if request.get("returned"):
-        compare_returned(load_file(request["returned"]), held, result, report)
+        compare_returned(load_file(request["returned"]), in_frames, result, report)
     if request.get("actual"):
         sides = load_file(request["actual"])
         compare_all(sides["expected"], result, report, "compared_expected")
@@ -96,7 +90,7 @@ def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[
     """A call with the threads and the limit on memory that it had in the program."""
     if step.get("threads"):  # the number of threads decides how kernels split their work
         torch.set_num_threads(step["threads"])
-    with watching(request, report), limited(step.get("headroom")):
+    with watching(request.get("operators"), report), limited(step.get("headroom")):
         yield
 
 
@@ -182,3 +176,25 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> CheckFacts:
         what = "the check command {}, which says nothing about the outputs: {}".format(why, text[-300:])
         raise Refused(what, command, "a program that ends with status 0 (right) or 1 (wrong)")
     return CheckFacts(status, text)
+
+
+def call(function: Callable[[], Any], index: int, report: Report) -> Any:
+    """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
+    take_if_used()
+    report.event("calling", call=index)
+    start = time.monotonic()
+    with torch.no_grad():
+        result = function()
+    synchronize()
+    seconds = time.monotonic() - start
+    report.event("called", call=index, seconds=seconds, outputs=leaf_facts(result))
+    return result
+
+
+def watching(how: Optional[str], report: Report) -> ContextManager[Any]:
+    """A context for calls in which custom operators are watched or repaired, as `operators` of a request."""
+    if not how:
+        return contextlib.nullcontext()
+    from .interpret import Operators  # loads much of torch that a plain call does not need
+
+    return Operators(report, repair=how == "repair")

@@ -46,7 +46,7 @@ def checksum(tensor: torch.Tensor) -> str:
     """A digest of the values in logical order, with their dtype and shape.
 
     Sums over the bits that wrap around at 64 bits, weighted by place: twenty times as fast as a cryptographic
-    hash of the bytes, on a device too, and enough to tell a change that nobody contrived. The bytes after the
+    hash of the bytes, on a device too, and enough to find a change that nobody contrived. The bytes after the
     last whole word count as they are.
     """
     digest = hashlib.blake2b(digest_size=12)
@@ -138,25 +138,42 @@ def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
 
 MOST_SEEN = 10_000  # summaries kept
 STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
-_seen: dict[
-    str, dict[str, Any]
-] = {}  # by digest: each content is looked at once, though many launches read it
+_seen: dict[str, dict[str, Any]] = {}  # summaries by digest, since many launches read the same values
 
 
 def layout(tensor: torch.Tensor) -> dict[str, Any]:
     """dtype, shape and stride (elements), device, storage offset (elements), contiguity."""
-    known = {"dtype": dtype_name(tensor.dtype), "device": str(tensor.device)}
     if tensor.layout is not torch.strided or tensor.is_nested:
         shape = None if tensor.is_nested else list(tensor.shape)
+        known = {"dtype": dtype_name(tensor.dtype), "device": str(tensor.device)}
         return {**known, "shape": shape, "layout": str(tensor.layout)}
+    return strided_layout(*layout_key(tensor))
+
+
+def layout_key(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """The arguments of `strided_layout`, which can be hashed."""
+    place = (tensor.storage_offset(), tensor.is_contiguous(), alignment(tensor))
+    return (tensor.dtype, tensor.device, tensor.shape, tensor.stride(), *place)
+
+
+def strided_layout(
+    dtype: torch.dtype,
+    device: torch.device,
+    shape: torch.Size,
+    stride: tuple[int, ...],
+    offset: int,
+    contiguous: bool,
+    alignment: int,
+) -> dict[str, Any]:
     return {
-        **known,
-        "shape": list(tensor.shape),
-        "stride": list(tensor.stride()),
-        "storage_offset": tensor.storage_offset(),
-        "contiguous": tensor.is_contiguous(),
-        "alignment": alignment(tensor),
-        "bytes": tensor.numel() * tensor.element_size(),
+        "dtype": dtype_name(dtype),
+        "device": str(device),
+        "shape": list(shape),
+        "stride": list(stride),
+        "storage_offset": offset,
+        "contiguous": contiguous,
+        "alignment": alignment,
+        "bytes": shape.numel() * dtype.itemsize,
     }
 
 
@@ -235,10 +252,10 @@ def leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(_pytree.keystr(path), leaf) for path, leaf in found]
 
 
-def outputs(tree: Any) -> list[dict[str, Any]]:
-    """Facts of each output leaf; the repr of what is no tensor."""
+def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], dict[str, Any]] = describe) -> list[dict[str, Any]]:
+    """The path and facts of each leaf; for a leaf that is not a tensor its `value` as text."""
     return [
-        {"path": path, **(describe(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]})}
+        {"path": path, **(facts(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]})}
         for path, leaf in leaves(tree)
     ]
 

@@ -76,6 +76,6 @@ def test_the_counter_test_gives_constants_memory_of_their_own(tmp_path: Path) ->
             got.update(constants)
 
     step: Step = {"how": "load_constants", "file": str(file)}
-    update_package(Loader(), step, {}, Report(str(tmp_path / "report.jsonl")), ["a"])
+    update_package(Loader(), step, Report(str(tmp_path / "report.jsonl")), {"copied": ["a"]})
     assert got["a"].untyped_storage().nbytes() == 16 and got["b"].untyped_storage().nbytes() == 48
     assert torch.equal(got["a"], block[2:6])

@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from mcp_server.worker.calling import idle
 from mcp_server.worker.capture import checks
 from mcp_server.worker.capture.checks import Models, Returned, attributes, digests, named_modules
 from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.journal import CaptureStore, Journal
 from mcp_server.worker.capture.memory import Managed
 from mcp_server.worker.encode import callers, raised_in
+from mcp_server.worker.process import idle
 
 
 class Gate(nn.Module):  # type: ignore[misc]

@@ -13,16 +13,17 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from ..calling import capturing, synchronize, take_if_used
 from ..encode import encode_all, encode_frames, encode_layout, encode_output, frames, raised_in
 from ..lease import for_cuda, take
 from ..process import (
+    capturing,
     current_device,
     headroom,
-    headroom_of,
     process_limits,
     processor_seconds,
     stack_bytes,
+    synchronize,
+    take_if_used,
     unmapped,
 )
 from ..report import TEXT_LIMIT, Encoded, encode
@@ -155,49 +156,43 @@ class Calls:
 
     # Constants
 
-    def updating(self, how: str) -> Callable[..., tuple[int]]:
-        """The `before` of one method that takes a map of constants first."""
+    def updating(self, how: str, loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
+        """The method `how` of a loader is called, which takes a map of constants first."""
+        number, load = next(self.numbers), self.loads.get(loader, -1)
+        names = [str(name) for name in constants]
 
-        def begin(loader: Any, constants: Any, *args: Any, **kwargs: Any) -> tuple[int]:
-            number, load = next(self.numbers), self.loads.get(loader, -1)
-            names = [str(name) for name in constants]
+        def packed() -> dict[str, Any]:
+            return dict(zip(names, pack_leaves(list(constants.values()), self.store.cap)))
 
-            def packed() -> dict[str, Any]:
-                return dict(zip(names, pack_leaves(list(constants.values()), self.store.cap)))
-
-            path, notice = self._saved("constants", number, packed)
-            known = {} if device_error() else digests(constants)
-            broken = device_error()  # again, since reading the values may be what fails
-            # Layout and counts of NaN and infinities of each new constant.
-            facts = [encode_output(value, broken, True).text for value in constants.values()]
-            members = [encode(name) + ": " + text for name, text in zip(names, facts)]
-            self.journal.event(
-                "updating",
-                update=number,
-                load=load,
-                how=how,
-                arguments=list(args) + list(kwargs.values()),
-                file=path,
-                notice=notice,
-                compiled=_names(loader),
-                constants=Encoded("{" + ", ".join(members) + "}"),
-                digests=known,
-                views=_views(constants),
-                frames=frames(),
-            )
-            # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
-            managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
-            managed = managed and how != "update_constant_buffer_from_cpu"
-            self.managed.update(load, constants, managed, known)
-            return (number,)
-
-        return begin
+        path, notice = self._saved("constants", number, packed)
+        known = {} if device_error() else digests(constants)
+        broken = device_error()  # again, since reading the values may be what fails
+        # Layout and counts of NaN and infinities of each new constant.
+        facts = [encode_output(value, broken, True).text for value in constants.values()]
+        members = [encode(name) + ": " + text for name, text in zip(names, facts)]
+        self.journal.event(
+            "updating",
+            update=number,
+            load=load,
+            how=how,
+            arguments=list(args) + list(kwargs.values()),
+            file=path,
+            notice=notice,
+            compiled=_names(loader),
+            constants=Encoded("{" + ", ".join(members) + "}"),
+            digests=known,
+            views=_views(constants),
+            frames=frames(),
+        )
+        # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
+        managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
+        managed = managed and how != "update_constant_buffer_from_cpu"
+        self.managed.update(load, constants, managed, known)
+        return (number,)
 
     def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
-        if error is not None:
-            self.journal.event("update_failed", update=state[0], **failure(error))
-        else:
-            self.journal.event("updated", update=state[0])
+        event = "updated" if error is None else "update_failed"
+        self.journal.event(event, update=state[0], **(failure(error) if error is not None else {}))
 
     # Calls
 
@@ -215,7 +210,7 @@ class Calls:
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         gone = unmapped(flat)
-        before, left = versions(flat), headroom()
+        before, (left, limit) = versions(flat), headroom()
         in_graph, plain = capturing(), _plain(getattr(self.thread, "tree", None))
         refilled = None if in_graph or self.streams.several else self.managed.refilled(load)
         snapshot = None if in_graph else self.streams.snapshot(flat)
@@ -236,7 +231,7 @@ class Calls:
             overwritten=self.aliases.overwritten(),
             streams=self.streams.several,
             headroom=left,
-            headroom_of=headroom_of() if left is not None else "",
+            headroom_of=limit,
             processor_s=processor_seconds(),
             stack_bytes=stack_bytes(),
             current_device=current_device(),

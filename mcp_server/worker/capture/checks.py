@@ -17,7 +17,7 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
-from ..calling import capturing, idle
+from ..process import capturing, idle
 from ..tensors import checksum, storage_bytes
 from .journal import CaptureStore
 from .memory import address_of
@@ -108,14 +108,14 @@ MAX_FRAME_BYTES = 64 << 20
 def keep(store: CaptureStore, number: int, frames: list[FrameType]) -> Optional[str]:
     """The file with the tensors of these frames (`copies`); None where there are none."""
     try:
-        found = copies(frames, readable())
+        found = copies(frames, readable_device())
     except RuntimeError:  # no memory for them on the device
-        found = copies(frames, host())
+        found = copies(frames, None)
     return store.save("held", number, found) if found else None
 
 
-def copies(frames: list[FrameType], devices: "frozenset[torch.device]") -> dict[str, torch.Tensor]:
-    """Copies of tensors in these frames by name, as far as they are few and small, and on these devices.
+def copies(frames: list[FrameType], device: Optional[torch.device]) -> dict[str, torch.Tensor]:
+    """Copies of tensors in these frames by name, as far as they are few, small, and on the host or `device`.
 
     First those in variables, innermost first; then attributes that the functions of the frames name.
     """
@@ -131,22 +131,18 @@ def copies(frames: list[FrameType], devices: "frozenset[torch.device]") -> dict[
         if type(value) is not torch.Tensor or value.layout is not torch.strided or value.numel() <= 1:
             continue
         size = value.numel() * value.element_size()
-        if name not in found and value.device in devices and size <= left and len(found) < MAX_FRAME_TENSORS:
+        readable = value.device.type == "cpu" or value.device == device
+        if name not in found and readable and size <= left and len(found) < MAX_FRAME_TENSORS:
             found[name] = value.detach().clone()
             left -= size
     return found
 
 
-def host() -> "frozenset[torch.device]":
-    """Not a constant of this file: a device cannot be made while torch is being imported, as the hook is."""
-    return frozenset({torch.device("cpu")})
-
-
-def readable() -> "frozenset[torch.device]":
-    """The host, and the current device if it is neither at work still nor broken."""
+def readable_device() -> Optional[torch.device]:
+    """The current CUDA device if it is neither at work still nor broken."""
     if not torch.cuda.is_initialized() or capturing() or not idle():
-        return host()
-    return host() | {torch.device("cuda", torch.cuda.current_device())}
+        return None
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 MAX_REMEMBERED_OUTPUTS = 4096

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import traceback
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Iterable, Optional
 
 import torch
 
@@ -68,38 +68,33 @@ class Compiles:
         self.thread = threading.local()
         self.models = Models(store)
 
-    def compiling(self, how: str) -> Callable[..., Optional[tuple[int, float]]]:
-        """The `before` of one compiling function. A compile inside a compile is part of the outer one."""
-
-        def begin(program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
-            if self.inside():
-                return None
-            leave()
-            number = next(self.numbers)
-            configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
-            path, notice = self._exported(program, number)
-            exported = isinstance(program, torch.export.ExportedProgram)
-            self.journal.event(
-                "compiling",
-                compile=number,
-                digests=self.models.compiling(state_of(program)),
-                how=how,
-                exported=path,
-                program=exported,
-                notice=notice,
-                package_path=path_of(kwargs.get("package_path")),
-                configs=configs,
-                configs_exact=exact,
-                flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
-                torch=torch.__version__,
-                libraries=sorted(torch.ops.loaded_libraries),
-                processor_s=processor_seconds(),
-                frames=frames(),
-            )
-            self.thread.depth = 1
-            return number, time.monotonic()
-
-        return begin
+    def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
+        """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
+        if self.inside():
+            return None
+        leave()
+        number = next(self.numbers)
+        configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
+        path, notice = self._exported(program, number)
+        self.journal.event(
+            "compiling",
+            compile=number,
+            digests=self.models.compiling(state_of(program)),
+            how=how,
+            exported=path,
+            program=isinstance(program, torch.export.ExportedProgram),
+            notice=notice,
+            package_path=path_of(kwargs.get("package_path")),
+            configs=configs,
+            configs_exact=exact,
+            flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
+            torch=torch.__version__,
+            libraries=sorted(torch.ops.loaded_libraries),
+            processor_s=processor_seconds(),
+            frames=frames(),
+        )
+        self.thread.depth = 1
+        return number, time.monotonic()
 
     def _exported(self, program: Any, number: int) -> tuple[Optional[str], str]:
         """Save the program before it is compiled, since compiling may not come back."""
@@ -140,9 +135,8 @@ class Compiles:
         actual, expected = (
             [leaf.detach() for _, leaf in leaves(side) if isinstance(leaf, torch.Tensor)] for side in state
         )
-        path = None
+        path, record = None, {"actual": actual, "expected": expected}
         if storage_bytes(actual + expected) <= self.store.cap:
-            record = {"actual": actual, "expected": expected}
             path = self.store.save("assertion", next(self.numbers), record)
         self.journal.event(
             "assertion_failed",
@@ -186,9 +180,8 @@ class Compiles:
     def exporting(self, module: Any, *_args: Any, **_kwargs: Any) -> None:
         """Journal the plain attributes of a module that is exported: the program has their values."""
         if isinstance(module, torch.nn.Module):
-            self.journal.event(
-                "exporting", type=type(module).__name__, attributes=attributes(module), frames=frames()
-            )
+            name = type(module).__name__
+            self.journal.event("exporting", type=name, attributes=attributes(module), frames=frames())
 
     def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """The program packages files itself: the first of each model, by its name; a stream has no path."""

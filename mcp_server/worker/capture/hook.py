@@ -11,6 +11,7 @@ import atexit
 import os
 import sys
 import threading
+from functools import partial
 from typing import Any, Callable
 
 from .calls import Calls
@@ -50,12 +51,12 @@ class Hook:
         sys.excepthook = look
 
     def _forked(self) -> None:
-        """The parent's lock may be held for ever here, and its files are not ours to delete."""
+        """A thread of the parent may have locked its journal, and its files are not ours to delete."""
         self.journal.lock = threading.Lock()
         self.calls.store.forget()
 
     def _exit(self) -> None:
-        """Tells an orderly end from a crash, in processes that did something."""
+        """Journal an orderly end, to tell it from a crash, in processes that did something."""
         if self.journal.pid == os.getpid():
             self.journal.event("exit")
 
@@ -66,7 +67,7 @@ class Hook:
             for method in ("run", "boxed_run"):
                 wrap(journal, owner, method, calls.calling, calls.called)
             for method in CONSTANT_METHODS:
-                wrap(journal, owner, method, calls.updating(method), calls.updated)
+                wrap(journal, owner, method, partial(calls.updating, method), calls.updated)
 
         def entered(*_args: Any, **_kwargs: Any) -> None:
             """From now on there are several streams: which one waits for which counts."""
@@ -79,7 +80,8 @@ class Hook:
 
     def inductor(self, module: Any) -> None:
         for name in ("aoti_compile_and_package", "aot_compile"):
-            wrap(self.journal, module, name, self.compiles.compiling(name), self.compiles.compiled)
+            begin = partial(self.compiles.compiling, name)
+            wrap(self.journal, module, name, begin, self.compiles.compiled)
 
     def compiled_model(self, module: Any) -> None:
         owner = getattr(module, "AOTICompiledModel", None)

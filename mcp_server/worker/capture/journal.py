@@ -213,7 +213,8 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, **kwargs:
     except Exception as error:
         with contextlib.suppress(Exception):  # a full disk must not stop the program either
             text = "{}: {}".format(type(error).__name__, error)
-            journal.event("hook_failed", where=function.__name__, error=text)
+            name = getattr(function, "func", function).__name__  # of a `partial`, too
+            journal.event("hook_failed", where=name, error=text)
         return None
 
 

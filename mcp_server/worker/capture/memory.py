@@ -15,12 +15,11 @@ import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, NamedTuple, Optional
 
 import torch
 
-from ..calling import capturing, idle
-from ..process import unmapped
+from ..process import capturing, idle, unmapped
 from ..tensors import checksum, is_plain, storage_bytes
 from .journal import CaptureStore
 from .streams import storage_of
@@ -79,8 +78,7 @@ MAX_COMPARED_BYTES = 1 << 20  # of an output whose values are compared, which nu
 GRACE = 2  # calls: a variable of a loop holds the output of the call before until the next one came back
 
 
-@dataclass(frozen=True, eq=False)
-class InputMemory:
+class InputMemory(NamedTuple):
     """The memory of an input of a call: its address, the tensor that owns it, and that tensor's count."""
 
     address: int
@@ -88,9 +86,8 @@ class InputMemory:
     version: int
 
 
-@dataclass(frozen=True, eq=False)
-class _View:
-    """`place`: (call, output, input)."""
+class _View(NamedTuple):
+    """An output that shares memory with an input. `place`: (call, output, input)."""
 
     turn: int
     place: tuple[int, int, int]
@@ -108,12 +105,12 @@ class Aliases:
 
     def inputs(self, leaves: list[torch.Tensor]) -> list[Optional[InputMemory]]:
         """The memory of the inputs of a call, without keeping it alive."""
-        return [
-            InputMemory(address, weakref.ref(owner_of(leaf)), version_of(owner_of(leaf)))
-            if (address := address_of(leaf)) and not leaf.is_inference()
-            else None
-            for leaf in leaves
-        ]
+        found: list[Optional[InputMemory]] = []
+        for leaf in leaves:
+            address, owner = address_of(leaf), owner_of(leaf)
+            watched = bool(address) and not leaf.is_inference()
+            found.append(InputMemory(address, weakref.ref(owner), version_of(owner)) if watched else None)
+        return found
 
     def returned(self, call: int, inputs: list[Optional[InputMemory]], outputs: Any) -> None:
         """Watch the outputs of a call that are views of its inputs."""
@@ -127,11 +124,10 @@ class Aliases:
 
     def overwritten(self) -> list[list[int]]:
         """(call, output, input) of each output that is still alive and whose memory was mutated since."""
-        old = [view for view in list(self.views) if self.turn - view.turn >= GRACE - 1]
         found, first = [], True
-        for view in old:
+        for view in list(self.views):
             output, owner = view.output(), view.input.owner()
-            if output is None:
+            if output is None or self.turn - view.turn < GRACE - 1:
                 continue
             counted = owner is not None and version_of(owner) != view.input.version
             # Writes through numpy change no count; the values of the oldest output show them.

@@ -18,8 +18,8 @@ from typing import Any, Callable, Iterable, Optional
 
 import torch
 
-from ..calling import synchronize
 from ..encode import frames
+from ..process import synchronize
 from .journal import Journal
 
 MOST_BYTES = 256 << 20  # inputs above that are not copied

@@ -17,9 +17,10 @@ from typing import Any, Mapping, Optional, Sequence
 from ..protocol import BisectRequest
 from ..report import Report
 from . import decisions
+from .minimise import minimise
 from .reduce import import_compiler
 from .script import NO_FAULT, SCRIPT
-from .trials import Child, Ended, FailureClass, OutOfTime, in_parallel, minimise
+from .trials import Ended, FailureClass, Limits, OutOfTime, in_parallel
 
 # From the most telling to the least: a decomposition also changes what is fused.
 KINDS = ("pass", "switch", "lowering", "decomposition")
@@ -58,9 +59,7 @@ class Experiments:
     original: str
     directory: str
     failure: FailureClass
-    until: float
-    each_s: float
-    at_once: int
+    limits: Limits
     fork: bool
     report: Report
     known: dict[str, str] = field(default_factory=dict)
@@ -69,10 +68,8 @@ class Experiments:
     def run(self, experiments: Sequence[Experiment], again: bool = False) -> list[str]:
         """The outcome of each. One that was made before is not repeated unless `again`."""
         new = [one for one in experiments if again or one.key not in self.known]
-        places = [self._write(one) for one in new]
-        for place, ended in in_parallel(places, self._start, self.at_once):
-            if ended.status is None and time.monotonic() >= self.until:
-                raise OutOfTime
+        directories = [self._write(one) for one in new]
+        for place, ended in in_parallel(directories, self.limits, self.fork):
             self.known[new[place].key] = self._judge(new[place], ended)
         return [self.known[one.key] for one in experiments]
 
@@ -93,12 +90,6 @@ class Experiments:
             file.write(text)
         return directory
 
-    def _start(self, directory: str) -> Child:
-        left = self.until - time.monotonic()
-        if left <= 0:
-            raise OutOfTime
-        return Child(directory, self.fork, min(self.each_s, left))
-
     def _judge(self, experiment: Experiment, ended: Ended) -> str:
         same = self.failure.shown_by(ended.status, ended.phase, ended.text)
         outcome = "gone" if ended.status == NO_FAULT else "same" if same else "other"
@@ -118,30 +109,21 @@ class Experiments:
 def operate(request: BisectRequest, report: Report) -> None:
     """Events `experiment` for each compile, `decision` for what was found, `bisected` at the end.
 
-    `script` is the reproduction, `switches` the options to try: name -> value that takes the decision back,
-    `precision` the options under which intermediate results are rounded as in eager, or None. `bisected` has
-    `reason` where nothing was found.
+    `bisected` has `reason` where nothing was found.
     """
     import torch
 
     torch.set_num_threads(1)  # forked children must not inherit a thread pool
     if request["fork"]:
         import_compiler(report)
+    until = time.monotonic() + request["budget_s"]
+    limits = Limits(until, request["each_s"], request["parallel"])
+    failure = FailureClass(**request["failure"])
     experiments = Experiments(
-        original=str(request["script"]),
-        directory=str(request["directory"]),
-        failure=FailureClass(**request["failure"]),
-        until=time.monotonic() + float(request["budget_s"]),
-        each_s=float(request["each_s"]),
-        at_once=request["parallel"],
-        fork=bool(request["fork"]),
-        report=report,
-    )
-    search = Search(
-        experiments, dict(request["switches"]), request.get("precision"), request["operators"], report
+        request["script"], request["directory"], failure, limits, request["fork"], report
     )
     try:
-        reason = search.run()
+        reason = Search(experiments, request, report).run()
     except OutOfTime:
         reason = "the time is over (budget_s)"
     report.event("bisected", reason=reason, compiles=experiments.count)
@@ -150,21 +132,14 @@ def operate(request: BisectRequest, report: Report) -> None:
 class Search:
     """The order of the experiments."""
 
-    def __init__(
-        self,
-        experiments: Experiments,
-        switches: dict[str, Any],
-        precision: Optional[dict[str, Any]],
-        operators: Sequence[str],
-        report: Report,
-    ) -> None:
+    def __init__(self, experiments: Experiments, request: BisectRequest, report: Report) -> None:
         from torch._inductor import config
 
         self.experiments = experiments
         self.options = frozenset(config.get_config_copy())  # what this release's compiler has
-        self.switches = {name: value for name, value in switches.items() if name in self.options}
-        self.precision = precision
-        self.operators = operators
+        self.switches = {name: value for name, value in request["switches"].items() if name in self.options}
+        self.precision = request.get("precision")
+        self.operators = request["operators"]
         self.report = report
         self.listed: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
 
@@ -174,7 +149,13 @@ class Search:
         if self.experiments.run([baseline]) != ["same"]:
             return "the reproduction did not fail again"
         self._read_listing()
-        wave = self._wave()
+        wave = {
+            kind: self._without(kind, keys)
+            for kind in ("pass", "switch", "decomposition", "lowering")
+            if (keys := self._keys(kind)) or kind == "switch"
+        }
+        if self.precision:
+            wave["precision"] = Experiment("values are rounded as in eager", {}, {"configs": self.precision})
         outcomes = dict(zip(wave, self.experiments.run(list(wave.values()))))
         for kind in KINDS:
             if outcomes.get(kind) == "other" and self._alone(kind):
@@ -191,18 +172,8 @@ class Search:
             return "the failure did not come back when everything was switched on again"
         return ""
 
-    def _wave(self) -> dict[str, Experiment]:
-        """One experiment for each kind as a whole, side by side."""
-        wave: dict[str, Experiment] = {}
-        if self.listed["pass"]:
-            wave["pass"] = self._without("pass", list(self.listed["pass"]))
-        wave["switch"] = self._without("switch", list(self.switches))
-        for kind in ("decomposition", "lowering"):
-            if self.listed[kind]:
-                wave[kind] = self._without(kind, list(self.listed[kind]))
-        if self.precision:
-            wave["precision"] = Experiment("values are rounded as in eager", {}, {"configs": self.precision})
-        return wave
+    def _keys(self, kind: str) -> list[str]:
+        return list(self.switches if kind == "switch" else self.listed[kind])
 
     def _without(self, kind: str, keys: Sequence[str]) -> Experiment:
         label = "without {}: {}".format(kind, ", ".join(keys))
@@ -216,16 +187,14 @@ class Search:
             for line in file:
                 decision = json.loads(line)
                 # The compiler also traces its own patterns, with operators that the program does not have.
-                if decision["kind"] == "decomposition" and not self._has(decision["op"]):
+                names = (decision.get("op", ""), decision.get("op", "").rpartition(".")[0])
+                if decision["kind"] == "decomposition" and not set(names) & set(self.operators):
                     continue
-                if decision["kind"] == "lowering" and decision["op"].startswith("prims."):
+                if decision["kind"] == "lowering" and names[0].startswith("prims."):
                     continue  # these have no eager form to fall back to
                 self.listed[decision["kind"]][decision["key"]] = decision
         counts = {kind: len(found) for kind, found in self.listed.items() if kind != "switch"}
         self.report.event("decisions", counts=counts, switches=len(self.switches))
-
-    def _has(self, name: str) -> bool:
-        return any(operator in (name, name.rpartition(".")[0]) for operator in self.operators)
 
     def _alone(self, kind: str) -> bool:
         """Try each decision of a kind alone, where nothing compiles without all of them: does one help?"""
@@ -236,21 +205,19 @@ class Search:
 
     def _narrow(self, kind: str, also: list[str], rounding: bool) -> None:
         """Halve the decisions of a kind, one compile each time; a fault that needs several takes more."""
-        everything = list(self.switches if kind == "switch" else self.listed[kind])
+
+        def first_gone(options: Sequence[Sequence[str]]) -> Optional[int]:
+            outcomes = self.experiments.run([self._without(kind, keys) for keys in options])
+            return outcomes.index("gone") if "gone" in outcomes else None
+
+        everything = self._keys(kind)
         keys = everything
         while len(keys) > 1:
             half = keys[: len(keys) // 2]
-            keys = half if self._is_gone(kind, half) else keys[len(half) :]
-        if not self._is_gone(kind, keys):
-            keys = list(minimise(everything, lambda options: self._first_gone(kind, options)))
+            keys = half if first_gone([half]) is not None else keys[len(half) :]
+        if first_gone([keys]) is None:
+            keys = list(minimise(everything, first_gone))
         self._report(kind, keys, also, rounding)
-
-    def _is_gone(self, kind: str, keys: Sequence[str]) -> bool:
-        return self.experiments.run([self._without(kind, keys)]) == ["gone"]
-
-    def _first_gone(self, kind: str, options: Sequence[Sequence[str]]) -> Optional[int]:
-        outcomes = self.experiments.run([self._without(kind, keys) for keys in options])
-        return next((place for place, outcome in enumerate(outcomes) if outcome == "gone"), None)
 
     def _report(self, kind: str, keys: list[str], also: list[str], rounding: bool) -> None:
         """Event `decision`, and `workaround` once that was seen to help."""

@@ -33,20 +33,21 @@ class Decisions:
         self.rewrites: Any = []
 
     def install(self) -> None:
+        from torch._inductor import pattern_matcher
         from torch._inductor.compiler_bisector import CompilerBisector
         from torch.fx.passes.graph_transform_observer import GraphTransformObserver
 
-        graph_pass, module_pass = (
-            GraphTransformObserver.apply_graph_pass,
-            GraphTransformObserver.apply_gm_pass,
-        )
+        graph_pass = GraphTransformObserver.apply_graph_pass
+        module_pass = GraphTransformObserver.apply_gm_pass
         decisions: Any = self
 
         def asked(_backend: str, subsystem: str, debug_info: Any = None) -> bool:
             kind = SUBSYSTEMS.get(subsystem)
             return kind is not None and bool(decisions.skips(kind, debug_info()))
 
-        self.name_rewrites()
+        # Passes of patterns have numbers for names: keep the names of the handlers that run.
+        for entry in (pattern_matcher.GraphPatternEntry, pattern_matcher.LoweringPatternEntry):
+            entry.apply = self.named(entry.apply)
         GraphTransformObserver.apply_graph_pass = lambda self, run: decisions.apply(graph_pass, self, run)
         GraphTransformObserver.apply_gm_pass = lambda self, run: decisions.apply(module_pass, self, run)
         CompilerBisector.disable_subsystem = staticmethod(asked)
@@ -65,13 +66,6 @@ class Decisions:
         if before != after:
             self.list("pass", key, rewrites=self.rewrites[:10], change=difference(before, after))
         return result
-
-    def name_rewrites(self) -> None:
-        """Keep the names of the pattern handlers that run: passes of patterns have numbers for names."""
-        from torch._inductor import pattern_matcher
-
-        for entry in (pattern_matcher.GraphPatternEntry, pattern_matcher.LoweringPatternEntry):
-            entry.apply = self.named(entry.apply)
 
     def named(self, apply: Any) -> Any:
         def wrapped(entry: Any, *args: Any, **kwargs: Any) -> Any:
@@ -118,12 +112,9 @@ def operator_name(text: str) -> str:
 
 def difference(before: Any, after: Any) -> Any:
     """The lines that a pass took out of the graph and put in, bounded."""
-    lines = [
-        line
-        for line in difflib.unified_diff(before, after, lineterm="", n=0)
-        if line[:2] not in ("--", "++", "@@")
-    ]
-    return [line[:200] for line in lines[:MOST_LINES]]
+    lines = difflib.unified_diff(before, after, lineterm="", n=0)
+    changed = [line[:200] for line in lines if line[:2] not in ("--", "++", "@@")]
+    return changed[:MOST_LINES]
 
 
 def prepare(workaround: Any) -> None:

@@ -12,10 +12,8 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree
 
-from ..calling import synchronize, take_if_used
 from ..interpret import bind, difference, layout
-from ..loading import arguments, load_exported
-from ..protocol import ReduceRequest
+from ..process import synchronize, take_if_used
 from ..report import Refused, Report
 
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -43,13 +41,6 @@ class Program:
     def units(self) -> list[str]:
         """The nodes that compute tensors: what a reduction keeps or leaves out."""
         return [node.name for node in self.nodes if is_unit(node)]
-
-
-def load_program(request: ReduceRequest, report: Report) -> Program:
-    """The program of `request["exported"]` with the asked inputs; raises `Refused` as `flatten_program`."""
-    exported = load_exported(request, report)
-    report.event("reading_inputs")
-    return flatten_program(exported, *arguments(exported, request))
 
 
 def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:

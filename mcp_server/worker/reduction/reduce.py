@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import importlib
 import time
-from dataclasses import replace
-from typing import Any, Callable, Collection, Optional, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Collection, Optional, Sequence
 
 import torch
 
-from ..calling import call, synchronize
 from ..encode import decode
-from ..imports import import_all
 from ..interpret import bind, stack_of
-from ..loading import arguments, load, load_exported
+from ..loading import load, load_with_inputs
+from ..process import synchronize
 from ..protocol import ReduceRequest
 from ..report import Report
+from ..run import call
 from .decisions import prepare
+from .minimise import minimise
 from .program import (
     Cut,
     Plan,
@@ -25,7 +26,6 @@ from .program import (
     Recorder,
     cut,
     flatten_program,
-    load_program,
     picks_from,
     shrinkable,
     size_in_bytes,
@@ -33,7 +33,7 @@ from .program import (
     users_operators,
 )
 from .script import Setting, departs, not_finite
-from .trials import FailureClass, Limits, OutOfTime, Trials, minimise
+from .trials import FailureClass, Limits, OutOfTime, Trials
 
 SMALL = 64 << 10  # bytes of real values that a reproduction may hold without asking whether seeded ones do
 TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
@@ -50,15 +50,13 @@ def import_compiler(report: Report) -> None:
 
 
 def operate_attempt(request: ReduceRequest, report: Report) -> None:
-    """Events `compiling`, `loading`, `calling`, `judged` (`not_finite`, `nan`, `departs`), `recorded`.
+    """Events `compiling`, `loading`, `calling`, `timed` (median seconds of `timed_calls` more),
+    `judged` (`not_finite`, `nan`, `departs`), `recorded`.
 
-    `values` is the directory for the nodes' values, `package_path` the place of the package. A failure ends
-    the work where it happens; the operation `record` then does the rest in a process that is not damaged.
+    A failure ends the work where it happens; the operation `record` then does the rest in a process that is
+    not damaged.
     """
-    import_all(list(request.get("extra_imports", ())), report)
-    exported = load_exported(request, report)
-    report.event("reading_inputs")
-    args, kwargs = arguments(exported, request)
+    exported, args, kwargs = load_with_inputs(request, report)
     program = flatten_program(exported, args, kwargs)
     report.event("importing_inductor")
     import torch._inductor
@@ -73,66 +71,47 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
     loader = load({"package": package}, report)
     inputs = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
     outputs = call(lambda: loader.run([leaf.clone() for leaf in inputs]), 0, report)
-    _time(lambda: loader.run([leaf.clone() for leaf in inputs]), request.get("timed_calls", 0), report)
+    seconds = []
+    for _ in range(request.get("timed_calls", 0)):
+        start = time.perf_counter()
+        loader.run([leaf.clone() for leaf in inputs])
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+    if seconds:
+        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2])
     bad = [not_finite(place, output) for place, output in enumerate(outputs)]
     nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
     report.event("evaluating")
-    expected = Recorder(program, str(request["values"]), report).record()[-len(outputs) :]
+    expected = Recorder(program, request["values"], report).record()[-len(outputs) :]
     wanted = [value for value in expected if isinstance(value, torch.Tensor)]
     away = [departs(place, *pair) for place, pair in enumerate(zip(outputs, wanted))]
     report.event("judged", not_finite=any(bad), nan=nan, departs=any(away))
     report.event("recorded", units=program.units)
 
 
-def _time(function: Callable[[], Any], calls: int, report: Report) -> None:
-    """Event `timed`: the median seconds of that many calls, if any."""
-    seconds = []
-    for _ in range(calls):
-        start = time.perf_counter()
-        function()
-        synchronize()
-        seconds.append(time.perf_counter() - start)
-    if seconds:
-        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2])
-
-
 def operate_record(request: ReduceRequest, report: Report) -> None:
     """Run `exported` on `inputs`; the values go into the directory `values`. Event `recorded` at the end."""
-    import_all(list(request.get("extra_imports", ())), report)
-    program = load_program(request, report)
-    Recorder(program, str(request["values"]), report).record()
+    program = flatten_program(*load_with_inputs(request, report))
+    Recorder(program, request["values"], report).record()
     report.event("recorded", units=program.units)
 
 
 def operate_reduce(request: ReduceRequest, report: Report) -> None:
     """Reduce `exported` on `inputs` to what still fails like `failure`.
 
-    `values` is the directory that `attempt` or `record` filled, `bad` and `guess` are what it saw: nodes
-    whose value is not finite, and the node to suspect. Reproductions lie in `directory`; the last event
-    `kept` names the best one. Event `reduced` at the end, or after `budget_s` (`complete` says which).
+    `attempt` or `record` filled `values` before. The last event `kept` names the best reproduction. Event
+    `reduced` at the end, or after `budget_s` (`complete` says which).
     """
     # Forked children must not inherit a thread pool: they would wait for its threads for ever.
     torch.set_num_threads(1)
-    imports = list(request.get("extra_imports", ()))
-    import_all(imports, report)
-    program = load_program(request, report)
+    program = flatten_program(*load_with_inputs(request, report))
     # A script that was run for its program may have left threads behind, which a fork would not have.
     tensors = [value for value in program.values.values() if isinstance(value, torch.Tensor)]
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
-    forks = on_cpu and not imports and request.get("made_by") is None
+    forks = on_cpu and not request.get("extra_imports") and request.get("made_by") is None
     if forks:
         import_compiler(report)
-    trials = _trials(program, request, report, forks)
-    complete = True
-    try:
-        Reduction(program, trials, request.get("guess")).run()
-    except OutOfTime:
-        complete = False
-    report.event("reduced", complete=complete, units=len(program.units), tried=len(trials.tried))
-
-
-def _trials(program: Program, request: ReduceRequest, report: Report, forks: bool) -> Trials:
-    recorded = Recorded(str(request["values"]), frozenset(request.get("bad", ())))
+    recorded = Recorded(request["values"], frozenset(request.get("bad", ())))
     symbols = bind(program.module, list(program.values.values()))
 
     def make(plan: Plan) -> Cut:
@@ -144,25 +123,27 @@ def _trials(program: Program, request: ReduceRequest, report: Report, forks: boo
         shown = [{"node": n.name, "op": str(n.target), "stack": stack_of(n)} for n in nodes[:MOST_NODES]]
         return {"operators": len(nodes), "nodes": shown, "dynamic": plan.dynamic}
 
-    setting = Setting(
-        str(request["title"]),
-        dict(request.get("inductor_configs") or {}),
-        dict(request.get("environment") or {}),
-        tuple(request.get("extra_imports") or request.get("repro_imports") or ()),
-    )
-    until = time.monotonic() + float(request["budget_s"])
-    limits = Limits(until, float(request["each_s"]), int(request["parallel"]))
+    configs, environment = request.get("inductor_configs") or {}, request.get("environment") or {}
+    imports = request.get("extra_imports") or request.get("repro_imports") or []
+    setting = Setting(request["title"], configs, environment, tuple(imports))
+    limits = Limits(time.monotonic() + request["budget_s"], request["each_s"], request["parallel"])
     failure = FailureClass(**request["failure"])
-    return Trials(make, describe, failure, setting, limits, forks, str(request["directory"]), report)
+    trials = Trials(make, describe, failure, setting, limits, forks, request["directory"], report)
+    complete = True
+    try:
+        Reduction(program, trials, request.get("guess")).run()
+    except OutOfTime:
+        complete = False
+    report.event("reduced", complete=complete, units=len(program.units), tried=len(trials.tried))
 
 
+@dataclass
 class Reduction:
     """First fewer nodes, then smaller sizes, then values drawn from a seed."""
 
-    def __init__(self, program: Program, trials: Trials, guess: Optional[str]) -> None:
-        self.program = program
-        self.trials = trials
-        self.guess = guess
+    program: Program
+    trials: Trials
+    guess: Optional[str]
 
     def run(self) -> None:
         """Raises `OutOfTime`; what was reached by then is in `trials.smallest`."""

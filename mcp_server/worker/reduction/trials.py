@@ -17,7 +17,7 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Iterator, Optional, Sequence, TypeVar
+from typing import Any, Callable, Generator, Optional, Sequence
 
 import torch
 
@@ -127,26 +127,46 @@ def _run_script(directory: str, log: int) -> int:
         sys.stderr.flush()
 
 
-def in_parallel(
-    directories: Sequence[str], start: Callable[[str], Child], count: int
-) -> Iterator[tuple[int, Ended]]:
-    """Run the scripts, `count` at a time in their order; each with its number as it ends.
+class OutOfTime(Exception):
+    """The time for the whole search is over."""
 
-    Closing the iterator ends those that still run.
+
+@dataclass(frozen=True)
+class Limits:
+    """`until` is on the monotonic clock; `each_s` bounds one candidate; `parallel` run at the same time."""
+
+    until: float
+    each_s: float
+    parallel: int
+
+
+def in_parallel(
+    directories: Sequence[str], limits: Limits, fork: bool
+) -> Generator[tuple[int, Ended], None, None]:
+    """Run the scripts in their order, several at a time; each with its number as it ends.
+
+    Closing the iterator ends those that still run. Raises `OutOfTime`: a script that the clock of the search
+    ended says nothing about the failure.
     """
     running: dict[int, Child] = {}
     waiting = list(enumerate(directories))
     try:
         while waiting or running:
-            while waiting and len(running) < count:
+            while waiting and len(running) < limits.parallel:
+                left = limits.until - time.monotonic()
+                if left <= 0:
+                    raise OutOfTime
                 number, directory = waiting.pop(0)
-                running[number] = start(directory)
+                running[number] = Child(directory, fork, min(limits.each_s, left))
             time.sleep(POLL_S)
             polled = [(number, child.poll()) for number, child in running.items()]
             done = [(number, ended) for number, ended in polled if ended is not None]
             for number, _ in done:  # all of them first: the reader may close this after any
                 del running[number]
-            yield from done
+            for number, ended in done:
+                if ended.status is None and time.monotonic() >= limits.until:
+                    raise OutOfTime
+                yield number, ended
     finally:
         for child in running.values():
             child.kill()
@@ -175,29 +195,15 @@ class FailureClass:
         if self.kind == "departs":
             return status == DEPARTS
         expected = status == -self.signal if self.kind == "crash" else (status, phase) == (1, self.phase)
-        return expected and any(self._in_line(line) for line in text.splitlines() or [""])
-
-    def _in_line(self, line: str) -> bool:
-        known = not self.patterns or any(re.search(pattern, line) for pattern in self.patterns)
-        return known and essence(self.essence) in essence(line)
+        lines = text.splitlines() or [""] if expected else []
+        if self.patterns:
+            lines = [line for line in lines if any(re.search(pattern, line) for pattern in self.patterns)]
+        return any(essence(self.essence) in essence(line) for line in lines)
 
 
 def essence(line: str) -> str:
     """A line without what changes from run to run."""
     return _VOLATILE.sub("#", line).strip()
-
-
-class OutOfTime(Exception):
-    """The time for the reduction is over."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """`until` is on the monotonic clock; `each_s` bounds one candidate; `parallel` run at the same time."""
-
-    until: float
-    each_s: float
-    parallel: int
 
 
 @dataclass
@@ -223,31 +229,24 @@ class Trials:
         """
         known = next((n for n, plan in enumerate(plans) if self.tried.get(plan)), None)
         ahead = plans[:known] if known is not None else plans
-        written = [(n, path) for n, path in ((n, self._write(plan)) for n, plan in enumerate(ahead)) if path]
-        try:
-            found = self._first(written, plans)
-        finally:
-            for _, path in written:
-                shutil.rmtree(path, ignore_errors=True)
-        return found if found is not None else known
-
-    def _first(self, written: list[tuple[int, str]], plans: Sequence[Plan]) -> Optional[int]:
-        """Wait until one fails and all before it have ended otherwise."""
+        written = {n: path for n, plan in enumerate(ahead) if (path := self._write(plan))}
+        numbers = list(written)
         results: dict[int, bool] = {}
-        run = in_parallel([path for _, path in written], self._start, self.limits.parallel)
+        run = in_parallel(list(written.values()), self.limits, self.fork)
         try:
             for place, ended in run:
-                if ended.status is None and time.monotonic() >= self.limits.until:
-                    raise OutOfTime  # it was ended by the clock of the reduction, which says nothing
-                number = written[place][0]
-                results[place] = self.tried[plans[number]] = self._judge(plans[number], ended)
-                first = next((p for p in range(len(written)) if results.get(p, True)), None)
+                plan = plans[numbers[place]]
+                results[numbers[place]] = self.tried[plan] = self._judge(plan, ended)
+                # Wait until one fails and all before it have ended otherwise.
+                first = next((n for n in numbers if results.get(n, True)), None)
                 if first in results:
-                    self._keep(plans[written[first][0]], written[first][1])
-                    return written[first][0]
+                    self._keep(plans[first], written[first])
+                    return first
         finally:
-            run.close()  # type: ignore[attr-defined]
-        return None
+            run.close()
+            for path in written.values():
+                shutil.rmtree(path, ignore_errors=True)
+        return known
 
     def _write(self, plan: Plan) -> Optional[str]:
         """The directory of a new reproduction; None for a plan that was tried or cannot be cut."""
@@ -264,12 +263,6 @@ class Trials:
         os.makedirs(path)
         write(found, plan.seeded, self.setting, path)
         return path
-
-    def _start(self, directory: str) -> Child:
-        left = self.limits.until - time.monotonic()
-        if left <= 0:
-            raise OutOfTime
-        return Child(directory, self.fork, min(self.limits.each_s, left))
 
     def _judge(self, plan: Plan, ended: Ended) -> bool:
         text, phase = ended.text, ended.phase
@@ -297,43 +290,3 @@ class Trials:
         real = {name: value for name, value in self.make(plan).tensors.items() if name not in plan.seeded}
         values = {"seeded": sorted(plan.seeded), "real": sorted(real), "bytes": size_in_bytes(real)}
         self.report.event("kept", directory=final, **self.describe(plan), **values)
-
-
-T = TypeVar("T")
-
-# Tries candidates, the earlier the better: the number of the first that still fails, None when none does.
-FirstFailing = Callable[[Sequence[Sequence[T]]], Optional[int]]
-
-
-def minimise(items: Sequence[T], first_failing: FirstFailing[T]) -> tuple[T, ...]:
-    """Delta debugging: a part of `items`, in their order, that fails and of which no element can be left out.
-
-    `items` themselves are taken to fail and are not tried. Halves come first, so that in a chain whose one
-    element fails the number of rounds is logarithmic.
-    """
-    kept = tuple(items)
-    pieces = 2
-    while len(kept) >= 2:
-        pieces = min(pieces, len(kept))
-        parts = split(kept, pieces)
-        # All parts but one, the last left out first: what comes late in a graph is rarely needed.
-        others = [
-            tuple(item for number, part in enumerate(parts) if number != out for item in part)
-            for out in reversed(range(pieces))
-        ]
-        options = [*parts, *others] if pieces > 2 else parts
-        found = first_failing(options)
-        if found is not None:
-            pieces = 2 if found < len(parts) else max(2, pieces - 1)
-            kept = tuple(options[found])
-        elif pieces == len(kept):
-            break
-        else:
-            pieces *= 2
-    return kept
-
-
-def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
-    """`items` in consecutive parts of nearly one length; none is empty unless there are too few items."""
-    borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
-    return [tuple(items[borders[piece] : borders[piece + 1]]) for piece in range(pieces)]

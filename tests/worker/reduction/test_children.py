@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mcp_server.worker.reduction.trials import Child, Ended, in_parallel
+from mcp_server.worker.reduction.trials import Child, Ended, Limits, OutOfTime, in_parallel
 
 SCRIPTS = {
     "raises": "print('phase: compiling', flush=True); raise ValueError('no such size')",
@@ -24,6 +23,10 @@ def directory_of(tmp_path: Path, name: str, text: str) -> str:
     directory.mkdir()
     (directory / "repro.py").write_text(text)
     return str(directory)
+
+
+def limits(each_s: float, parallel: int = 1) -> Limits:
+    return Limits(time.monotonic() + 60, each_s, parallel)
 
 
 def finished(child: Child) -> Ended:
@@ -71,34 +74,36 @@ def _alive(pid: int) -> bool:
 
 def test_closing_ends_those_that_still_run(tmp_path: Path) -> None:
     """Once an answer is there, the other candidates are ended instead of waited for."""
-    paths = [
-        directory_of(tmp_path, "quick", SCRIPTS["exits"]),
-        directory_of(tmp_path, "slow", SCRIPTS["hangs"]),
-    ]
-    children: list[Child] = []
-
-    def start(path: str) -> Child:
-        children.append(Child(path, False, limit_s=60))
-        return children[-1]
-
-    run = in_parallel(paths, start, 2)
+    pid = tmp_path / "pid"
+    slow = f"import os; open({str(pid)!r}, 'w').write(str(os.getpid())); {SCRIPTS['hangs']}"
+    quick = f"import os, time\nwhile not os.path.exists({str(pid)!r}): time.sleep(0.01)\n{SCRIPTS['exits']}"
+    paths = [directory_of(tmp_path, "quick", quick), directory_of(tmp_path, "slow", slow)]
+    run = in_parallel(paths, limits(60, parallel=2), fork=False)
     number, ended = next(run)
     assert (number, ended.status) == (0, 3)
-    run.close()  # type: ignore[attr-defined]
-    assert not _alive(children[1].pid)
+    run.close()
+    assert not _alive(int(pid.read_text()))
 
 
 def test_no_more_than_asked_run_at_once(tmp_path: Path) -> None:
     """With one place, scripts run one after another, in their order."""
     paths = [directory_of(tmp_path, name, SCRIPTS["exits"]) for name in ("a", "b", "c")]
-    order = [number for number, _ in in_parallel(paths, partial(Child, fork=False, limit_s=20), 1)]
+    order = [number for number, _ in in_parallel(paths, limits(20), fork=False)]
     assert order == [0, 1, 2]
 
 
 def test_two_that_end_together_are_both_reaped(tmp_path: Path) -> None:
     """Closing after the first of two that reached their limit at once is no error."""
     paths = [directory_of(tmp_path, name, SCRIPTS["hangs"]) for name in ("a", "b")]
-    run = in_parallel(paths, partial(Child, fork=False, limit_s=0.2), 2)
-    time.sleep(0.3)
+    run = in_parallel(paths, limits(0.2, parallel=2), fork=False)
     assert next(run)[1].status is None
-    run.close()  # type: ignore[attr-defined]
+    run.close()
+
+
+def test_the_clock_of_the_search_is_no_end_of_a_script(tmp_path: Path) -> None:
+    """What runs when the time for all of them is over has neither failed nor passed; nothing starts later."""
+    paths = [directory_of(tmp_path, name, SCRIPTS["hangs"]) for name in ("a", "b")]
+    with pytest.raises(OutOfTime):
+        next(in_parallel(paths, Limits(time.monotonic() + 0.3, 60, 2), fork=False))
+    with pytest.raises(OutOfTime):
+        next(in_parallel(paths, Limits(time.monotonic(), 60, 2), fork=False))

@@ -8,7 +8,7 @@ from math import log2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.worker.reduction.trials import minimise, split
+from mcp_server.worker.reduction.minimise import minimise, split
 
 
 class Oracle:

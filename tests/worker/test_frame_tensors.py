@@ -1,4 +1,4 @@
-"""Tensors that a program held when a check of its own failed."""
+"""Tensors in a program's frames when a check of its own failed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_what_is_too_large_is_left(tmp_path: Path) -> None:
     assert check() is None
 
 
-def test_each_is_held_against_the_outputs_of_its_layout(tmp_path: Path) -> None:
+def test_each_is_compared_with_the_outputs_of_its_layout(tmp_path: Path) -> None:
     """Equal to one of several outputs is equal; a tensor of another shape is no expectation of this call."""
     tensors = {
         "want": torch.ones(4),
@@ -78,22 +78,21 @@ def test_attributes_that_the_function_names_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tensors are kept beside those of the host; not while it works, nor without memory for them."""
+    """Its tensors are kept with those of the host; not while it works, nor without memory for them."""
     near, far = torch.ones(3), torch.ones(3, device="meta")
-    meta = frozenset({torch.device("meta")})
-    assert list(checks.copies([sys._getframe()], checks.host() | meta)) == ["near", "far"]
+    assert list(checks.copies([sys._getframe()], torch.device("meta"))) == ["near", "far"]
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
     monkeypatch.setattr(checks, "capturing", lambda: False)
     for done in (False, True):
         monkeypatch.setattr(checks, "idle", lambda done=done: done)
-        assert checks.readable() == checks.host() | ({torch.device("cuda", 1)} if done else set())
+        assert checks.readable_device() == (torch.device("cuda", 1) if done else None)
     copies = checks.copies
 
-    def full(frames: list[FrameType], devices: frozenset[torch.device]) -> dict[str, torch.Tensor]:
-        if devices != checks.host():
+    def full(frames: list[FrameType], device: torch.device | None) -> dict[str, torch.Tensor]:
+        if device is not None:
             raise RuntimeError("CUDA out of memory")
-        return copies(frames, devices)
+        return copies(frames, device)
 
     monkeypatch.setattr(checks, "copies", full)
     path = checks.keep(CaptureStore(Journal(str(tmp_path))), 1, [sys._getframe()])

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.worker.encode import MOST, Texts, encode_all, encode_layout, encode_output, frames
+from mcp_server.worker.encode import encode_all, encode_layout, encode_output, frames
 from mcp_server.worker.report import Encoded, encode, plain
 from mcp_server.worker.tensors import layout, nonfinite
 
@@ -78,14 +78,6 @@ def test_an_unreadable_output_and_one_that_is_no_tensor() -> None:
     assert broken.odd and broken.unreadable and "illegal" in json.loads(broken.text)["unreadable"]
     told = encode_output(7, "", True)
     assert json.loads(encode_all([told.text, told.text])) == [{"value": "7"}] * 2
-
-
-def test_a_full_memory_begins_anew() -> None:
-    """The texts are bounded."""
-    texts = Texts()
-    for number in range(MOST + 10):
-        assert texts.get(number, lambda number=number: number) == str(number)  # type: ignore[misc]
-    assert len(texts.texts) == 10
 
 
 def test_frames_name_the_calling_line_each_time() -> None:
