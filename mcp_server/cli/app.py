@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -178,6 +179,8 @@ def make_report(source: Source, directory: Path) -> None:
         what = "the report is there already"
         raise ProblemError(what, value=str(path), allowed="a new directory") from None
     except OSError as error:
+        with suppress(OSError):  # what was written of it would be in the way of the next try
+            path.unlink()
         raise ProblemError(f"the report cannot be written: {cause(error)}", value=str(path)) from error
     say(f"wrote {path}")
 

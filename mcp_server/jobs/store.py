@@ -48,6 +48,18 @@ def storing(path: Path) -> Iterator[None]:
         ) from error
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, or leave the one that is there as it is. Raises ProblemError when the disk refuses."""
+    draft = path.with_name(f"{path.name}.draft")
+    with storing(path.parent):
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(path)
+        except OSError:
+            draft.unlink(missing_ok=True)
+            raise
+
+
 def private_directory(path: Path) -> Path:
     """Create `path` (mode 0700), or accept an existing directory that only this user can write.
 
@@ -169,8 +181,15 @@ class Store:
             while (path := self.jobs / f"job_{secrets.token_hex(4)}").exists():
                 pass
             path.mkdir(mode=PRIVATE)
-            lock = try_lock(path / "running.lock")
-            (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
+            lock = None
+            try:
+                lock = try_lock(path / "running.lock")
+                (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
+            except OSError:  # on a full disk; half a job would look as if it ran
+                shutil.rmtree(path, ignore_errors=True)
+                if lock is not None:
+                    os.close(lock)
+                raise
         return JobDirectory(path.name, path, kind, number, lock)
 
     def check_room(self) -> None:

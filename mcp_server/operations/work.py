@@ -16,7 +16,7 @@ import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import ANOTHER_STATE, Store, storing
+from mcp_server.jobs.store import ANOTHER_STATE, Store, write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
 from mcp_server.operations.workload import absolute, folder_of, launcher
@@ -43,8 +43,7 @@ class Asked(BaseModel):
 def remember(job: Path, operation: str, arguments: BaseModel) -> None:
     """Write down what a job was asked. Raises ProblemError when the disk refuses."""
     asked = Asked(operation=operation, base=Path.cwd(), arguments=arguments.model_dump(mode="json"))
-    with storing(job):
-        (job / CARD).write_text(asked.model_dump_json(indent=1))
+    write_whole(job / CARD, asked.model_dump_json(indent=1))
 
 
 def recorded_request(job: Path) -> Asked | None:
@@ -88,16 +87,20 @@ def open_store(*, writing: bool = True) -> Store:
 
     Who only reads jobs (not `writing`) needs no room on the disk. Raises ProblemError when there is none.
     """
-    try:
-        store = Store()
+
+    def opened(root: Path | None = None) -> Store:
+        store = Store(root)
         if writing:
             store.check_room()
         return store
+
+    try:
+        return opened()
     except ProblemError as problem:
         try:
             fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
-            store = Store(fallback)
-        except OSError:  # no temporary directory takes a file either
+            store = opened(fallback)
+        except (OSError, ProblemError):  # no temporary directory takes a file either
             raise problem from None
         log.warning("%s; using %s", problem, fallback)
         return store

@@ -173,7 +173,8 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
         for job_id in ownership.listed(reversed(store.ids()))[:SHOWN_JOBS]:
             directory = store.find(job_id)
             saved = load(directory.path)
-            state = saved.state if saved else "running" if store.is_running(directory) else "lost"
+            ended = saved.state if saved else "lost"
+            state = "running" if store.is_running(directory) else ended
             rows.append({"job_id": job_id, "tool": directory.kind, "state": state})
         return json.dumps(rows, indent=1)
 

@@ -334,7 +334,7 @@ def answer_to(error: Exception) -> types.JSONRPCError | None:
 
 
 def _error(code: int, reason: str, message: object) -> types.JSONRPCError:
-    """With the id of `message`, the line that was received, if it has one of a type that the protocol knows."""
+    """With the id of the line that was received, if it has one of a type that the protocol knows."""
     request = message.get("id") if isinstance(message, dict) else None
     if not isinstance(request, str | int) or isinstance(request, bool):
         request = None

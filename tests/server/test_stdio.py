@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -97,12 +97,18 @@ class Speaker:
 
 
 @contextmanager
-def serving(tmp_path: Path, stderr: int | None = None, project: Path = ROOT) -> Iterator[Speaker]:
-    """A server that is spoken to by hand; relative paths start at `project`."""
+def serving(
+    tmp_path: Path,
+    stderr: int | None = None,
+    project: Path = ROOT,
+    within: Sequence[str] = (),
+    variables: Mapping[str, str] = {},
+) -> Iterator[Speaker]:
+    """A server that is spoken to by hand; relative paths start at `project`, `within` starts the command."""
     state = str(tmp_path / "state")
-    environment = {**os.environ, "AOTI_DEBUG_STATE": state, "CLAUDE_PROJECT_DIR": str(project)}
+    environment = {**os.environ, "AOTI_DEBUG_STATE": state, "CLAUDE_PROJECT_DIR": str(project), **variables}
     with subprocess.Popen(
-        [sys.executable, "-m", "mcp_server"],
+        [*within, sys.executable, "-m", "mcp_server"],
         cwd=ROOT,
         env=environment,
         stdin=subprocess.PIPE,
