@@ -202,14 +202,15 @@ class DiagnosisState:
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
-    _view: PackageView | None = None
+    parsed: PackageView | None = None  # of `package`
 
     @property
     def view(self) -> PackageView | None:
         """Launches, dataflow and model lines of the package, once there is one with a wrapper."""
-        if self._view is None and self.package is not None and self.package.wrapper_text:
-            self._view = PackageView(self.package)
-        return self._view
+        if self.package is None or not self.package.wrapper_text:
+            return None
+        self.parsed = self.parsed or PackageView(self.package)
+        return self.parsed
 
     @property
     def suspect_call(self) -> CapturedCall | None:

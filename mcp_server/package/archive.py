@@ -28,6 +28,7 @@ from mcp_server.package.members import (
 )
 from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_model
 from mcp_server.package.signature import CompiledInput, Signature, read_signature
+from mcp_server.package.wrapper import Wrapper, read_wrapper
 
 _FIELD = re.compile(r"constants_info_\[(\d{1,6})\]\.(\w+) = (.*?);\s*$", re.M)
 _ATEN = {
@@ -235,6 +236,10 @@ class Package:
     def kernel_text(self) -> str:
         """kernel.cpp: the C++ kernels of a CPU package; on CUDA little more than a comment."""
         return self._text(self.files.kernel_source)
+
+    @cached_property
+    def wrapper(self) -> Wrapper:
+        return read_wrapper(self.wrapper_text, self.kernel_text)
 
     @cached_property
     def metadata(self) -> Metadata:

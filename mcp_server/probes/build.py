@@ -53,7 +53,11 @@ async def instrument(
     `ProblemError` if it cannot be rebuilt.
     """
     started = time.monotonic()
-    models = [open_package(package, name) for name in open_package(package).models]
+
+    def opened() -> list[Package]:
+        return [open_package(package, name) for name in open_package(package).models]
+
+    models = await anyio.to_thread.run_sync(opened)
     env = env or {}
     environ = child_environment(env)
     toolchain = await find_toolchain(python or context.python, context, env)

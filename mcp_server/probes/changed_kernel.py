@@ -24,7 +24,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.environment import child_environment
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import commands
 from mcp_server.probes.build import DIGESTS, PACKAGE, find_toolchain, instrument
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
@@ -64,7 +63,7 @@ class _Build:
 
 def kernel_named(package: Package, name: str) -> Kernel:
     """The kernel with its source. Raises `ProblemError` for an unknown name or a missing source."""
-    wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
+    wrapper = package.wrapper
     kernel = wrapper.kernels.get(name)
     if kernel is None:
         raise ProblemError(
@@ -78,8 +77,7 @@ def kernel_named(package: Package, name: str) -> Kernel:
 
 
 def launches_of(package: Package, name: str) -> tuple[int, ...]:
-    wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
-    return tuple(launch.index for launch in wrapper.run.launches if launch.kernel == name)
+    return tuple(launch.index for launch in package.wrapper.run.launches if launch.kernel == name)
 
 
 async def interpose(
@@ -97,7 +95,7 @@ async def interpose(
 
     Raises `ProblemError` with the compiler's first error and its line.
     """
-    opened = open_package(package, model_name)
+    opened = await anyio.to_thread.run_sync(open_package, package, model_name)
     env = env or {}
     recorded = commands.read_recorded(opened.kernel_text or opened.wrapper_text)
     toolchain = await find_toolchain(python or context.python, context, env)
@@ -190,8 +188,7 @@ def _source_file(build: _Build) -> tuple[str, str]:
         head = f"#include <torch/csrc/inductor/cpp_prefix.h>\n#line {kernel.first_line}\n"
         return head + changed, "wrapper.kernel.cpp"
     text = package.kernel_text
-    wrapper = read_wrapper(package.wrapper_text, text)
-    for other in wrapper.kernels.values():
+    for other in package.wrapper.kernels.values():
         if other.name != kernel.name and other.kind == "cpp" and other.source in text:
             text = text.replace(other.source, "\n" * other.source.count("\n"))
     member = package.files.kernel_source
@@ -216,7 +213,7 @@ async def recompile_triton(
     the package has no separate binary of the kernel, without a GPU, on a compiler error, and if the original
     configuration is unknown.
     """
-    opened = open_package(package, model_name)
+    opened = await anyio.to_thread.run_sync(open_package, package, model_name)
     binaries = [member.name for member in opened.members if member.name.endswith(f"/{kernel.cubin}")]
     if not kernel.cubin or not binaries:
         raise ProblemError(

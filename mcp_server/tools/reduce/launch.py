@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio.to_thread
+
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.statements import evaluate
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options, read_recorded, safe_flags
 from mcp_server.tools.capture import capture
@@ -211,7 +212,7 @@ async def reduce_launch(
             raise ProblemError(what, value=str(workload.script))
         called = taken
     called = called.model_copy(update={"env": {**BLOCKING, **called.env}})
-    model = model_of(called)
+    model = await anyio.to_thread.run_sync(model_of, called)
     number = await _suspect(context, called, model) if launch is None else launch
     replayed = await record(context, called, model, number)
     finished = await run_launch(context, called, model, replayed)
@@ -244,8 +245,8 @@ def _summary(failure: FailureShown | None, shown: FailureShown | None, same: boo
 
 def model_of(called: PackageWorkload) -> Model:
     """The package of a call with its wrapper."""
-    package = open_package(called.package, called.model_name)
-    return Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+    view = view_package(called.package, called.model_name)
+    return Model(view.package, view.wrapper)
 
 
 async def _suspect(context: Context, called: PackageWorkload, model: Model) -> int:

@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import anyio.to_thread
+
 from mcp_server.model import PackageWorkload
 from mcp_server.tools.context import Context
 from mcp_server.tools.reduce.failing import STATUS
@@ -50,7 +52,7 @@ async def launch_variant(
 
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
     """
-    model = model_of(called)
+    model = await anyio.to_thread.run_sync(model_of, called)
     replayed = await record(context, called, model, number)
     unchanged = await run_launch(context, called, model, replayed)
     if not unchanged.ok:
