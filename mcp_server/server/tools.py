@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import mcp_types as types
 from anyio.abc import ObjectReceiveStream
@@ -19,12 +19,11 @@ from mcp.server.mcpserver import Context
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.output import clean
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
-from mcp_server.server.asking import ask
 from mcp_server.server.verdict_app import ui_meta
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ LIMIT = 10_000
 SHORTEST_STRING = 80
 WIDEST_MAPPING = 32
 LONGEST_REASON = 300  # characters
+LONGEST_QUESTION = 1000
 
 Result = dict[str, Any]
 Progress = Callable[[str], Awaitable[None]]
@@ -128,6 +128,30 @@ class ToolFace:
 
     declaration: Declaration
     answer: Callable[[Any, Progress], Awaitable[Result]]
+
+
+async def ask(
+    problem: ProblemError, arguments: dict[str, Any], context: Context[Any, Any] | None
+) -> dict[str, Any] | None:
+    """The arguments with the user's answer to a question; None where nobody can be asked, or nobody answered.
+
+    By form elicitation, of a client that offers it: which model of a package, which Python has torch. Whether
+    the workload may run at all is the client's own question; the tools' annotations tell it what they do.
+    """
+    capabilities = context.client_capabilities if context is not None else None
+    if context is None or not problem.asks or capabilities is None or capabilities.elicitation is None:
+        return None
+    kind: Any = Literal[problem.choices] if len(problem.choices) > 1 else str
+    description = problem.next_call[:LONGEST_QUESTION]
+    fields: dict[str, Any] = {problem.asks: (kind, Field(description=description))}
+    form: type[BaseModel] = create_model("Answer", **fields)
+    try:
+        answer = await context.elicit(str(problem)[:LONGEST_QUESTION], form)
+    except (MCPError, ValueError):  # no way back to the client, or an unfit answer
+        return None
+    if answer.action != "accept":
+        return None
+    return {**arguments, problem.asks: getattr(answer.data, problem.asks)}
 
 
 class ToolServer(MCPServer[Any]):

@@ -266,6 +266,11 @@ async def run_native(context: Context, target: Target) -> Found:
     gdb = shutil.which("gdb")
     prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
     run = await target.run(context, "native", env=ONE_THREAD, prefix=prefix)
+    finished = run.done.finished
+    ended = finished.output.read_text(encoding="utf-8", errors="replace")[-200_000:]
+    if gdb and finished.returncode == 1 and "exited normally]" in ended:
+        # gdb's own status: there is no stack to print, since nothing crashed.
+        run = replace(run, done=replace(run.done, finished=replace(finished, returncode=0)))
     return Found(run, _native_accesses(run), None, "gdb" if gdb else "no gdb on PATH")
 
 
