@@ -17,7 +17,7 @@ from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
 from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import cause
+from mcp_server.jobs.store import cause, write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import READS, CheckArguments, DiagnoseArguments, Operation
 from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
@@ -93,8 +93,8 @@ def add_command(
 def run_operation(operation: Operation, given: dict[str, Any]) -> int:
     """Run to the end, print the result; the exit code. Raises ProblemError."""
     as_json = given.pop("as_json")
-    data, record = carried_out(operation, arguments_of(operation.arguments, given))
-    print_result(data, record, as_json)
+    record = carried_out(operation, arguments_of(operation.arguments, given))
+    print_result(record, as_json)
     return exit_code(record)
 
 
@@ -125,9 +125,9 @@ def run_diagnose(given: dict[str, Any]) -> int:
         if not HANDLE.fullmatch(resume):
             raise ProblemError("not a job handle", value=resume, allowed="job_ and 8 hexadecimal digits")
         given["log"] = resume  # as in the tool's arguments
-    data, verdict = carried_out(DIAGNOSE, arguments_of(DiagnoseArguments, given))
-    print_result(data, verdict, as_json, verbose)
+    verdict = carried_out(DIAGNOSE, arguments_of(DiagnoseArguments, given))
     assert isinstance(verdict, Verdict)
+    print_result(verdict, as_json, verbose)
     if report:
         make_report(of_verdict(verdict), Path(report))
     if bundle:
@@ -210,9 +210,9 @@ def doctor(
 ) -> None:
     """Say what is missing on this machine, for which purpose, and how to get it."""
     operation = Operation("doctor", "Check this machine", "", CheckArguments, READS, _examine)
-    data, found = carried_out(operation, CheckArguments(python=python))
+    found = carried_out(operation, CheckArguments(python=python))
     assert isinstance(found, Checkup)
-    print_result(data, found, as_json)
+    print_result(found, as_json)
     raise typer.Exit(Exit.OK if found.healthy else Exit.FAULT)
 
 
@@ -286,7 +286,7 @@ def sweep(
     from rich.console import Console
     from rich.progress import Progress
 
-    from mcp_server.render.sweep import row
+    from mcp_server.render.sweep import as_markdown, row, sweep_table, totals
     from mcp_server.render.text import plain
     from mcp_server.sweep.plan import Results, read_plan
     from mcp_server.sweep.run import Local
@@ -316,17 +316,9 @@ def sweep(
             bar.console.print(plain("  ".join(filter(None, row(record)[:4]))), soft_wrap=True)
 
         found = anyio.run(lambda: run(plan, results, executor, retries=retries, on_record=report))
-    _finish(found.model_copy(update={"report": out / "sweep.md"}), out, as_json)
-
-
-def _finish(found: Sweep, out: Path, as_json: bool) -> None:
-    """Write the report, print the table, end with the exit code."""
-    from rich.console import Console
-
-    from mcp_server.render.sweep import as_markdown, sweep_table, totals
-
-    (out / MARK).write_text(found.model_dump_json(indent=1))
-    (out / "sweep.md").write_text(as_markdown(found))
+    found = found.model_copy(update={"report": out / "sweep.md"})
+    write_whole(out / MARK, found.model_dump_json(indent=1))
+    write_whole(out / "sweep.md", as_markdown(found))
     if as_json:
         sys.stdout.write(found.model_dump_json(indent=2) + "\n")
     else:

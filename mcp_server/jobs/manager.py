@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
-from mcp_server.jobs.store import ANOTHER_STATE, JobDirectory, Store, cause, write_whole
+from mcp_server.jobs.store import ANOTHER_STATE, JobDirectory, Store, cause, storing, write_whole
 from mcp_server.model import Record
 
 State = Literal["running", "finished", "failed", "stopped"]
@@ -76,6 +76,7 @@ class Job:
         self.done = anyio.Event()
         self.scope = anyio.CancelScope()
         self.state: JobState | None = None
+        self.result: BaseModel | None = None
         self._known: BaseModel | None = None
         self._started = time.monotonic()
         self._progress: deque[str] = deque(maxlen=PROGRESS_LINES)
@@ -120,7 +121,8 @@ class Job:
         try:
             with self.scope:
                 try:
-                    self.state = self.state_as("finished", await work(self))
+                    self.result = await work(self)
+                    self.state = self.state_as("finished", self.result)
                 except anyio.get_cancelled_exc_class():
                     raise
                 except BaseException as error:  # also SystemExit: the server and its other jobs go on
@@ -222,7 +224,8 @@ class Manager:
             await job.run(in_turn if heavy else work)
         finally:
             try:
-                write_whole(job.path / RESULT_FILE, job.look().model_dump_json(indent=1))
+                with storing(job.path):
+                    write_whole(job.path / RESULT_FILE, job.look().model_dump_json(indent=1))
                 del self._jobs[job.id]
             except ProblemError as error:  # it stays in memory
                 job.progress(f"the result is kept until the server ends: {error}")

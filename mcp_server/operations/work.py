@@ -16,7 +16,7 @@ import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import ANOTHER_STATE, Store, write_whole
+from mcp_server.jobs.store import ANOTHER_STATE, Store, storing, write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
 from mcp_server.operations.workload import absolute, folder_of, launcher
@@ -43,7 +43,8 @@ class Asked(BaseModel):
 def remember(job: Path, operation: str, arguments: BaseModel) -> None:
     """Write down what a job was asked. Raises ProblemError when the disk refuses."""
     asked = Asked(operation=operation, base=Path.cwd(), arguments=arguments.model_dump(mode="json"))
-    write_whole(job / CARD, asked.model_dump_json(indent=1))
+    with storing(job):
+        write_whole(job / CARD, asked.model_dump_json(indent=1))
 
 
 def recorded_request(job: Path) -> Asked | None:
@@ -106,10 +107,8 @@ def open_store(*, writing: bool = True) -> Store:
         return store
 
 
-def work_of(
-    operation: Operation, arguments: Any, keep: list[Record] | None = None, home: WarmImports | None = None
-) -> Work:
-    """The operation as work for the manager; the result is also put into `keep`, as the record that it is.
+def work_of(operation: Operation, arguments: Any, home: WarmImports | None = None) -> Work:
+    """The operation as work for the manager.
 
     `home` keeps processes that have imported torch from one job to the next.
     """
@@ -131,11 +130,7 @@ def work_of(
         )
         async with context.sharing_imports() if home is not None else nullcontext():
             result = await operation.call(context, arguments)
-        if context.incomplete:
-            result = _incomplete(result, context.incomplete)
-        if keep is not None:
-            keep.append(result)
-        return result
+        return _incomplete(result, context.incomplete) if context.incomplete else result
 
     return work
 
