@@ -248,8 +248,10 @@ def serve(
     from mcp_server.server import app as server
 
     if http:
-        token, names = server.read_token(token_file), tuple(allow_host or ())
-        server.serve_http(server.Listening(host, port, token, names, share_jobs))
+        from mcp_server.server import http as web  # its web server would delay the start on stdio
+
+        listening = web.Listening(host, port, web.read_token(token_file), tuple(allow_host or ()))
+        web.serve_http(server.make_server(open_store(), share_jobs=share_jobs), listening)
     elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
         raise ProblemError("these options are for HTTP", allowed="with --http")
     else:
