@@ -7,6 +7,7 @@ import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -167,7 +168,7 @@ def test_the_server_goes_on_when_the_disk_is_full(disk: SmallDisk, tmp_path: Pat
     call = {"name": "explain_error", "arguments": {"text": "boom"}}
     variables = {"AOTI_DEBUG_STATE": str(disk.path / "state"), "TMPDIR": str(disk.path)}
     with serving(tmp_path, within=disk.command(ROOT), variables=variables) as speaker:
-        answers = []
+        answers: list[dict[str, Any]] = []
         for full in (False, True, False):
             if full:
                 disk.fill()
