@@ -37,7 +37,6 @@ from mcp_server.tools.machine import Checkup, checkup
 
 if TYPE_CHECKING:
     from mcp_server.sweep.plan import CaseRecord, Sweep
-    from mcp_server.sweep.run import Executor
 
 HELP = """Diagnose AOTInductor failures by running the workload.
 
@@ -291,16 +290,10 @@ def sweep(
     from mcp_server.render.sweep import as_markdown, row, sweep_table, totals
     from mcp_server.render.text import plain
     from mcp_server.sweep.plan import Results, read_plan
-    from mcp_server.sweep.run import Local
+    from mcp_server.sweep.run import Cluster, Executor, Local
     from mcp_server.sweep.run import sweep as run
 
-    def executor() -> Executor:
-        if ray:
-            from mcp_server.sweep.run import Cluster
-
-            return Cluster(ray)
-        return Local(jobs)
-
+    executor: Callable[[], Executor] = partial(Cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
         allowed = "a new directory, or an earlier sweep's"

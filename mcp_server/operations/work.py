@@ -118,9 +118,18 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
         from mcp_server.tools.step_cache import StepCache
 
         remember(job.path, operation.name, arguments)
+        python = Path(sys.executable)
+        if isinstance(arguments, RunArguments):  # other operations run none, and none is searched for them
+            if arguments.python:
+                python = absolute(arguments.python, Path.cwd())
+            else:
+                from mcp_server.interpreter import default_python
+
+                find = partial(default_python, folder=folder_of(arguments))
+                python = await anyio.to_thread.run_sync(find)
         context = Context(
             directory=job.path,
-            python=await _python(arguments),
+            python=python,
             progress=job.progress,
             kept=StepCache.read(job.path),
             knows=job.knows,
@@ -142,14 +151,3 @@ def _incomplete(result: Record, reason: str) -> Record:
         return result.model_copy(update={"summary": f"{result.summary} {note}"})
     notes = getattr(result, "notes", None)
     return result if notes is None else result.model_copy(update={"notes": [note, *notes]})
-
-
-async def _python(arguments: Any) -> Path:
-    """The interpreter of the call; none is searched for an operation that runs none."""
-    if not isinstance(arguments, RunArguments):
-        return Path(sys.executable)
-    if arguments.python:
-        return absolute(arguments.python, Path.cwd())
-    from mcp_server.interpreter import default_python
-
-    return await anyio.to_thread.run_sync(partial(default_python, folder=folder_of(arguments)))

@@ -30,8 +30,6 @@ from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import ToolServer
 from mcp_server.server.verdict_app import verdict_app
 
-FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 def exit_on_signals() -> None:
     """End this process at once on SIGINT, SIGTERM and SIGHUP, with status 128 + n.
@@ -40,7 +38,7 @@ def exit_on_signals() -> None:
     going at once: the kernel closes the lifelines, and each supervisor then kills its tree. A signal that
     this process was started to ignore (nohup) stays ignored.
     """
-    for number in FATAL:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _frame: os._exit(128 + received))
 
@@ -77,8 +75,8 @@ def make_server(
     @asynccontextmanager
     async def lifespan(_: MCPServer[Any]) -> AsyncIterator[Manager]:
         async with anyio.create_task_group() as tasks, Manager.open(store, at_once) as manager:
-            with running.using(manager, tasks):
-                yield manager
+            running.serve(manager, tasks)
+            yield manager
             tasks.cancel_scope.cancel()
 
     server = ToolServer(
