@@ -91,6 +91,17 @@ def test_a_disk_that_the_output_fills(disk: SmallDisk, typed: Typed, tmp_path: P
     assert result["runs"][0]["failure"]["returncode"] == 3
 
 
+def test_a_capture_on_a_disk_that_fills(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
+    """The program runs to its own end, though nothing of it can be kept; the disk is named, no stack."""
+    done_file = tmp_path / "done"
+    (tmp_path / "flood.py").write_text(FLOOD.replace("sys.exit(3)", f"open({str(done_file)!r}, 'w').close()"))
+    done = typed("diagnose", str(tmp_path / "flood.py"), "--json")
+    assert done_file.exists()
+    assert "the disk is full" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr and "defect" not in done.stderr
+    assert done.returncode in (2, 3), done
+
+
 @pytest.mark.parametrize("disk", ["alone"], indirect=True)
 @pytest.mark.parametrize(
     "arguments",
