@@ -202,14 +202,13 @@ class DiagnosisState:
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
-    parsed: PackageView | None = None  # of `package`
+    parsed: PackageView | None = None  # of `package`, if that has a wrapper
 
     @property
     def view(self) -> PackageView | None:
         """Launches, dataflow and model lines of the package, once there is one with a wrapper."""
-        if self.package is None or not self.package.wrapper_text:
-            return None
-        self.parsed = self.parsed or PackageView(self.package)
+        if self.parsed is None and self.package is not None and self.package.wrapper_text:
+            self.parsed = PackageView(self.package)
         return self.parsed
 
     @property

@@ -52,8 +52,8 @@ class OpenPackage(Observation):
             case.notes.append(gone)
             return
         try:
-            case.parsed = await anyio.to_thread.run_sync(view_package, path, model)
-            case.package = case.parsed.package
+            view = await anyio.to_thread.run_sync(view_package, path, model)
+            case.package, case.parsed = view.package, view if view.package.wrapper_text else None
         except PackageError as error:
             case.package_error = error
 
