@@ -79,7 +79,7 @@ def run(arguments: list[str]) -> int:
     """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
     from mcp_server.cli.app import app
     from mcp_server.jobs.store import cause
-    from mcp_server.server.standard_streams import flush_output
+    from mcp_server.server.standard_streams import printing
 
     command = [name.replace("_", "-") for name in arguments[:1]]
     code: int = Exit.OK
@@ -90,7 +90,8 @@ def run(arguments: list[str]) -> int:
             code = Exit.INTERRUPTED
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else Exit.PROBLEM
-        flush_output()
+        with printing():
+            pass
     except ProblemError as problem:
         return _explained(problem)
     except OSError as error:

@@ -14,13 +14,12 @@ from rich.console import Console
 
 from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.jobs.manager import JobState, Manager
-from mcp_server.jobs.store import cause
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments, Operation
 from mcp_server.operations.work import open_store, resumed, work_of
 from mcp_server.render import write
 from mcp_server.render.text import plain
-from mcp_server.server.standard_streams import drop_output, flush_output
+from mcp_server.server.standard_streams import printing
 
 STEP_S = 0.1
 ENDING = (signal.SIGTERM, signal.SIGHUP)
@@ -43,19 +42,12 @@ def carried_out(operation: Operation, arguments: Arguments) -> Record:
 
 
 def print_result(record: Record, as_json: bool, verbose: bool = False) -> None:
-    """The result on stdout: for people, or exactly what the MCP tool would return in full.
-
-    Raises ProblemError when standard output does not take it: closed, or on a full disk.
-    """
-    try:
+    """The result on stdout: for people, or exactly what the MCP tool would return in full."""
+    with printing():
         if as_json:
             sys.stdout.write(record.model_dump_json(indent=2) + "\n")
         else:
             write(record, verbose)
-    except OSError as error:
-        drop_output()
-        raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
-    flush_output()
 
 
 def print_problem(problem: ProblemError) -> None:
