@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import argument, read_json
+from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.defects import Library, LibraryError, find_defects, read_library
 from mcp_server.package.members import (
     Container,
@@ -240,6 +241,10 @@ class Package:
     @cached_property
     def wrapper(self) -> Wrapper:
         return read_wrapper(self.wrapper_text, self.kernel_text)
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        return Dataflow(self.wrapper.run)
 
     @cached_property
     def metadata(self) -> Metadata:

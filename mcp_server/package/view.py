@@ -27,9 +27,9 @@ class PackageView:
     def wrapper(self) -> Wrapper:
         return self.package.wrapper
 
-    @cached_property
+    @property
     def flow(self) -> Dataflow:
-        return Dataflow(self.wrapper.run)
+        return self.package.flow
 
     @cached_property
     def folding_flow(self) -> Dataflow | None:

@@ -94,7 +94,7 @@ def never_wait_for_errors() -> None:
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """Raise ProblemError when standard output, closed or on a full disk, does not take what the body prints."""
+    """Raise ProblemError when standard output (closed, a full disk) does not take what the body prints."""
     try:
         yield
         sys.stdout.flush()
