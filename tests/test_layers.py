@@ -40,7 +40,7 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
     "sweep": {"cli.app", "render.sweep"},
-    "server.http": {"server.app"},
+    "server.http": {"cli.app"},
     "tools.reduce.reduce": {"operations.table", "tools.bisect"},
     "diagnosis.try_fix": {"operations.table"},
     "report": {"cli"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
 from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import cause
+from mcp_server.jobs.store import cause, write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import READS, CheckArguments, DiagnoseArguments, Operation
 from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
@@ -36,7 +37,6 @@ from mcp_server.tools.machine import Checkup, checkup
 
 if TYPE_CHECKING:
     from mcp_server.sweep.plan import CaseRecord, Sweep
-    from mcp_server.sweep.run import Executor
 
 HELP = """Diagnose AOTInductor failures by running the workload.
 
@@ -92,8 +92,8 @@ def add_command(
 def run_operation(operation: Operation, given: dict[str, Any]) -> int:
     """Run to the end, print the result; the exit code. Raises ProblemError."""
     as_json = given.pop("as_json")
-    data, record = carried_out(operation, arguments_of(operation.arguments, given))
-    print_result(data, record, as_json)
+    record = carried_out(operation, arguments_of(operation.arguments, given))
+    print_result(record, as_json)
     return exit_code(record)
 
 
@@ -124,9 +124,9 @@ def run_diagnose(given: dict[str, Any]) -> int:
         if not HANDLE.fullmatch(resume):
             raise ProblemError("not a job handle", value=resume, allowed="job_ and 8 hexadecimal digits")
         given["log"] = resume  # as in the tool's arguments
-    data, verdict = carried_out(DIAGNOSE, arguments_of(DiagnoseArguments, given))
-    print_result(data, verdict, as_json, verbose)
+    verdict = carried_out(DIAGNOSE, arguments_of(DiagnoseArguments, given))
     assert isinstance(verdict, Verdict)
+    print_result(verdict, as_json, verbose)
     if report:
         make_report(of_verdict(verdict), Path(report))
     if bundle:
@@ -178,6 +178,8 @@ def make_report(source: Source, directory: Path) -> None:
         what = "the report is there already"
         raise ProblemError(what, value=str(path), allowed="a new directory") from None
     except OSError as error:
+        with suppress(OSError):  # what was written of it would be in the way of the next try
+            path.unlink()
         raise ProblemError(f"the report cannot be written: {cause(error)}", value=str(path)) from error
     say(f"wrote {path}")
 
@@ -207,9 +209,9 @@ def doctor(
 ) -> None:
     """Say what is missing on this machine, for which purpose, and how to get it."""
     operation = Operation("doctor", "Check this machine", "", CheckArguments, READS, _examine)
-    data, found = carried_out(operation, CheckArguments(python=python))
+    found = carried_out(operation, CheckArguments(python=python))
     assert isinstance(found, Checkup)
-    print_result(data, found, as_json)
+    print_result(found, as_json)
     raise typer.Exit(Exit.OK if found.healthy else Exit.FAULT)
 
 
@@ -245,8 +247,10 @@ def serve(
     from mcp_server.server import app as server
 
     if http:
-        token, names = server.read_token(token_file), tuple(allow_host or ())
-        server.serve_http(server.Listening(host, port, token, names, share_jobs))
+        from mcp_server.server import http as web  # its web server would delay the start on stdio
+
+        listening = web.Listening(host, port, web.read_token(token_file), tuple(allow_host or ()))
+        web.serve_http(server.make_server(open_store(), share_jobs=share_jobs), listening)
     elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
         raise ProblemError("these options are for HTTP", allowed="with --http")
     else:
@@ -283,19 +287,13 @@ def sweep(
     from rich.console import Console
     from rich.progress import Progress
 
-    from mcp_server.render.sweep import row
+    from mcp_server.render.sweep import as_markdown, row, sweep_table, totals
     from mcp_server.render.text import plain
     from mcp_server.sweep.plan import Results, read_plan
-    from mcp_server.sweep.run import Local
+    from mcp_server.sweep.run import Cluster, Executor, Local
     from mcp_server.sweep.run import sweep as run
 
-    def executor() -> Executor:
-        if ray:
-            from mcp_server.sweep.run import Cluster
-
-            return Cluster(ray)
-        return Local(jobs)
-
+    executor: Callable[[], Executor] = partial(Cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
         allowed = "a new directory, or an earlier sweep's"
@@ -313,17 +311,9 @@ def sweep(
             bar.console.print(plain("  ".join(filter(None, row(record)[:4]))), soft_wrap=True)
 
         found = anyio.run(lambda: run(plan, results, executor, retries=retries, on_record=report))
-    _finish(found.model_copy(update={"report": out / "sweep.md"}), out, as_json)
-
-
-def _finish(found: Sweep, out: Path, as_json: bool) -> None:
-    """Write the report, print the table, end with the exit code."""
-    from rich.console import Console
-
-    from mcp_server.render.sweep import as_markdown, sweep_table, totals
-
-    (out / MARK).write_text(found.model_dump_json(indent=1))
-    (out / "sweep.md").write_text(as_markdown(found))
+    found = found.model_copy(update={"report": out / "sweep.md"})
+    write_whole(out / MARK, found.model_dump_json(indent=1))
+    write_whole(out / "sweep.md", as_markdown(found))
     if as_json:
         sys.stdout.write(found.model_dump_json(indent=2) + "\n")
     else:

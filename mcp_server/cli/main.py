@@ -6,7 +6,7 @@ import sys
 from enum import IntEnum
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import Record, Verdict
+from mcp_server.model import Record
 
 
 class Exit(IntEnum):
@@ -19,13 +19,32 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-OF_OUTCOME = {"no_fault": Exit.OK, "fault": Exit.FAULT, "inconclusive": Exit.INCONCLUSIVE}
+OF_OUTCOME = {
+    # a verdict
+    "no_fault": Exit.OK,
+    "fault": Exit.FAULT,
+    "inconclusive": Exit.INCONCLUSIVE,
+    # compare-with-eager
+    "agrees": Exit.OK,
+    "differs": Exit.FAULT,
+    # try-fix: how the call ends with the change
+    "fixed": Exit.OK,
+    "passes": Exit.OK,
+    "harmful": Exit.FAULT,
+    "changed": Exit.FAULT,
+    "same": Exit.FAULT,
+    "no_failure": Exit.INCONCLUSIVE,
+    "not_applicable": Exit.INCONCLUSIVE,
+    # bisect: a difference that is only rounding is no fault
+    "rounding": Exit.OK,
+}
 
 
 def exit_code(result: Record) -> Exit:
-    """The code for a result: a verdict's by its outcome, a single step's by whether it saw a fault."""
-    if isinstance(result, Verdict):
-        return OF_OUTCOME[result.outcome]
+    """The code for a result: by its outcome where that decides, else by whether the step saw a fault."""
+    code = OF_OUTCOME.get(getattr(result, "outcome", ""))
+    if code in (Exit.OK, Exit.FAULT):
+        return code
     # A run failed, or a checker saw a fault in one that did not; repeats that do not all pass; problems of
     # the machine and package that are certain; inputs outside what was compiled.
     saw_fault = (
@@ -36,7 +55,7 @@ def exit_code(result: Record) -> Exit:
     )
     if saw_fault:
         return Exit.FAULT
-    return Exit.INCONCLUSIVE if getattr(result, "undecided", "") else Exit.OK
+    return code or (Exit.INCONCLUSIVE if getattr(result, "undecided", "") else Exit.OK)
 
 
 def main() -> None:
@@ -60,7 +79,7 @@ def run(arguments: list[str]) -> int:
     """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
     from mcp_server.cli.app import app
     from mcp_server.jobs.store import cause
-    from mcp_server.server.standard_streams import flush_output
+    from mcp_server.server.standard_streams import printing
 
     command = [name.replace("_", "-") for name in arguments[:1]]
     code: int = Exit.OK
@@ -71,7 +90,8 @@ def run(arguments: list[str]) -> int:
             code = Exit.INTERRUPTED
         except SystemExit as end:
             code = end.code if isinstance(end.code, int) else Exit.PROBLEM
-        flush_output()
+        with printing():
+            pass
     except ProblemError as problem:
         return _explained(problem)
     except OSError as error:

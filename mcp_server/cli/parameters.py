@@ -99,7 +99,12 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
     if name in PAIRS:
         return list(value)
     if is_mapping(field):
-        return dict(_pair(name, item) for item in value)
+        pairs = [item.partition("=") for item in value]
+        bad = next(("".join(pair) for pair in pairs if not pair[0] or not pair[1]), None)
+        if bad is not None:
+            allowed = f"such as --{name} OMP_NUM_THREADS=1"
+            raise ProblemError(f"--{name} wants NAME=VALUE", value=bad, allowed=allowed)
+        return {key: text for key, _, text in pairs}
     try:
         if name in COMMANDS:
             return shlex.split(value)
@@ -110,11 +115,3 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
         what = f"--{name} is no {'command line' if name in COMMANDS else 'JSON'} ({error})"
         raise ProblemError(what, value=value[:120]) from error
     return value
-
-
-def _pair(name: str, text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        allowed = f"such as --{name} OMP_NUM_THREADS=1"
-        raise ProblemError(f"--{name} wants NAME=VALUE", value=text, allowed=allowed)
-    return key, value

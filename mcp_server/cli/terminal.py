@@ -3,62 +3,51 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 import anyio
+from pydantic import BaseModel
 from rich.console import Console
 
 from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.jobs.manager import JobState, Manager
-from mcp_server.jobs.store import cause
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments, Operation
 from mcp_server.operations.work import open_store, resumed, work_of
 from mcp_server.render import write
 from mcp_server.render.text import plain
-from mcp_server.server.standard_streams import drop_output, flush_output
+from mcp_server.server.standard_streams import printing
 
 STEP_S = 0.1
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a command as Ctrl-C does, with what is known by then."""
 
-Data = dict[str, Any]
 
-
-def carried_out(operation: Operation, arguments: Arguments) -> tuple[Data, Record]:
-    """The operation's result as JSON data and as a record; progress goes to stderr.
+def carried_out(operation: Operation, arguments: Arguments) -> Record:
+    """The operation's result; progress goes to stderr.
 
     Raises ProblemError, and SystemExit with 128 + n when signal n ended it.
     """
     on_command_line.set(True)
-    state, record, ended_by = anyio.run(_carry_out, operation, arguments)
+    state, result, ended_by = anyio.run(_carry_out, operation, arguments)
     if ended_by:
         raise SystemExit(128 + ended_by)
     if state.problem:
         raise state.problem.error()
-    assert record is not None and state.result is not None, "a job without a problem has a result"
-    return state.result, record
+    assert isinstance(result, Record), "a job without a problem has a result"
+    return result
 
 
-def print_result(data: Data, record: Record, as_json: bool, verbose: bool = False) -> None:
-    """The result on stdout: for people, or exactly what the MCP tool would return in full.
-
-    Raises ProblemError when standard output does not take it: closed, or on a full disk.
-    """
-    try:
+def print_result(record: Record, as_json: bool, verbose: bool = False) -> None:
+    """The result on stdout: for people, or exactly what the MCP tool would return in full."""
+    with printing():
         if as_json:
-            sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+            sys.stdout.write(record.model_dump_json(indent=2) + "\n")
         else:
             write(record, verbose)
-    except OSError as error:
-        drop_output()
-        raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
-    flush_output()
 
 
 def print_problem(problem: ProblemError) -> None:
@@ -76,12 +65,11 @@ def say(line: str) -> None:
     Console(stderr=True, highlight=False).print(plain(line), soft_wrap=True)
 
 
-async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, Record | None, int]:
+async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobState, BaseModel | None, int]:
     """The job's last state, its result, and the signal that ended it (0: none)."""
-    kept: list[Record] = []
     async with Manager.open(open_store()) as manager:
         arguments, again = resumed(manager.store, arguments)
-        job = manager.start(operation.name, work_of(operation, arguments, kept), again=again)
+        job = manager.start(operation.name, work_of(operation, arguments), again=again)
         try:
             with _ended_by_signals() as received, _progress() as show:
                 while (state := await manager.wait(job.id, STEP_S)).state == "running":
@@ -93,7 +81,7 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
         if received:
             state = await manager.stop(job.id)
             _print_stopped(state)
-    return state, kept[0] if kept else None, received[0] if received else 0
+    return state, job.result, received[0] if received else 0
 
 
 @contextmanager

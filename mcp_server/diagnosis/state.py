@@ -221,14 +221,14 @@ class DiagnosisState:
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     artifacts: list[Artifact] = field(default_factory=list)
-    _view: PackageView | None = None
+    parsed: PackageView | None = None  # of `package`, if that has a wrapper
 
     @property
     def view(self) -> PackageView | None:
         """Launches, dataflow and model lines of the package, once there is one with a wrapper."""
-        if self._view is None and self.package is not None and self.package.wrapper_text:
-            self._view = PackageView(self.package)
-        return self._view
+        if self.parsed is None and self.package is not None and self.package.wrapper_text:
+            self.parsed = PackageView(self.package)
+        return self.parsed
 
     @property
     def launches(self) -> tuple[Launch, ...]:

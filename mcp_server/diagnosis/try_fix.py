@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.diagnosis.interventions.base import UNSEEN, Effect, Intervention, Trial
@@ -19,8 +20,8 @@ from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Record
-from mcp_server.package.archive import open_package
 from mcp_server.package.signature import CompiledInput
+from mcp_server.package.view import view_package
 from mcp_server.tools.context import Context
 from mcp_server.worker.protocol import ElementChange, NeededElement
 
@@ -114,7 +115,8 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     Raises `ProblemError`: no inputs, nothing to change, a change that cannot be made, an expectation that
     does not fit.
     """
-    package = open_package(workload.package, workload.model_name)
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    package = view.package
     symptom = Symptom(expect=asked.expect, rtol=asked.tolerance, atol=asked.tolerance)
     expect = ("--expect", str(asked.expect)) if asked.expect else ()
     tolerance = ("--tolerance", str(asked.tolerance)) if asked.tolerance else ()

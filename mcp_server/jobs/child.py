@@ -16,6 +16,7 @@ from typing import Protocol
 import anyio
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.supervisor import STOP
 from mcp_server.jobs.types import Ending
 
 _STAGES = {
@@ -115,7 +116,6 @@ def oom_kill_count(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/pr
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
-STOP = b"T"  # asks the supervisor to send SIGTERM
 KILL_LIMIT_S = 16.0  # 10 s for srun to end its job, then a sweep of up to 5 s
 REAP_STEP_S = 0.001
 

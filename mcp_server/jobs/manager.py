@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
-from mcp_server.jobs.store import ANOTHER_STATE, JobDirectory, Store, cause, storing
+from mcp_server.jobs.store import ANOTHER_STATE, JobDirectory, Store, cause, storing, write_whole
 from mcp_server.model import Record
 
 State = Literal["running", "finished", "failed", "stopped"]
@@ -76,6 +76,7 @@ class Job:
         self.done = anyio.Event()
         self.scope = anyio.CancelScope()
         self.state: JobState | None = None
+        self.result: BaseModel | None = None
         self._known: BaseModel | None = None
         self._started = time.monotonic()
         self._progress: deque[str] = deque(maxlen=PROGRESS_LINES)
@@ -120,7 +121,8 @@ class Job:
         try:
             with self.scope:
                 try:
-                    self.state = self.state_as("finished", await work(self))
+                    self.result = await work(self)
+                    self.state = self.state_as("finished", self.result)
                 except anyio.get_cancelled_exc_class():
                     raise
                 except BaseException as error:  # also SystemExit: the server and its other jobs go on
@@ -175,8 +177,6 @@ class Manager:
         directory can be created, and if the job `again` is unknown or still runs.
         """
         job = Job(self.store.reopen(again) if again else self.store.create(kind))
-        with storing(job.path):
-            (job.path / RESULT_FILE).unlink(missing_ok=True)
         self._jobs[job.id] = job
         self._tasks.start_soon(self._run_to_end, job, work, heavy)
         return job
@@ -224,7 +224,8 @@ class Manager:
             await job.run(in_turn if heavy else work)
         finally:
             try:
-                save(job.path, job.look())
+                with storing(job.path):
+                    write_whole(job.path / RESULT_FILE, job.look().model_dump_json(indent=1))
                 del self._jobs[job.id]
             except ProblemError as error:  # it stays in memory
                 job.progress(f"the result is kept until the server ends: {error}")
@@ -236,17 +237,12 @@ class Manager:
 
     def _from_disk(self, job_id: str) -> JobState:
         directory = self.store.find(job_id)
-        saved = load(directory.path)
-        if saved:
-            return saved
-        running = self.store.is_running(directory)
+        # A job that runs again still has the result of its last run.
+        if self.store.is_running(directory):
+            return JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
         lost = Problem(what="the server ended before the job did", next_call="run it again")
-        return load(directory.path) or JobState(  # it may have ended meanwhile
-            job_id=job_id,
-            kind=directory.kind,
-            state="running" if running else "stopped",
-            wall_s=0.0,
-            problem=None if running else lost,
+        return load(directory.path) or JobState(
+            job_id=job_id, kind=directory.kind, state="stopped", wall_s=0.0, problem=lost
         )
 
 
@@ -264,14 +260,6 @@ def innermost(error: BaseException) -> BaseException:
     """Unwrap the exception groups in which task groups raise a single error."""
     inner: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     return innermost(inner[0]) if len(inner) == 1 else error
-
-
-def save(path: Path, state: JobState) -> None:
-    """Write the state atomically. Raises ProblemError if that fails."""
-    with storing(path):
-        draft = path / f"{RESULT_FILE}.draft"
-        draft.write_text(state.model_dump_json(indent=1))
-        draft.replace(path / RESULT_FILE)
 
 
 def load(path: Path) -> JobState | None:

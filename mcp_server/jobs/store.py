@@ -12,7 +12,7 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import unquote
@@ -46,6 +46,17 @@ def storing(path: Path) -> Iterator[None]:
         raise ProblemError(
             f"cannot store a job: {cause(error)}", value=str(path), next_call=ANOTHER_STATE
         ) from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file, or leave the one that is there as it is. Raises OSError when the disk refuses."""
+    draft = path.with_name(f"{path.name}.draft")
+    try:
+        draft.write_text(text, encoding="utf-8")
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
 
 
 def private_directory(path: Path) -> Path:
@@ -164,13 +175,20 @@ class Store:
 
     def create(self, kind: str) -> JobDirectory:
         """Create an empty folder, locked as running. Raises ProblemError if that fails."""
-        with storing(self.jobs), self._exclusive():
+        with storing(self.jobs), locked(self.root / "store.lock"):
             number = self._next_number()
             while (path := self.jobs / f"job_{secrets.token_hex(4)}").exists():
                 pass
             path.mkdir(mode=PRIVATE)
-            lock = try_lock(path / "running.lock")
-            (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
+            lock = None
+            try:
+                lock = try_lock(path / "running.lock")
+                (path / "job.json").write_text(json.dumps({"kind": kind, "number": number}))
+            except OSError:  # on a full disk; half a job would look as if it ran
+                shutil.rmtree(path, ignore_errors=True)
+                if lock is not None:
+                    os.close(lock)
+                raise
         return JobDirectory(path.name, path, kind, number, lock)
 
     def check_room(self) -> None:
@@ -183,7 +201,7 @@ class Store:
         and for a job that still runs.
         """
         found = self.find(job_id)
-        with storing(self.jobs), self._exclusive():
+        with storing(self.jobs), locked(self.root / "store.lock"):
             lock = try_lock(found.path / "running.lock")
         if lock is None:
             raise ProblemError("the job still runs", value=job_id, next_call="wait for its end, or stop it")
@@ -239,7 +257,7 @@ class Store:
 
     def sweep(self) -> list[str]:
         """Remove the oldest jobs until both caps hold, except running and new ones. Returns their handles."""
-        with storing(self.jobs), self._exclusive():
+        with storing(self.jobs), locked(self.root / "store.lock"):
             sizes = {path: size_of(path) for path in self._by_age()}
             total, count = sum(sizes.values()), len(sizes)
             swept = []
@@ -257,9 +275,6 @@ class Store:
     def _by_age(self) -> list[Path]:
         found = [path for path in self.jobs.iterdir() if _JOB_ID.fullmatch(path.name) and path.is_dir()]
         return sorted(found, key=lambda path: read_metadata(path)[1])
-
-    def _exclusive(self) -> AbstractContextManager[None]:
-        return locked(self.root / "store.lock")
 
     def _next_number(self) -> int:
         """A serial number that gives the jobs' order, since the system clock may be set back."""

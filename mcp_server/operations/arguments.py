@@ -182,13 +182,10 @@ class InspectArguments(Arguments):
     graph: Annotated[bool, Field(description="Draw the dataflow, default false.")] = False
 
 
-class CallArguments(ModelArguments):
+class CallArguments(CheckArguments):
     """A package and the inputs of one call of it."""
 
     package: PackagePath
-    inputs: SameInputs = ""
-    model_name: ModelName = "model"
-    device_index: DeviceIndex = -1
 
 
 class TraceArguments(CallArguments):

@@ -16,7 +16,7 @@ import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import ANOTHER_STATE, Store, storing
+from mcp_server.jobs.store import ANOTHER_STATE, Store, storing, write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
 from mcp_server.operations.workload import absolute, folder_of, launcher
@@ -44,7 +44,7 @@ def remember(job: Path, operation: str, arguments: BaseModel) -> None:
     """Write down what a job was asked. Raises ProblemError when the disk refuses."""
     asked = Asked(operation=operation, base=Path.cwd(), arguments=arguments.model_dump(mode="json"))
     with storing(job):
-        (job / CARD).write_text(asked.model_dump_json(indent=1))
+        write_whole(job / CARD, asked.model_dump_json(indent=1))
 
 
 def recorded_request(job: Path) -> Asked | None:
@@ -88,25 +88,27 @@ def open_store(*, writing: bool = True) -> Store:
 
     Who only reads jobs (not `writing`) needs no room on the disk. Raises ProblemError when there is none.
     """
-    try:
-        store = Store()
+
+    def opened(root: Path | None = None) -> Store:
+        store = Store(root)
         if writing:
             store.check_room()
         return store
+
+    try:
+        return opened()
     except ProblemError as problem:
         try:
             fallback = Path(tempfile.gettempdir()) / f"aoti-debug-{os.getuid()}"
-            store = Store(fallback)
-        except OSError:  # no temporary directory takes a file either
+            store = opened(fallback)
+        except (OSError, ProblemError):  # no temporary directory takes a file either
             raise problem from None
         log.warning("%s; using %s", problem, fallback)
         return store
 
 
-def work_of(
-    operation: Operation, arguments: Any, keep: list[Record] | None = None, home: WarmImports | None = None
-) -> Work:
-    """The operation as work for the manager; the result is also put into `keep`, as the record that it is.
+def work_of(operation: Operation, arguments: Any, home: WarmImports | None = None) -> Work:
+    """The operation as work for the manager.
 
     `home` keeps processes that have imported torch from one job to the next.
     """
@@ -116,9 +118,18 @@ def work_of(
         from mcp_server.tools.step_cache import StepCache
 
         remember(job.path, operation.name, arguments)
+        python = Path(sys.executable)
+        if isinstance(arguments, RunArguments):  # other operations run none, and none is searched for them
+            if arguments.python:
+                python = absolute(arguments.python, Path.cwd())
+            else:
+                from mcp_server.interpreter import default_python
+
+                find = partial(default_python, folder=folder_of(arguments))
+                python = await anyio.to_thread.run_sync(find)
         context = Context(
             directory=job.path,
-            python=await _python(arguments),
+            python=python,
             progress=job.progress,
             kept=StepCache.read(job.path),
             knows=job.knows,
@@ -128,11 +139,7 @@ def work_of(
         )
         async with context.sharing_imports() if home is not None else nullcontext():
             result = await operation.call(context, arguments)
-        if context.incomplete:
-            result = _incomplete(result, context.incomplete)
-        if keep is not None:
-            keep.append(result)
-        return result
+        return _incomplete(result, context.incomplete) if context.incomplete else result
 
     return work
 
@@ -144,14 +151,3 @@ def _incomplete(result: Record, reason: str) -> Record:
         return result.model_copy(update={"summary": f"{result.summary} {note}"})
     notes = getattr(result, "notes", None)
     return result if notes is None else result.model_copy(update={"notes": [note, *notes]})
-
-
-async def _python(arguments: Any) -> Path:
-    """The interpreter of the call; none is searched for an operation that runs none."""
-    if not isinstance(arguments, RunArguments):
-        return Path(sys.executable)
-    if arguments.python:
-        return absolute(arguments.python, Path.cwd())
-    from mcp_server.interpreter import default_python
-
-    return await anyio.to_thread.run_sync(partial(default_python, folder=folder_of(arguments)))

@@ -92,9 +92,8 @@ def paired_model(given: args.PairArguments) -> PackageWorkload | ExportedWorkloa
 
 def script_workload(given: args.ProgramArguments | args.PairArguments) -> ScriptWorkload:
     around = _surroundings(given)
-    return ScriptWorkload(
-        script=file("script", given.script, around["cwd"]), args=given.script_args, **around
-    )
+    script = file("script", given.script, around["cwd"])
+    return ScriptWorkload(script=script, args=given.script_args, **around)
 
 
 def package_workload(
@@ -105,20 +104,16 @@ def package_workload(
     | args.PairArguments,
 ) -> PackageWorkload:
     around = _surroundings(given)
-    cwd = around["cwd"]
-    if isinstance(given, args.PairArguments):
-        return PackageWorkload(package=package_file(given.package, cwd), **_call(given, around))
-    # Another file in the place of the package may be the very fault that is to be diagnosed.
+    model = {name: getattr(given, name) for name in ("model_name", "device_index") if hasattr(given, name)}
     if isinstance(given, args.DiagnoseArguments):
-        package = file("package", given.package, cwd)
-        _check_model(package, given.model_name)
+        # Another file in the place of the package may be the very fault that is to be diagnosed.
+        package = file("package", given.package, around["cwd"])
+        _package_slug(package, given.model_name)
     else:
-        package = package_file(given.package, cwd, given.model_name)
+        package = package_file(given.package, around["cwd"], model.get("model_name"))
+    inputs = inputs_of(given.inputs, around["cwd"])
     return PackageWorkload(
-        package=package,
-        model_name=given.model_name,
-        device_index=given.device_index,
-        **_call(given, around),
+        package=package, inputs=inputs, extra_imports=given.extra_imports, **model, **around
     )
 
 
@@ -127,13 +122,8 @@ def exported_workload(
 ) -> ExportedWorkload:
     around = _surroundings(given)
     exported = exported_file(given.exported, around["cwd"])
-    return ExportedWorkload(exported=exported, **_call(given, around))
-
-
-def _call(given: Any, around: dict[str, Any]) -> dict[str, Any]:
-    """The inputs of a call and what must be there for it; a compilation has no inputs."""
-    inputs = inputs_of(getattr(given, "inputs", ""), around["cwd"])
-    return {"inputs": inputs, "extra_imports": given.extra_imports, **around}
+    inputs = None if isinstance(given, args.CompileArguments) else inputs_of(given.inputs, around["cwd"])
+    return ExportedWorkload(exported=exported, inputs=inputs, extra_imports=given.extra_imports, **around)
 
 
 def _surroundings(given: args.RunArguments) -> dict[str, Any]:
@@ -277,8 +267,7 @@ def check_program(argv: list[str], env: Mapping[str, str], cwd: Path) -> None:
 def package_file(text: str, base: Path, model_name: str | None = None) -> Path:
     """Only a mix-up of arguments is refused here: a damaged package is a finding, not a wrong call."""
     path = file("package", text, base)
-    _check_model(path, model_name)
-    if is_exported_program(path):
+    if _package_slug(path, model_name) == EXPORTED:
         raise ProblemError(
             "package is an exported program that is not compiled yet",
             value=str(path),
@@ -303,24 +292,18 @@ def exported_file(text: str, base: Path) -> Path:
 
 def is_exported_program(path: Path) -> bool:
     """Whether the file is a `torch.export.save`d archive; anything unreadable is not."""
-    return _package_slug(path) == "torch_export_archive"
+    return _package_slug(path) == EXPORTED
 
 
-def _package_slug(path: Path) -> str:
-    """Why the file is no AOTInductor package; empty for one that is."""
+EXPORTED = "torch_export_archive"
+
+
+def _package_slug(path: Path, model_name: str | None = None) -> str:
+    """Why the file is no AOTInductor package; empty for one that is.
+
+    Raises `PackageError` for a package that has models, and none with the name `model_name`.
+    """
     from mcp_server.package.archive import open_package  # the server starts without it
-    from mcp_server.package.problems import PackageError
-
-    try:
-        open_package(path)
-    except PackageError as error:
-        return error.slug
-    return ""
-
-
-def _check_model(path: Path, model_name: str | None) -> None:
-    """Raise `PackageError` for a package that holds models, and none of this name."""
-    from mcp_server.package.archive import open_package
     from mcp_server.package.problems import PackageError
 
     try:
@@ -328,6 +311,8 @@ def _check_model(path: Path, model_name: str | None) -> None:
     except PackageError as error:
         if error.slug == "unknown_model":
             raise
+        return error.slug
+    return ""
 
 
 EXAMPLE = (

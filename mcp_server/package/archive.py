@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import argument, read_json
+from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.defects import Library, LibraryError, find_defects, read_library
 from mcp_server.package.members import (
     Container,
@@ -28,6 +29,7 @@ from mcp_server.package.members import (
 )
 from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_model
 from mcp_server.package.signature import CompiledInput, Signature, read_signature
+from mcp_server.package.wrapper import Wrapper, read_wrapper
 
 _FIELD = re.compile(r"constants_info_\[(\d{1,6})\]\.(\w+) = (.*?);\s*$", re.M)
 _ATEN = {
@@ -235,6 +237,14 @@ class Package:
     def kernel_text(self) -> str:
         """kernel.cpp: the C++ kernels of a CPU package; on CUDA little more than a comment."""
         return self._text(self.files.kernel_source)
+
+    @cached_property
+    def wrapper(self) -> Wrapper:
+        return read_wrapper(self.wrapper_text, self.kernel_text)
+
+    @cached_property
+    def flow(self) -> Dataflow:
+        return Dataflow(self.wrapper.run)
 
     @cached_property
     def metadata(self) -> Metadata:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.wrapper import read_wrapper
 
 _NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"
 _CPP = re.compile(rf"auto tmp\d+ = static_cast<[\w:]+>\({_NUMBER}[LfU]*\);")
@@ -35,7 +34,7 @@ def literals_of(package: Package) -> list[Literal]:
     if not package.wrapper_text:
         return []
     found: dict[tuple[str, float], Literal] = {}
-    for kernel in read_wrapper(package.wrapper_text, package.kernel_text).kernels.values():
+    for kernel in package.wrapper.kernels.values():
         lines = kernel.source.splitlines()
         for match in _pattern(kernel).finditer(kernel.source):
             value = float(match["number"])

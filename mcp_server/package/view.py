@@ -12,7 +12,7 @@ from mcp_server.package.assertion import Tracer
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, read_provenance
-from mcp_server.package.wrapper import Wrapper, grouped, read_wrapper
+from mcp_server.package.wrapper import Wrapper, grouped
 
 _CUBIN_LIMIT = 64 << 20
 
@@ -23,13 +23,13 @@ class PackageView:
     def __init__(self, package: Package) -> None:
         self.package = package
 
-    @cached_property
+    @property
     def wrapper(self) -> Wrapper:
-        return read_wrapper(self.package.wrapper_text, self.package.kernel_text)
+        return self.package.wrapper
 
-    @cached_property
+    @property
     def flow(self) -> Dataflow:
-        return Dataflow(self.wrapper.run)
+        return self.package.flow
 
     @cached_property
     def folding_flow(self) -> Dataflow | None:
@@ -119,13 +119,22 @@ class PackageView:
 
 
 def view_package(path: Path, model_name: str | None = None) -> PackageView:
-    """Open a package; cached while the file is unchanged. Raises `PackageError`."""
+    """Open and parse a package; cached while the file is unchanged. Raises `PackageError`.
+
+    Takes seconds for thousands of launches: not for the event loop.
+    """
     if not path.is_file():
-        return PackageView(open_package(path, model_name))
+        return _parsed(path, model_name)
     facts = path.stat()
     return _opened(path.resolve(), facts.st_mtime_ns, facts.st_size, model_name)
 
 
 @lru_cache(maxsize=4)
 def _opened(path: Path, _changed_ns: int, _size: int, model_name: str | None) -> PackageView:
-    return PackageView(open_package(path, model_name))
+    return _parsed(path, model_name)
+
+
+def _parsed(path: Path, model_name: str | None) -> PackageView:
+    view = PackageView(open_package(path, model_name))
+    _ = view.flow, view.folding_flow
+    return view

@@ -53,7 +53,11 @@ async def instrument(
     `ProblemError` if it cannot be rebuilt.
     """
     started = time.monotonic()
-    models = [open_package(package, name) for name in open_package(package).models]
+
+    def opened() -> list[Package]:
+        return [open_package(package, name) for name in open_package(package).models]
+
+    models = await anyio.to_thread.run_sync(opened)
     cache = cache or Cache()
     tools = await find_tools(models[0].wrapper_text, options, context, python=python, cache=cache, env=env)
     content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)

@@ -23,7 +23,6 @@ from elftools.elf.relocation import RelocationSection
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import commands
 from mcp_server.probes.build import DIGESTS, PACKAGE, find_tools, instrument
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
@@ -52,7 +51,7 @@ class _Change:
 
 def kernel_named(package: Package, name: str) -> Kernel:
     """The kernel with its source. Raises `ProblemError` for an unknown name or a missing source."""
-    wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
+    wrapper = package.wrapper
     kernel = wrapper.kernels.get(name)
     if kernel is None:
         raise ProblemError(
@@ -66,8 +65,7 @@ def kernel_named(package: Package, name: str) -> Kernel:
 
 
 def launches_of(package: Package, name: str) -> tuple[int, ...]:
-    wrapper = read_wrapper(package.wrapper_text, package.kernel_text)
-    return tuple(launch.index for launch in wrapper.run.launches if launch.kernel == name)
+    return tuple(launch.index for launch in package.wrapper.run.launches if launch.kernel == name)
 
 
 async def with_kernel(
@@ -191,8 +189,7 @@ def _source_file(change: _Change) -> tuple[str, str]:
         head = f"#include <torch/csrc/inductor/cpp_prefix.h>\n#line {kernel.first_line}\n"
         return head + changed, "wrapper.kernel.cpp"
     text = package.kernel_text
-    wrapper = read_wrapper(package.wrapper_text, text)
-    for other in wrapper.kernels.values():
+    for other in package.wrapper.kernels.values():
         if other.name != kernel.name and other.kind == "cpp" and other.source in text:
             text = text.replace(other.source, "\n" * other.source.count("\n"))
     member = package.files.kernel_source

@@ -23,7 +23,7 @@ from elftools.elf.elffile import ELFFile
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
 from mcp_server.package.members import Container, DirectoryContainer
-from mcp_server.package.wrapper import Wrapper, read_wrapper
+from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
 from mcp_server.probes.commands import Flags, Options, Skipped, Toolchain, compile_in, compile_or_raise
@@ -109,7 +109,7 @@ class ModelBuild:
                 next_call="compile_with_flags on the exported program",
             )
         old = await anyio.to_thread.run_sync(self._extract, library.name)
-        wrapper = read_wrapper(self.package.wrapper_text, self.package.kernel_text)
+        wrapper = await anyio.to_thread.run_sync(lambda: self.package.wrapper)
         rewritten: list[Rewritten] = []
 
         async def compile_wrapper() -> None:

@@ -9,6 +9,7 @@ import shlex
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from mcp_server.diagnosis.subject import FILE as SUBJECT_FILE
 from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.manager import load
-from mcp_server.jobs.store import Store
+from mcp_server.jobs.store import Store, cause
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
@@ -184,7 +185,9 @@ def write_bundle(
     except FileExistsError:
         raise ProblemError("the bundle is there already", value=str(target), allowed="a new file") from None
     except OSError as error:
-        raise ProblemError(f"the bundle cannot be written: {error.strerror}", value=str(target)) from error
+        with suppress(OSError):  # what was written of it would be in the way of the next try
+            target.unlink()
+        raise ProblemError(f"the bundle cannot be written: {cause(error)}", value=str(target)) from error
     made = Artifact(uri=target.absolute().as_uri(), path=target, bytes=target.stat().st_size, what="bundle")
     return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out, as_they_are=as_they_are)
 

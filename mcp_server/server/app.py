@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 import select
 import signal
-import stat
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ import anyio
 from mcp.server import MCPServer
 
 from mcp_server import __version__
-from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import Manager, most_at_once
 from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import Operation
@@ -33,8 +30,6 @@ from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import ToolServer
 from mcp_server.server.verdict_app import verdict_app
 
-FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
 
 def exit_on_signals() -> None:
     """End this process at once on SIGINT, SIGTERM and SIGHUP, with status 128 + n.
@@ -43,7 +38,7 @@ def exit_on_signals() -> None:
     going at once: the kernel closes the lifelines, and each supervisor then kills its tree. A signal that
     this process was started to ignore (nohup) stays ignored.
     """
-    for number in FATAL:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda received, _frame: os._exit(128 + received))
 
@@ -80,8 +75,8 @@ def make_server(
     @asynccontextmanager
     async def lifespan(_: MCPServer[Any]) -> AsyncIterator[Manager]:
         async with anyio.create_task_group() as tasks, Manager.open(store, at_once) as manager:
-            with running.using(manager, tasks):
-                yield manager
+            running.serve(manager, tasks)
+            yield manager
             tasks.cancel_scope.cancel()
 
     server = ToolServer(
@@ -111,56 +106,3 @@ def serve() -> None:
     if project and Path(project).is_dir():  # relative paths start where the client works
         os.chdir(project)
     make_server(open_store()).run("stdio")
-
-
-TOKEN_VARIABLE = "AOTI_DEBUG_HTTP_TOKEN"
-SHORTEST_TOKEN = 16
-
-
-@dataclass(frozen=True)
-class Listening:
-    """Where to listen on HTTP, and for whom.
-
-    `names` are further host names by which clients reach this server (a proxy's, or this machine's in the
-    network); requests for any other Host are refused. Port 0 takes a free one. `share_jobs`: every client
-    may see and stop the jobs of all.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8765
-    token: str = ""
-    names: tuple[str, ...] = ()
-    share_jobs: bool = False
-
-
-def serve_http(listening: Listening) -> None:
-    """Serve on HTTP until a signal comes; then no job is left. Raises ProblemError for a bad address."""
-    from mcp_server.server import http  # its web server would delay the start on stdio
-
-    exit_on_signals()
-    http.serve_http(make_server(open_store(), share_jobs=listening.share_jobs), listening)
-
-
-def read_token(file: Path | None) -> str:
-    """The token in `file`, else in AOTI_DEBUG_HTTP_TOKEN, else "". It is never taken from an argument: those
-    can be read by every user of the machine.
-
-    Raises ProblemError for a token that is short, and for a file that others can read.
-    """
-    token = os.environ.get(TOKEN_VARIABLE, "").strip()
-    if file:
-        try:
-            if stat.S_IMODE(file.stat().st_mode) & 0o077:
-                what = "other users can read the file with the token"
-                raise ProblemError(what, value=file, allowed="mode 0600")
-            token = file.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ProblemError(f"the token cannot be read ({error})", value=file) from None
-    if (file or token) and len(token) < SHORTEST_TOKEN:
-        raise ProblemError(
-            "the token is too short",
-            value=f"{len(token)} characters",
-            allowed=f"at least {SHORTEST_TOKEN} characters",
-            next_call="python3 -c 'import secrets; print(secrets.token_urlsafe(32))' makes one",
-        )
-    return token

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import re
 import socket
+import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -21,7 +25,7 @@ from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mcp_server.errors import ProblemError
-from mcp_server.server.app import TOKEN_VARIABLE, Listening
+from mcp_server.server.app import exit_on_signals
 from mcp_server.server.standard_streams import log_briefly
 
 if TYPE_CHECKING:
@@ -37,6 +41,49 @@ _NAME = r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252})|\[[0-9A-Fa-f:.]{2,45}\])
 _HOST = re.compile(rf"{_NAME}(?::\d{{1,5}})?")
 _ORIGIN = re.compile(rf"(?i:https?)://{_NAME}(?::\d{{1,5}})?")
 _INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
+
+
+TOKEN_VARIABLE = "AOTI_DEBUG_HTTP_TOKEN"
+SHORTEST_TOKEN = 16
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where to listen on HTTP, and for whom.
+
+    `names` are further host names by which clients reach this server (a proxy's, or this machine's in the
+    network); requests for any other Host are refused. Port 0 takes a free one.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    token: str = ""
+    names: tuple[str, ...] = ()
+
+
+def read_token(file: Path | None) -> str:
+    """The token in `file`, else in AOTI_DEBUG_HTTP_TOKEN, else "". It is never taken from an argument: those
+    can be read by every user of the machine.
+
+    Raises ProblemError for a token that is short, and for a file that others can read.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if file:
+        try:
+            if stat.S_IMODE(file.stat().st_mode) & 0o077:
+                what = "other users can read the file with the token"
+                raise ProblemError(what, value=file, allowed="mode 0600")
+            token = file.read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ProblemError(f"the token cannot be read ({error})", value=file) from None
+    if (file or token) and len(token) < SHORTEST_TOKEN:
+        raise ProblemError(
+            "the token is too short",
+            value=f"{len(token)} characters",
+            allowed=f"at least {SHORTEST_TOKEN} characters",
+            next_call="python3 -c 'import secrets; print(secrets.token_urlsafe(32))' makes one",
+        )
+    return token
 
 
 class Gate:
@@ -129,7 +176,11 @@ class _Server(uvicorn.Server):
 
 
 def serve_http(server: MCPServer[Any], listening: Listening) -> None:
-    """Serve until a signal comes. Raises ProblemError when the address cannot be had, or needs a token."""
+    """Serve until a signal comes; then no job is left.
+
+    Raises ProblemError when the address cannot be had, or needs a token.
+    """
+    exit_on_signals()
     address = "127.0.0.1" if listening.host == "localhost" else listening.host
     try:
         is_loopback = ip_address(address).is_loopback  # a name is not looked up

@@ -46,7 +46,7 @@ class Guide:
 
     @property
     def path(self) -> Path:
-        """Beside the package in a checkout or skill folder, in the shared data of an installed wheel."""
+        """Next to the package in a checkout or skill folder, in the shared data of an installed wheel."""
         in_folder = ROOT / self.file
         return in_folder if in_folder.is_file() else INSTALLED / self.file
 
@@ -78,11 +78,6 @@ REFERENCE = (
     Guide("reference/api.md", "Calls: current, deprecated, for debugging"),
     Guide("reference/pytorch-documents.md", "Where PyTorch's documents differ from measurements"),
 )
-
-
-def available(pages: Iterable[Guide] = GUIDES) -> list[Guide]:
-    """The pages that are really there."""
-    return [page for page in pages if page.path.is_file()]
 
 
 TEXT = """{title}.
@@ -156,8 +151,16 @@ def read_artifact(store: Store, job_id: str, name: str, offset: int = 0, limit: 
 
 def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
     """Offer every guide, the flag table, the jobs and artifacts of `store`, and what packages hold."""
-    for guide in available((*GUIDES, *REFERENCE)):
-        _add_guide(server, guide)
+
+    def add_guide(guide: Guide) -> None:
+        @server.resource(guide.uri, name=guide.file, title=guide.title, mime_type=MARKDOWN)
+        def read() -> str:
+            """A guide: which symptom it is for, and the procedure."""
+            return guide.path.read_text(encoding="utf-8")
+
+    for guide in (*GUIDES, *REFERENCE):
+        if guide.path.is_file():
+            add_guide(guide)
 
     @server.resource("aoti-debug://flags", name="flags", title="Every debugging flag", mime_type=MARKDOWN)
     def flags() -> str:
@@ -173,7 +176,8 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
         for job_id in ownership.listed(reversed(store.ids()))[:SHOWN_JOBS]:
             directory = store.find(job_id)
             saved = load(directory.path)
-            state = saved.state if saved else "running" if store.is_running(directory) else "lost"
+            ended = saved.state if saved else "lost"
+            state = "running" if store.is_running(directory) else ended
             rows.append({"job_id": job_id, "tool": directory.kind, "state": state})
         return json.dumps(rows, indent=1)
 
@@ -211,13 +215,6 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
             return _facts([query.buffer_fact(_view(package), buffer)])
 
 
-def _add_guide(server: MCPServer[Any], guide: Guide) -> None:
-    @server.resource(guide.uri, name=guide.file, title=guide.title, mime_type=MARKDOWN)
-    def read() -> str:
-        """A guide: which symptom it is for, and the procedure."""
-        return guide.path.read_text(encoding="utf-8")
-
-
 def _number(name: str, text: str, default: int) -> int:
     """As text here and not as `int`: the SDK answers to a wrong type that the server failed."""
     if not text:
@@ -250,17 +247,18 @@ def _facts(facts: Iterable[Record]) -> str:
 
 def add_prompts(server: MCPServer[Any]) -> None:
     """Offer a prompt for each guide that is there."""
-    for guide in available():
-        server.add_prompt(_prompt(guide))
 
+    def prompt(guide: Guide) -> Prompt:
+        def start(workload: str, error: str = "") -> str:
+            title, said = guide.title, error or "(none given)"
+            return TEXT.format(title=title, workload=workload, error=said, uri=guide.uri)
 
-def _prompt(guide: Guide) -> Prompt:
-    def start(workload: str, error: str = "") -> str:
-        return TEXT.format(title=guide.title, workload=workload, error=error or "(none given)", uri=guide.uri)
+        about = f"{guide.title}, by {guide.file}."
+        return Prompt.from_function(start, name=guide.prompt, title=guide.title, description=about)
 
-    return Prompt.from_function(
-        start, name=guide.prompt, title=guide.title, description=f"{guide.title}, by {guide.file}."
-    )
+    for guide in GUIDES:
+        if guide.path.is_file():
+            server.add_prompt(prompt(guide))
 
 
 MOST = 100

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import datetime, timezone
 from functools import partial
@@ -108,27 +107,19 @@ STOP_JOB = args.Declaration(
 
 
 class Running:
-    """Answers tool calls with jobs of a manager, which exists only while the server serves."""
+    """Answers tool calls with jobs."""
+
+    manager: Manager
+    """Set while the server serves, as is `tasks`; those end with the server."""
+    tasks: TaskGroup
 
     def __init__(self, ownership: Ownership) -> None:
         self.ownership = ownership
-        self._manager: Manager | None = None
-        self._tasks: TaskGroup | None = None
         self._home: WarmImports | None = None
 
-    @property
-    def manager(self) -> Manager:
-        assert self._manager is not None, "tools are called while the server serves"
-        return self._manager
-
-    @contextmanager
-    def using(self, manager: Manager, tasks: TaskGroup) -> Iterator[None]:
-        """`tasks` end with the server."""
-        self._manager, self._tasks = manager, tasks
-        try:
-            yield
-        finally:
-            self._manager = self._tasks = self._home = None
+    def serve(self, manager: Manager, tasks: TaskGroup) -> None:
+        """Take the calls of a server that starts."""
+        self.manager, self.tasks, self._home = manager, tasks, None
 
     def tools(self, operations: tuple[args.Operation, ...]) -> list[ToolFace]:
         """One tool per operation, and the two that handle jobs."""
@@ -160,8 +151,8 @@ class Running:
         arguments, again = resumed(self.manager.store, arguments)
         if again:
             self.ownership.check(again)
-        if self._home is None and self._tasks is not None and (limits := limits_here()).idle_s:
-            self._home = WarmImports(self._tasks, limits)
+        if self._home is None and (limits := limits_here()).idle_s:
+            self._home = WarmImports(self.tasks, limits)
         work = work_of(operation, arguments, home=self._home)
         heavy = operation.hints is args.RUNS_USER_CODE
         job = self.manager.start(operation.name, work, again=again, heavy=heavy)

@@ -11,8 +11,8 @@ import stat
 import sys
 import threading
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -92,19 +92,17 @@ def never_wait_for_errors() -> None:
     sys.stderr = LossyStream(2, _writer_that_never_waits(2))
 
 
-def drop_output() -> None:
-    """Send the rest of standard output nowhere, so that the interpreter's last flush cannot fail."""
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.close(null)
-
-
-def flush_output() -> None:
-    """Raise ProblemError when standard output does not take what was printed."""
+@contextmanager
+def printing() -> Iterator[None]:
+    """Raise ProblemError when standard output (closed, a full disk) does not take what the body prints."""
     try:
+        yield
         sys.stdout.flush()
     except OSError as error:
-        drop_output()
+        # The rest goes nowhere, so that the interpreter's last flush cannot fail.
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.close(null)
         raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
 
 

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import mcp_types as types
 from anyio.abc import ObjectReceiveStream
@@ -19,12 +19,11 @@ from mcp.server.mcpserver import Context
 from mcp.server.stdio import stdio_server
 from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.output import clean
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
-from mcp_server.server.asking import ask
 from mcp_server.server.verdict_app import ui_meta
 
 if TYPE_CHECKING:
@@ -36,6 +35,7 @@ LIMIT = 10_000
 SHORTEST_STRING = 80
 WIDEST_MAPPING = 32
 LONGEST_REASON = 300  # characters
+LONGEST_QUESTION = 1000
 
 Result = dict[str, Any]
 Progress = Callable[[str], Awaitable[None]]
@@ -128,6 +128,30 @@ class ToolFace:
 
     declaration: Declaration
     answer: Callable[[Any, Progress], Awaitable[Result]]
+
+
+async def ask(
+    problem: ProblemError, arguments: dict[str, Any], context: Context[Any, Any] | None
+) -> dict[str, Any] | None:
+    """The arguments with the user's answer to a question; None where nobody can be asked, or nobody answered.
+
+    By form elicitation, of a client that offers it: which model of a package, which Python has torch. Whether
+    the workload may run at all is the client's own question; the tools' annotations tell it what they do.
+    """
+    capabilities = context.client_capabilities if context is not None else None
+    if context is None or not problem.asks or capabilities is None or capabilities.elicitation is None:
+        return None
+    kind: Any = Literal[problem.choices] if len(problem.choices) > 1 else str
+    description = problem.next_call[:LONGEST_QUESTION]
+    fields: dict[str, Any] = {problem.asks: (kind, Field(description=description))}
+    form: type[BaseModel] = create_model("Answer", **fields)
+    try:
+        answer = await context.elicit(str(problem)[:LONGEST_QUESTION], form)
+    except (MCPError, ValueError):  # no way back to the client, or an unfit answer
+        return None
+    if answer.action != "accept":
+        return None
+    return {**arguments, problem.asks: getattr(answer.data, problem.asks)}
 
 
 class ToolServer(MCPServer[Any]):
@@ -271,6 +295,7 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
     """The messages of `source`; for a line that is none, a JSON-RPC error goes to `answers` instead.
 
     mcp 2.3 drops such a line, so that a client waits for ever for what it asked there; on HTTP it answers.
+    The report for its maintainers is docs/upstream/mcp-python-sdk.md.
     """
 
     def __init__(
@@ -285,38 +310,55 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
         return getattr(self._source, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        while isinstance(received := await self._source.receive(), Exception):
-            error = answer_to(received)
+        while True:
+            received = await self._source.receive()
+            if isinstance(received, Exception):
+                error = answer_to(received)
+            elif _has_unreadable_id(received.message):
+                error = _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
+            else:
+                return received
             if error is not None:
                 await self._answers.send(SessionMessage(error))
-        return received
 
     async def aclose(self) -> None:
         await self._source.aclose()
 
 
+def _has_unreadable_id(message: types.JSONRPCMessage) -> bool:
+    """Whether this was a request: one with the id 1.5, true or null is parsed as a notification (mcp 2.3).
+
+    The names of all notifications of the protocol begin with `notifications/`.
+    """
+    return isinstance(message, types.JSONRPCNotification) and not message.method.startswith("notifications/")
+
+
 def answer_to(error: Exception) -> types.JSONRPCError | None:
     """What to answer to a line that could not be read; nothing to an empty one, a notification, an answer."""
-    code, reason, message = PARSE_ERROR, "the line cannot be read", None
     found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
-    if found and found[0]["type"] == "json_invalid":
+    if not found:
+        return _error(PARSE_ERROR, "the line cannot be read", None)
+    if found[0]["type"] == "json_invalid":
         line = str(found[0]["input"]).strip()
         if not line:
             return None
-        reason = f"the line is not JSON: {found[0]['msg']}"
         try:
             message = read_json(line)  # which takes half a surrogate pair
         except ValueError:
             message = None
-    elif found:
-        # Each kind of message says what it misses; the first that misses a whole field has all of the value.
-        message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
-        if isinstance(message, dict):
-            is_notification = "method" in message and "id" not in message
-            if "result" in message or "error" in message or is_notification:
-                return None
-        where = ".".join(str(part) for part in found[0]["loc"][1:])
-        code, reason = INVALID_REQUEST, f"not a message of JSON-RPC 2.0: {where}: {found[0]['msg']}"
+        return _error(PARSE_ERROR, f"the line is not JSON: {found[0]['msg']}", message)
+    # Each kind of message says what it misses; the first that misses a whole field has all of the value.
+    message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
+    if isinstance(message, dict):
+        is_notification = "method" in message and "id" not in message
+        if "result" in message or "error" in message or is_notification:
+            return None
+    where = ".".join(str(part) for part in found[0]["loc"][1:])
+    return _error(INVALID_REQUEST, f"not a message of JSON-RPC 2.0: {where}: {found[0]['msg']}", message)
+
+
+def _error(code: int, reason: str, message: object) -> types.JSONRPCError:
+    """With the id of the line that was received, if it has one of a type that the protocol knows."""
     request = message.get("id") if isinstance(message, dict) else None
     if not isinstance(request, str | int) or isinstance(request, bool):
         request = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -155,7 +156,7 @@ async def bisect(
 
 async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s: float) -> WorkerRun:
     target, failure = failing.target, failing.failure
-    device = exported_device(target.workload.exported)
+    device = await anyio.to_thread.run_sync(exported_device, target.workload.exported)
     chosen = (device,) if device else ("cpu", "cuda")
     request = {
         "script": _script(reduced.files),

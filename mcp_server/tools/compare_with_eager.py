@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
 from pydantic import TypeAdapter
 
 from mcp_server.errors import ProblemError
@@ -148,7 +149,7 @@ async def compare_pair(
     context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN
 ) -> ComparedWithEager:
     """Compare a package with the program that it was compiled from."""
-    model = model_of(pair.workload)
+    model = await anyio.to_thread.run_sync(model_of, pair.workload)
     nodes = Nodes(model)
     done, notes = await _run_pair(context, pair, model, nodes, tolerance)
     outputs = [read_output(event) for event in done.all("output")]

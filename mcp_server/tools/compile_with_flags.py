@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
+import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
@@ -69,7 +70,7 @@ async def compile_with_flags(
     Raises ProblemError for a flag that cannot act, and for a file that is no exported program.
     """
     version = (await find_toolchain(context.python_for(workload), context, workload.env)).torch_version
-    device = exported_device(workload.exported)
+    device = await anyio.to_thread.run_sync(exported_device, workload.exported)
     known = version if version[:1].isdigit() else None
     plan = select(flags, moment="compile", torch_version=known, device=device)
     work = context.fresh("package")
@@ -110,7 +111,7 @@ async def compile_with_flags(
     )
     if compiled is None:
         return outcome
-    view = view_package(Path(compiled["package"]))
+    view = await anyio.to_thread.run_sync(view_package, Path(compiled["package"]))
     package, wrapper = view.package, view.wrapper
     return outcome.model_copy(
         update={

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, get_args
 
+import anyio.to_thread
+
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
 from mcp_server.logs.crash_reports import (
@@ -184,13 +186,21 @@ async def launch_sites(context: Context, view: PackageView, accesses: Sequence[A
         return {}
     directory = context.fresh("objdump")
     copy = directory / "package.so"
-    with view.package.container.open(library.name) as stream, copy.open("wb") as file:
-        shutil.copyfileobj(stream, file)
+
+    def extract() -> None:
+        with view.package.container.open(library.name) as stream, copy.open("wb") as file:
+            shutil.copyfileobj(stream, file)
+
+    await anyio.to_thread.run_sync(extract)
     argv = (program, "-d", "-C", "--no-show-raw-insn", "--section=.text", str(copy))
     finished = await context.run_in(directory, Command(argv=argv, cwd=directory, timeout_s=60))
     copy.unlink()
-    with finished.stdout.open(encoding="utf-8", errors="replace") as lines:
-        return match_sites(read_call_sites(lines), view.wrapper.launches)
+
+    def matched() -> dict[int, int]:
+        with finished.stdout.open(encoding="utf-8", errors="replace") as lines:
+            return match_sites(read_call_sites(lines), view.wrapper.launches)
+
+    return await anyio.to_thread.run_sync(matched)
 
 
 # Without memory contents: a dump of a few megabytes, written in under a second on one H200.
@@ -206,7 +216,7 @@ async def run_core_dump(context: Context, target: Target) -> Found:
     output = run.done.finished.output
     debugger = find_tool("cuda-gdb", target.workload.env, context.python_for(target.workload))
     access = await read_core(context, directory, output, debugger)
-    found = _assertions_in(output) or ([access] if access is not None else [])
+    found = await anyio.to_thread.run_sync(_assertions_in, output) or ([access] if access is not None else [])
     return Found(run, found, None, "read by cuda-gdb" if debugger else "no cuda-gdb: the driver's log only")
 
 
@@ -239,7 +249,7 @@ async def run_sync(context: Context, target: Target) -> Found:
     """One run with a wait for the device after each launch, read from the journal: needs no NVIDIA tool."""
     await _check_rebuilt(target)
     run = await target.run(context, "sync", env=dict(CACHING_OFF))
-    asserted = _assertions_in(run.done.finished.output)
+    asserted = await anyio.to_thread.run_sync(_assertions_in, run.done.finished.output)
     if asserted:
         return Found(run, asserted)
     journal = run.evidence.journal
@@ -261,7 +271,7 @@ async def _run_sanitized(context: Context, target: Target, name: str) -> Found:
     """The C++ kernels built with a sanitizer, index asserts taken out, each weight in memory of its own."""
     await _check_rebuilt(target)
     run = await target.run(context, name, env=SANITIZER_ENV)
-    return Found(run, _native_accesses(run))
+    return Found(run, await anyio.to_thread.run_sync(_native_accesses, run))
 
 
 # Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion. Kernels
@@ -274,7 +284,13 @@ async def run_native(context: Context, target: Target) -> Found:
     gdb = shutil.which("gdb")
     prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
     run = await target.run(context, "native", env=ONE_THREAD, prefix=prefix)
-    return Found(run, _native_accesses(run), None, "gdb" if gdb else "no gdb on PATH")
+    finished = run.done.finished
+    ended = finished.output.read_bytes()[-200_000:].decode("utf-8", "replace")
+    if gdb and finished.returncode == 1 and "exited normally]" in ended:
+        # gdb's own status: there is no stack to print, since nothing crashed.
+        run = replace(run, done=replace(run.done, finished=replace(finished, returncode=0)))
+    found = await anyio.to_thread.run_sync(_native_accesses, run)
+    return Found(run, found, None, "gdb" if gdb else "no gdb on PATH")
 
 
 async def _check_rebuilt(target: Target) -> None:

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -31,9 +30,9 @@ class Model:
     package: Package
     wrapper: Wrapper
 
-    @cached_property
+    @property
     def flow(self) -> Dataflow:
-        return Dataflow(self.wrapper.run)
+        return self.package.flow
 
     def launch(self, number: int | None) -> Launch | None:
         """The launch of that number, as wrapper.cpp has it."""

@@ -65,7 +65,7 @@ def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
 
     One bound for each tensor of a launch: what all of its checks allow; and those that depend on a size.
     """
-    tracer = Tracer(wrapper, package.inputs, package.constants)
+    tracer = Tracer(wrapper, package.inputs, package.constants, flow=package.flow)
     merged: dict[tuple[str, int], IndexBound] = {}
     sized: dict[IndexBound, None] = {}
     for kernel in wrapper.kernels.values():

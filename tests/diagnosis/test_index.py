@@ -144,7 +144,7 @@ Exception raised from cpp_fused_embedding_0 at /tmp/u/cab.kernel.cpp:105 (most r
 def test_the_line_that_raised_is_the_check_s() -> None:
     """One kernel may hold a check twice, for whole vectors and for the rest of a row."""
     case = failing(DiagnosisState(None), RAISED_AT)
-    case._view = cast(Any, SimpleNamespace(tracer=SimpleNamespace(trace=lambda assertion: (assertion,))))
+    case.parsed = cast(Any, SimpleNamespace(tracer=SimpleNamespace(trace=lambda assertion: (assertion,))))
     assert [(one.kernel, one.line) for one in cast(Any, candidates(case))] == [("cpp_fused_embedding_0", 105)]
 
 

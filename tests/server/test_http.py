@@ -23,7 +23,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.errors import ProblemError
-from mcp_server.server.app import TOKEN_VARIABLE, Listening, read_token
+from mcp_server.server.http import TOKEN_VARIABLE, Listening, read_token
 from tests.server.clients import ERAS, ROOT, Era, data_of
 from tests.server.test_shutdown import HELLO, call, left, wait_for
 

@@ -44,6 +44,11 @@ def test_they_are_up_to_date() -> None:
     assert done.returncode == 0, done.stdout
 
 
+def test_a_checkout_that_is_opened_starts_no_server() -> None:
+    """Claude Code reads `.mcp.json` of a folder that it opens, where it knows no plugin's root."""
+    assert not (ROOT / ".mcp.json").exists()
+
+
 def test_one_version() -> None:
     """The package, its metadata and every manifest carry the same version."""
     versions = {json.loads((ROOT / file).read_text())["version"] for file in FILES}

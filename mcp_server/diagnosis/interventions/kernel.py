@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio.to_thread
+
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.plan import TriedCall
 from mcp_server.errors import ProblemError
-from mcp_server.package.archive import Package, open_package
+from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.literals import Literal, with_number
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
 from mcp_server.probes.rewrite import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
 from mcp_server.tools.context import Context
@@ -64,7 +66,7 @@ async def edit_kernel(context: Context, call: TriedCall, edit: Edit) -> Interven
     Raises `ProblemError`: no such kernel, a text that does not occur exactly once, a replacement with side
     effects, or one that does not compile.
     """
-    package = _package(call)
+    package = await _package(call)
     kernel = kernel_named(package, edit.kernel)
     made = await _made(context, call, package, kernel, replaced_once(kernel, edit.old, edit.new))
     return Intervention(
@@ -80,7 +82,7 @@ async def edit_kernel(context: Context, call: TriedCall, edit: Edit) -> Interven
 
 async def with_literal(context: Context, call: TriedCall, literal: Literal, new: float) -> Path:
     """A copy of the package in which a kernel has `new` for that literal. Raises `ProblemError`."""
-    package = _package(call)
+    package = await _package(call)
     kernel = kernel_named(package, literal.kernel)
     return await _made(context, call, package, kernel, with_number(kernel, literal.value, new))
 
@@ -91,8 +93,8 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
     All launches of its kernel are changed. One that cannot be done says why in `unavailable`. Raises
     `ProblemError` for an unknown launch or way.
     """
-    package = _package(call)
-    launches = read_wrapper(package.wrapper_text, package.kernel_text).run.launches
+    package = await _package(call)
+    launches = package.wrapper.run.launches
     if not 0 <= launch < len(launches):
         raise ProblemError("no such launch", value=launch, allowed=f"0 to {len(launches) - 1}")
     name = launches[launch].kernel
@@ -126,11 +128,12 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
     )
 
 
-def _package(call: TriedCall) -> Package:
+async def _package(call: TriedCall) -> Package:
     path = call.request.get("package")
     if path is None:
         raise ProblemError("kernels are changed in a .pt2 package", value=str(call.request.get("library")))
-    return open_package(Path(str(path)), str(call.request.get("model_name", "model")))
+    model = str(call.request.get("model_name", "model"))
+    return (await anyio.to_thread.run_sync(view_package, Path(str(path)), model)).package
 
 
 async def _made(context: Context, call: TriedCall, package: Package, kernel: Kernel, source: str) -> Path:

@@ -15,7 +15,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.log import read_log
 from mcp_server.logs.text import bound, clean
 from mcp_server.model import PackageWorkload
-from mcp_server.package.archive import open_package
+from mcp_server.package.view import view_package
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_output
 from mcp_server.tools.requests import run_request
@@ -73,14 +73,14 @@ class Planned:
 
 def call_of_package(workload: PackageWorkload, symptom: Symptom | None = None) -> TriedCall:
     """The call of a package with its inputs. Raises `ProblemError` without inputs."""
-    device = open_package(workload.package, workload.model_name).device_type
+    package = view_package(workload.package, workload.model_name).package
     return TriedCall(
         request=run_request(workload),
         env=workload.env,
         python=workload.python,
         cwd=workload.cwd,
         timeout_s=workload.timeout_s,
-        gpus=gpus_of(device, workload.device_index),
+        gpus=gpus_of(package.device_type, workload.device_index),
         symptom=symptom or Symptom(),
     )
 

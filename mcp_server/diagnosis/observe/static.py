@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio.to_thread
+
 from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
@@ -22,10 +24,10 @@ from mcp_server.diagnosis.value_sources import (
 )
 from mcp_server.logs.captured import CapturedCompile
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
-from mcp_server.package.archive import open_package
 from mcp_server.package.exported import node_lines, read_exported
 from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_structure
 from mcp_server.package.problems import PackageError
+from mcp_server.package.view import view_package
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.compile_with_flags import compile_with_flags
 from mcp_server.tools.context import Context
@@ -50,7 +52,8 @@ class OpenPackage(Observation):
             case.notes.append(gone)
             return
         try:
-            case.package = open_package(path, model)
+            view = await anyio.to_thread.run_sync(view_package, path, model)
+            case.package, case.parsed = view.package, view if view.package.wrapper_text else None
         except PackageError as error:
             case.package_error = error
 
@@ -92,7 +95,7 @@ class ReadExported(Observation):
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         path = case.program_path
         assert path is not None
-        case.exported = read_exported(path)
+        case.exported = await anyio.to_thread.run_sync(read_exported, path)
 
 
 class CompileExported(Observation):

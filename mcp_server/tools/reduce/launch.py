@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio.to_thread
+
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
@@ -209,7 +211,7 @@ async def reduce_launch(
         called = taken
     # A fault then ends the launch that made it, and not a later one.
     called = called.model_copy(update={"env": {**BLOCKING, **called.env}})
-    model = model_of(called)
+    model = await anyio.to_thread.run_sync(model_of, called)
     number = await _suspect(context, called, model) if launch is None else launch
     replayed = await record(context, called, model, number)
     finished = await replayed.run(context)

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import anyio.to_thread
+
 from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedUpdate
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
@@ -230,7 +232,7 @@ async def run_worker(
         python=context.python_for(workload),
         cwd=workload.cwd,
         timeout_s=timeout_s or workload.timeout_s,
-        gpus=gpus_of(exported_device(workload.exported)),
+        gpus=gpus_of(await anyio.to_thread.run_sync(exported_device, workload.exported)),
     )
 
 
@@ -266,7 +268,8 @@ async def _verified(context: Context, target: Target, failure: FailureShown, don
         cost=context.cost.cost(),
     )
     context.cost.compiles += result.candidates
-    gpus = gpus_of(exported_device(target.workload.exported))
+    device = await anyio.to_thread.run_sync(exported_device, target.workload.exported)
+    gpus = gpus_of(device)
     failed = done.last("failed")
     notes = [f"the reduction itself failed: {one_line(failed['text'])}"] if failed else []
     for kept in done.all("kept")[: -VERIFIED - 1 : -1]:

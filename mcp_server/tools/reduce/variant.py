@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import anyio.to_thread
+
 from mcp_server.model import PackageWorkload
 from mcp_server.tools.context import Context
 from mcp_server.tools.first_bad import model_of
@@ -51,7 +53,7 @@ async def launch_variant(
 
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
     """
-    replayed = await record(context, called, model_of(called), number)
+    replayed = await record(context, called, await anyio.to_thread.run_sync(model_of, called), number)
     unchanged = await replayed.run(context)
     if not unchanged.ok:
         return Variant(number, sound=False)
