@@ -68,14 +68,10 @@ class Leaf(JournalRecord):
 
 
 class RetainedOutputs(JournalRecord):
-    """Outputs of earlier calls on one kind of device whose memory is still in use.
-
-    `calls` they are of, and `bytes` in all; of `views` only a view is left, which keeps all of the memory.
-    """
+    """Outputs on one kind of device whose memory is still in use: of how many calls, and bytes in all."""
 
     calls: int
     bytes: int
-    views: int = 0
 
 
 class Retained(JournalRecord):

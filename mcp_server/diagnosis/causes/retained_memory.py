@@ -74,9 +74,7 @@ def _by_outputs(held: Retained, device: str, fact: Evidence, case: DiagnosisStat
     outputs = held.outputs[device]
     call = case.capture.failing if case.capture is not None else None
     line = case.call_locations[0] if case.call_locations else None
-    views = f", {outputs.views} of them through views alone" if outputs.views else ""
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
-    keep = "clone() what is kept of an output" if outputs.views else "release outputs that were used"
     return Suspect(
         category="out_of_memory",
         guilty=Component(
@@ -85,14 +83,14 @@ def _by_outputs(held: Retained, device: str, fact: Evidence, case: DiagnosisStat
             value=what,
             model_locations=case.call_locations,
         ),
-        summary=f"There is no memory left: the program still holds {what}{views}. "
-        + ("A view keeps the memory of the whole output." if outputs.views else ""),
+        summary=f"There is no memory left: the program still holds {what}.",
         level=CausalLevel.BUILD,
         evidence=(fact, seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")),
         fix=Fix(
-            action=f"{keep}, before the next calls",
-            before="kept.append(y[0])" if outputs.views else None,
-            after="kept.append(y[0].clone())" if outputs.views else None,
+            action="release outputs that were used. A view keeps the memory of the whole output: clone() the "
+            "part that is kept",
+            before="kept.append(y[0])",
+            after="kept.append(y[0].clone())",
         ),
         intervention=_released(outputs.bytes, call, case),
     )

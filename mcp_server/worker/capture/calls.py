@@ -31,6 +31,7 @@ from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
 from .checks import Returned, digests, looked_at
 from .journal import CaptureStore, Journal
 from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Repeats, rewritten, versions
+from .retained import RetainedOutputs
 from .streams import Snapshot, Streams
 
 # Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself has no names.
@@ -81,6 +82,7 @@ class Calls:
         self.streams = Streams(journal)
         self.repeats = Repeats()
         self.aliases = Aliases()
+        self.retained = RetainedOutputs()
         self.returned = Returned()
 
     # Loads
@@ -95,7 +97,7 @@ class Calls:
         """Journal a package that torch refused before it made a loader."""
         if error is not None and not self.thread.loads:
             number = self._load("AOTIModelPackageLoader", *state)
-            self.journal.event("load_failed", load=number, **failure(error))
+            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
 
     def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
         self.thread.loads = getattr(self.thread, "loads", 0) + 1
@@ -130,7 +132,7 @@ class Calls:
     def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
         number, loader, start = state
         if error is not None:
-            self.journal.event("load_failed", load=number, **failure(error))
+            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
             return
         self.loads[loader] = number
         on_cuda = type(loader).__name__.endswith("Cuda")
@@ -153,6 +155,10 @@ class Calls:
             calls=self.returned.calls(looked_at(places)),
             **failure(error),
         )
+
+    def _in_use(self) -> dict[str, Any]:
+        """Loads that were not released, and outputs whose memory is in use."""
+        return {"loads": sorted(self.loads.values()), "outputs": self.retained.now()}
 
     # Constants
 
@@ -226,6 +232,7 @@ class Calls:
             sharing=sharing(flat),
             moved=self.managed.moved(load),
             altered=self.managed.altered(load),
+            lost=self.managed.lost(load),
             refilled=refilled,
             unmapped=gone,
             overwritten=self.aliases.overwritten(),
@@ -268,9 +275,17 @@ class Calls:
             known = not capturing() and not device_error()
             names = self.managed.refilled(state.load, AT_FAILURE) if known else None
             more = {"refilled": names} if names else {}
-            self.journal.event("call_failed", call=state.number, seconds=seconds, **more, **failure(error))
+            self.journal.event(
+                "call_failed",
+                call=state.number,
+                seconds=seconds,
+                retained=self._in_use(),
+                **more,
+                **failure(error),
+            )
             return
         self.aliases.returned(state.number, state.inputs, result)
+        self.retained.returned(state.number, result)
         self.returned.keep(state.number, result)
         # This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not
         # at some later line. The error itself stays with the CUDA context and reaches the program as before.

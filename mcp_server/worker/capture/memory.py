@@ -22,6 +22,7 @@ import torch
 from ..process import capturing, idle, unmapped
 from ..tensors import checksum, is_plain, storage_bytes
 from .journal import CaptureStore
+from .retained import lost
 from .streams import storage_of
 
 
@@ -198,12 +199,12 @@ class _Constant:
 
     def refilled(self) -> bool:
         """Whether the memory has other values by now; memory that is gone or elsewhere is not read."""
-        now = self._now()
+        now = self.memory()
         if now is None or unmapped([now]):
             return self.written()
         return checksum(now) != self.digest
 
-    def _now(self) -> Optional[torch.Tensor]:
+    def memory(self) -> Optional[torch.Tensor]:
         """A view of the original memory, even if the original tensor is gone; None if it was freed."""
         if self.storage is None or self.view is None:
             return None
@@ -247,6 +248,11 @@ class Managed:
     def altered(self, load: int) -> list[str]:
         """Constants that were mutated since the update."""
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
+
+    def lost(self, load: int) -> dict[str, str]:
+        """Constants whose memory cannot be read, with the file that is mapped there, if any."""
+        known = self.known.get(load, {})
+        return lost({name: constant.memory() for name, constant in known.items()}) if known else {}
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
         """Constants whose memory has other values than at the update.
