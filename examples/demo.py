@@ -53,9 +53,9 @@ def compile_ranker(console: Console) -> None:
 def diagnose_ranker(console: Console) -> Verdict:
     """Diagnose the bad batch as `aoti-debug diagnose` does, and print the verdict."""
     console.print(f"$ aoti-debug diagnose {PACKAGE} --inputs {BATCH}\n", style="bold", soft_wrap=True)
-    data, verdict = carried_out(DIAGNOSE, DiagnoseArguments(package=str(PACKAGE), inputs=str(BATCH)))
+    verdict = carried_out(DIAGNOSE, DiagnoseArguments(package=str(PACKAGE), inputs=str(BATCH)))
     assert isinstance(verdict, Verdict)
-    print_result(data, verdict, as_json=False)
+    print_result(verdict, as_json=False)
     return verdict
 
 

@@ -51,8 +51,9 @@ class Builder:
         return int(self._process.stdout.readline())
 
     def end(self) -> None:
-        """Close its input, and wait for its end."""
-        self._process.communicate()
+        """Close its input, and wait for its end, if it has not ended."""
+        if self._process.returncode is None:
+            self._process.communicate()
 
 
 def forked(module: str, words: list[str], printed: str) -> int:

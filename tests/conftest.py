@@ -94,7 +94,20 @@ def builder(*more: tuple[str, str]) -> Builder:
     """The one of this test process with these further variables, which torch reads at its import."""
     started = Builder({**torch_environment(), **dict(more)}, ROOT)
     atexit.register(started.end)
+    _STARTED.append(started)
     return started
+
+
+_STARTED: list[Builder] = []
+
+
+@pytest.fixture
+def no_shared_processes() -> None:
+    """Processes that tests share are ended, so that a test can count its own children."""
+    end_server()
+    while _STARTED:
+        _STARTED.pop().end()
+    builder.cache_clear()
 
 
 def build(name: str) -> Path:

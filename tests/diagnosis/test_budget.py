@@ -55,6 +55,7 @@ def stopped_at(step: str, context: Context, workload: Workload) -> Verdict:
     return verdict
 
 
+@pytest.mark.usefixtures("no_shared_processes")
 @pytest.mark.parametrize("budget_s", [5, 20])
 def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
     """A program that takes longer is ended in time; that it was is said, and nobody is accused of hanging."""

@@ -7,11 +7,20 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes.compiler import compiler_suspect, detect_decision, trial_of
+from mcp_server.diagnosis.causes.compiler import (
+    compiled_without,
+    compiler_suspect,
+    detect_decision,
+    detect_relaxed_math,
+    options_key,
+    relaxed_options,
+    trial_of,
+)
 from mcp_server.diagnosis.diagnose import detect
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.next_steps import command_for, next_steps
-from mcp_server.diagnosis.observe.compiler import BisectCompiler
-from mcp_server.diagnosis.ranking import confidence, ranked
+from mcp_server.diagnosis.observe.compiler import BisectCompiler, CompileCarefully
+from mcp_server.diagnosis.ranking import confidence, is_bystander, ranked
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import fix_of
 from mcp_server.model import Artifact, Cost, ModelLocation, ScriptWorkload
@@ -19,6 +28,7 @@ from mcp_server.tools.bisect import Bisected, Decision, Workaround
 from mcp_server.tools.divergence import Divergence, OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
 from tests.conftest import ZooPackage
+from tests.diagnosis.support import capture, phase
 from tests.diagnosis.test_divergence import diverged
 from tests.server.command_lines import parse
 
@@ -122,3 +132,42 @@ def test_the_next_step_is_the_search(zoo: ZooPackage) -> None:
     case.bisected = best, bisected()
     assert "bisect" not in [step.tool for step in next_steps(best, case)]
     assert isinstance(case.with_eager.first if case.with_eager else None, Divergence)
+
+
+def relaxed(zoo: ZooPackage, value: object) -> DiagnosisState:
+    """A script that compiled with an option which allows other numbers, and found its numbers wrong."""
+    case = suspected(zoo)
+    package = {"package": "m.pt2"}
+    made = phase(
+        1, how="aoti_compile_and_package", configs={"cpp.enable_unsafe_math_opt_flag": value}, **package
+    )
+    load = phase(2, loader="AOTIModelPackageLoader", **package)
+    case.capture = capture(
+        compiles=[made], loads=[load], calls=[phase(3, load=1, thread=1, file="inputs.pt")]
+    )
+    return case
+
+
+def test_an_option_that_allows_other_numbers_is_tried_and_proven(zoo: ZooPackage) -> None:
+    """Compiled without it the program gives eager's numbers; before that trial it is only possible."""
+    case = relaxed(zoo, True)
+    (found,) = detect_relaxed_math(case)
+    assert confidence(found, case) == "possible" and CompileCarefully().gain(case, []) > 0
+    key, code = options_key(relaxed_options(case)), "inductor_configs={...}"
+    trial = compiled_without(key, "it", FailureShown(kind="departs"), Effect.GONE, code)
+    case.trials[trial.intervention.key] = trial
+    best = ranked(detect(case), case)[0]
+    assert best.guilty.name.endswith("cpp.enable_unsafe_math_opt_flag")
+    fix = fix_of(best, case)
+    assert confidence(best, case) == "proven" and fix is not None and fix.after == code
+
+
+def test_an_option_that_changes_nothing_is_cleared(zoo: ZooPackage) -> None:
+    """The call fails in the same way without it; a careful value is no option to suspect."""
+    case = relaxed(zoo, True)
+    key = options_key(relaxed_options(case))
+    trial = compiled_without(key, "it", FailureShown(kind="departs"), Effect.SAME, "")
+    case.trials[trial.intervention.key] = trial
+    (found,) = detect_relaxed_math(case)
+    assert is_bystander(found, case)
+    assert not list(detect_relaxed_math(relaxed(zoo, False)))

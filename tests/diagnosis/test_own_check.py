@@ -62,7 +62,9 @@ def test_agreement_clears_nothing_that_the_user_wrote_into_both(tmp_path: Path) 
     """A kernel of the user's runs in the exported program, too: it may be what the check complains of."""
     case = checked()
     case.package = recorded("user_spread", tmp_path).package
-    assert users_code(case) and not list(wrong_output.detect_own_check(case))
+    (found,) = wrong_output.detect_own_check(case)
+    assert found.weak and found.guilty.name == users_code(case)[0]
+    assert "plain PyTorch" in found.settle
 
 
 def test_it_is_never_proven() -> None:

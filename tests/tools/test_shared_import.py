@@ -21,7 +21,7 @@ from mcp_server.tools.trace_launches import journal_environment
 from tests.jobs.support import FAMILY, all_dead, family
 from tests.worker.support import saved
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_shared_processes")]
 
 DYING = """
 import os, subprocess, sys

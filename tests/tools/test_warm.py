@@ -19,7 +19,7 @@ from mcp_server.tools.shared_import import Imported, Limits, WarmImports, limits
 from tests.jobs.support import alive, all_dead
 from tests.worker.support import saved
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_shared_processes")]
 
 Work = Callable[[WarmImports], Awaitable[None]]
 

@@ -1,13 +1,12 @@
-"""The compiler itself: a failure that goes away when one of its decisions is switched off.
+"""The compile itself: an option that allows other numbers, or a decision that the compiler made.
 
-Only what the compiler generated can be suspected, with inputs that fit. Which decision it is comes from
-`bisect`, which has already made the counter-test: without the decision the program works, with it again it
-fails.
+Only what the compiler generated can be suspected, with inputs that fit. Each is tried by compiling the
+program without it. Which decision it is comes from `bisect`, which has already made that counter-test.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,12 @@ from mcp_server.diagnosis.causes.common import seen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, SideEffects, Trial
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Fix
+from mcp_server.model import Component, Fix
 from mcp_server.worker.protocol import CallFacts
 
 if TYPE_CHECKING:  # `bisect` brings what few need
     from mcp_server.tools.bisect import Bisected, Decision
+    from mcp_server.tools.reduce.failing import FailureShown
 
 _COMPILE = "aoti_compile_and_package(...)"
 
@@ -74,29 +74,83 @@ def trial_of(found: Bisected) -> Trial:
     on again. A workaround that only helps the smaller form says nothing about the whole.
     """
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
-    kind = found.decisions[0].kind
-    workaround = found.workaround
+    kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"
-    if found.failure.kind == "crash":
-        failing = Seen("died", signal=found.failure.signal or "", text=found.failure.text)
-    elif found.failure.kind == "error":
-        failing = Seen("raised", text=found.failure.text)
-    else:
-        failing = Seen("ok", differs=str(found.failure))
-    return Trial(
-        Intervention(
-            key=f"compiler:{kind}:{names}",
-            kind=Kind.COMPILER,
-            what=f"the call compiled without the {kind} {names}",
-            before_code=_COMPILE if helps else "",
-            after_code=workaround.code if workaround is not None and helps else "",
-        ),
+    trial = compiled_without(
+        f"{kind}:{names}",
+        f"the {kind} {names}",
+        found.failure,
         Effect.GONE if helps else Effect.NOT_APPLICABLE,
-        failing,
-        Seen("ok", facts=CallFacts("without", "", "ok")),
-        failing,
-        side_effects=SideEffects(known=False),
-        reason="" if helps else "this was seen on the reduced program only",
+        workaround.code if workaround is not None and helps else "",
+    )
+    return trial if helps else replace(trial, reason="this was seen on the reduced program only")
+
+
+def compiled_without(key: str, what: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
+    """The trial of a program that fails as it is compiled, and was compiled without one thing."""
+    if failure.kind == "crash":
+        failing = Seen("died", signal=failure.signal or "", text=failure.text)
+    elif failure.kind == "error":
+        failing = Seen("raised", text=failure.text)
+    else:
+        failing = Seen("ok", differs=str(failure))
+    without = Intervention(
+        key=f"compiler:{key}",
+        kind=Kind.COMPILER,
+        what=f"the call compiled without {what}",
+        before_code=_COMPILE if code else "",
+        after_code=code,
+    )
+    after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
+    return Trial(without, effect, failing, after, failing, side_effects=SideEffects(known=False))
+
+
+# Options that allow the compilers other numbers than eager's, with the value that does not allow them
+# (torch/_inductor/config.py, 2.8-2.15).
+CAREFUL: dict[str, object] = {
+    "cpp.enable_unsafe_math_opt_flag": False,
+    "cpp.enable_floating_point_contract_flag": "off",
+    "use_fast_math": False,
+    "cuda.use_fast_math": False,
+}
+
+
+def relaxed_options(case: DiagnosisState) -> dict[str, object]:
+    """The options of the compile that allow other numbers, with their careful values."""
+    load = case.suspect_load
+    compiled = case.capture.compile_of(load) if case.capture is not None and load is not None else None
+    given = compiled.configs if compiled is not None else {}
+    return {name: value for name, value in CAREFUL.items() if name in given and given[name] != value}
+
+
+def options_key(options: Mapping[str, object]) -> str:
+    return f"options:{','.join(sorted(options))}"
+
+
+def detect_relaxed_math(case: DiagnosisState) -> Iterator[Suspect]:
+    """An option that allows other numbers, where the package gives others than its program."""
+    options = relaxed_options(case)
+    if not options or case.equals_eager is not False:
+        return
+    names = ", ".join(options)
+    tried = case.trials.get(f"compiler:{options_key(options)}")
+    load = case.suspect_load
+    compiled = case.capture.compile_of(load) if case.capture is not None and load is not None else None
+    yield Suspect(
+        category="wrong_output",
+        guilty=Component(
+            kind="call",
+            name=f"inductor_configs: {names}",
+            model_locations=compiled.stack[:2] if compiled is not None else [],
+        ),
+        summary=f"The package was compiled with {names}, which lets the compiler change the order and the "
+        "rounding of arithmetic: its numbers differ from those of its exported program.",
+        level=CausalLevel.BUILD,
+        evidence=(seen("capture", f"the compile was given {names}"),),
+        fix=Fix(action=f"compile without {names} where the numbers matter"),
+        intervention=tried.intervention if tried is not None else None,
+        harmful=case.failed,
+        observed=False,
     )
 
 

@@ -197,13 +197,17 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     """What the log says of the program, with what clears AOTInductor of it; nothing while that is open."""
     capture, plain = case.capture, case.runs.get("plain")
-    if capture is None or plain is None or not case.own_check or capture.assertions or users_code(case):
-        # What kernels or operators of the user's compute is in both runs, and was compared with nothing.
+    if capture is None or plain is None or not case.own_check or capture.assertions:
         return
     came_back = all(call.outcome == "ok" for call in capture.calls)
     # Where none of the tensors of that layout that the program had is the call's, another one was checked.
     looked_at = not plain.held or any(plain.held.values())
-    if not came_back or plain.failure != "none" or not case.equals_eager or not looked_at:
+    if not came_back or plain.failure != "none" or not looked_at:
+        return
+    if users_code(case):
+        yield from _by_users_code(case)
+        return
+    if not case.equals_eager:
         return
     facts = [seen("interpret", "package and exported program agree on the call before the check")]
     # The module that the check sees, where it has the very weights that were compiled.
@@ -225,6 +229,30 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
                 "correct"
             ),
         )
+
+
+def _by_users_code(case: DiagnosisState) -> Iterator[Suspect]:
+    """The user's own kernel or operator, which runs in package and program alike: nothing compared it."""
+    name, *others = users_code(case)
+    if case.equals_eager is False:
+        return
+    launch = next((each for each in case.launches if name in (each.symbol, each.kernel)), None)
+    lines = launch_lines(launch.index, case) if launch is not None else []
+    more = f" and {', '.join(others[:2])}" if others else ""
+    yield _Wrong(
+        guilty=component(
+            "kernel" if launch is not None else "op",
+            name,
+            lines or case.call_locations,
+            launch=launch.index if launch is not None else None,
+        ),
+        summary=f"The program's own check failed, and the call runs {name}{more}, the user's code.",
+        level=CausalLevel.FAULT_SITE,
+        evidence=(seen("inspect_package", f"{name} is code of the program, in package and model alike"),),
+        weak=True,
+        observed=False,
+        settle=f"Compare {name} with plain PyTorch operators on the inputs of that call.",
+    )
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:

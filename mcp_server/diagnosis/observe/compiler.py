@@ -1,10 +1,18 @@
-"""Looking for the decision of the compiler behind wrong numbers: the longest observation."""
+"""Compiling the program in another way: without a risky option, or with decisions switched off in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from mcp_server.diagnosis.causes.compiler import compiler_suspect, trial_of
+from mcp_server.diagnosis.causes.compiler import (
+    compiled_without,
+    compiler_suspect,
+    options_key,
+    relaxed_options,
+    trial_of,
+)
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -14,6 +22,35 @@ from mcp_server.tools.context import Context
 SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
 # Ten public reports took 100 to 580 s (benchmarks/compiler_faults.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
+
+
+class CompileCarefully(Observation):
+    """Compile the captured program as it is, and without the options that allow other numbers."""
+
+    name = "compile_carefully"
+    seconds = 30.0
+    alone = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        differs = case.failed and case.equals_eager is False
+        return 0.9 if differs and isinstance(case.workload, ScriptWorkload) and relaxed_options(case) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        # Both bring what few need.
+        from mcp_server.tools.reduce.failing import of_attempt
+        from mcp_server.tools.reduce.reduce import failing_program, run_worker
+
+        assert isinstance(case.workload, ScriptWorkload)
+        options = relaxed_options(case)
+        failing = await failing_program(context, case.workload, seen=case.capture)
+        careful = replace(failing.target, configs={**failing.target.configs, **options})
+        left = of_attempt(await run_worker(context, "attempt", careful))
+        effect = Effect.GONE if left is None else Effect.SAME
+        if left is not None and not left.same_as(failing.failure):
+            effect = Effect.CHANGED
+        code = f"aoti_compile_and_package(..., inductor_configs={options!r})"
+        trial = compiled_without(options_key(options), ", ".join(options), failing.failure, effect, code)
+        case.trials[trial.intervention.key] = trial
 
 
 class BisectCompiler(Observation):

@@ -42,7 +42,7 @@ class FailureShown(Record):
         if self.kind == "not_finite":
             return "NaN in an output" if self.nan else "infinity in an output"
         if self.kind == "departs":
-            return "an output that departs from eager"
+            return "an output that differs from eager"
         how = f"killed by {self.signal}" if self.kind == "crash" else f"an exception while {self.phase}"
         return f"{how}: {self.text}" if self.text else how
 
@@ -119,7 +119,7 @@ def of_ending(finished: Finished, failure: Failure, phase: str) -> FailureShown:
         raise ProblemError(
             f"it ended with {finished.ending}, which smaller programs cannot be compared with",
             value=failure.text,
-            allowed="a crash, an exception, an output that is not finite or departs from eager",
+            allowed="a crash, an exception, an output that is not finite or differs from eager",
             next_call="trace_launches",
         )
     kind: Kind = "crash" if finished.signal else "error"
@@ -144,7 +144,7 @@ class Reduced(Record):
     `files` are the script and what must be in the same folder. `real` names tensors that hold values of the
     workload, `seeded` those that the script makes. `complete` is False when the time was over before
     everything was tried. Exit status of the script: 0 no fault, 1 an exception, 3 an output is not finite, 4
-    it departs from eager (for one launch: what it wrote is not what was recorded), 5 it cannot be exported.
+    it differs from eager (for one launch: what it wrote is not what was recorded), 5 it cannot be exported.
     """
 
     outcome: Literal["reduced", "replayed", "not_reduced"]

@@ -29,7 +29,7 @@ HEADER = '''"""{title}
 
 Run it with Python and torch {torch}; it needs nothing else{needs}.
 Exit status: 0 nothing is wrong here, 1 an exception (the last `phase:` line says where), 3 an output is not
-finite, 4 an output departs from eager, 5 it cannot be exported; killed by a signal: the process crashed.
+finite, 4 an output differs from eager, 5 it cannot be exported; killed by a signal: the process crashed.
 """
 
 import os
