@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import anyio.to_thread
+
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.assertion import Assertion, Candidate, Tracer, generated_line
@@ -192,7 +194,7 @@ async def observe(
     """Rebuild and run once. Raises ProblemError when the package cannot be rebuilt."""
     python = context.python_for(workload)
     instrumented = await instrument(workload.package, Options(), context, python=python, env=workload.env)
-    bounds = find_bounds(model.package, model.wrapper)
+    bounds = await anyio.to_thread.run_sync(find_bounds, model.package, model.wrapper)
     directory = context.fresh("observe")
     request: dict[str, object] = {
         **run_request(workload),
