@@ -41,7 +41,7 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 OPTIONAL = {
     "sweep": {"cli.app", "render.sweep"},
     "server.http": {"cli.app"},
-    "tools.reduce.reduce": {"operations.table", "tools.bisect"},
+    "tools.reduce.reduce": {"operations.table", "tools.bisect", "diagnosis.observe.compiler"},
     "diagnosis.try_fix": {"operations.table"},
     "report": {"cli"},
 }

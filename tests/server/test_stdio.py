@@ -224,7 +224,9 @@ def test_a_large_package_holds_nobody_up(
                 time.sleep(0.02)
                 ping, sent = speaker.ask("ping"), time.monotonic()
         assert time.monotonic() - begun > 1
-        assert sorted(pings)[int(len(pings) * 0.95)] <= 0.1, pings
+        # A loop that reads the package itself answers after more than a second. Other tests run meanwhile.
+        pings.sort()
+        assert pings[len(pings) // 2] <= 0.1 and pings[int(len(pings) * 0.95)] <= 0.3, pings
 
 
 @pytest.mark.slow
