@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -266,8 +265,9 @@ def test_half_a_request_loses_its_connection(tmp_path: Path, half: bytes) -> Non
     """Who sends nothing, half the headers or half the body is cut off; others are answered meanwhile."""
     command = ["-c", IMPATIENT, "serve", "--http", "--port", "0"]
     with serving(command, AOTI_DEBUG_STATE=str(tmp_path / "state")) as (_, url):
-        host, port = url.split("/")[2].split(":")
-        with socket.create_connection((host, int(port)), timeout=20) as slow:
+        connection = http.client.HTTPConnection(url.split("/")[2], timeout=20)
+        connection.connect()
+        with closing(connection.sock) as slow:
             slow.sendall(half)
             assert status_of(url) == 200
             try:
