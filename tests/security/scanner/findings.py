@@ -28,12 +28,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Objections that are none: of one rule, in files of a pattern, on lines that match `line`."""
+    """Objections that are none: of one rule, in files of a pattern, on lines that match `line`.
+
+    `of_tests`: the rule names another file than the one that it objects to, and what it found is in tests.
+    """
 
     rule: str
     files: str
     why: str
     line: str = ""
+    of_tests: bool = False
 
     def covers(self, finding: Finding) -> bool:
         return (
