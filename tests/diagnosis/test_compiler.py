@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from mcp_server.diagnosis.observe.compiler import BisectCompiler, CompileCareful
 from mcp_server.diagnosis.ranking import confidence, is_bystander, ranked
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import fix_of
-from mcp_server.model import Artifact, Cost, ModelLocation, ScriptWorkload
+from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.tools.bisect import Bisected, Decision, Workaround
 from mcp_server.tools.divergence import Divergence, OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
@@ -62,8 +63,9 @@ def suspected(zoo: ZooPackage) -> DiagnosisState:
 def decided(zoo: ZooPackage, found: Bisected) -> DiagnosisState:
     """The same after the search."""
     case = suspected(zoo)
-    suspect = compiler_suspect(case.suspects, case)
-    assert suspect is not None
+    nameless = replace(case.suspects[0], guilty=Component(kind="package", name=""))
+    suspect = compiler_suspect([nameless, *case.suspects], case)
+    assert suspect is not None and suspect.guilty.kind == "kernel"
     case.bisected = suspect, found
     trial = trial_of(found) if found.decisions else None
     case.trials = {trial.intervention.key: trial} if trial is not None else {}

@@ -40,7 +40,8 @@ def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspe
     if launch is not None and launch.kind in ("user_triton", "proxy_executor"):
         return None
     wrong = [each for each in suspects if each.category == "wrong_output" and each.harmful and not each.weak]
-    return next((each for each in wrong if each.guilty.kind in ("kernel", "package")), None)
+    named = [each for each in wrong if each.guilty.kind in ("kernel", "package") and each.guilty.name]
+    return next((each for each in named if each.guilty.kind == "kernel"), named[0] if named else None)
 
 
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
