@@ -100,6 +100,12 @@ def users_code(case: DiagnosisState) -> list[str]:
     return [*sorted(kernels), *own_operators(case)]
 
 
+def own_code(case: DiagnosisState) -> list[str]:
+    """User Triton kernels and operators outside torch that the package launches."""
+    user = [x.symbol or x.kernel for x in case.launches if x.kind in ("user_triton", "proxy_executor")]
+    return list(dict.fromkeys(user))
+
+
 def script_text(case: DiagnosisState) -> str:
     """The user's script, in which kernels may stand; empty where there is none, or a very long one."""
     workload = case.workload

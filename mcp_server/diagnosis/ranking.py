@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.wrong_output import own_code
+from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial, unchanged_in_words
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, Instrument, Suspect

@@ -14,7 +14,7 @@ from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
-from mcp_server.logs.captured import CapturedCall, CapturedLoad, CapturedUpdate
+from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedLoad, CapturedUpdate
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.model import Artifact, ExportedWorkload, ModelLocation, PackageWorkload, Workload
 from mcp_server.package.archive import Package
@@ -104,14 +104,14 @@ class RunSeen:
         return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in compared["outputs"]))
 
     @property
-    def held(self) -> dict[str, bool]:
+    def frame_tensors(self) -> dict[str, bool]:
         """For each tensor that the program had when its own check failed: whether the call gives it."""
-        return dict(self.last("compared_held").get("equal", {}))
+        return dict(self.last("compared_frame_tensors").get("equal", {}))
 
     @property
     def attributes_compared(self) -> dict[str, bool]:
         """The same for attributes that are named in the functions in which the check failed."""
-        return dict(self.last("compared_held").get("attributes", {}))
+        return dict(self.last("compared_frame_tensors").get("attributes", {}))
 
     @property
     def left_alone(self) -> list[int]:
@@ -274,6 +274,12 @@ class DiagnosisState:
         """The load of the model of the suspect call."""
         call = self.suspect_call
         return self.capture.load_of(call) if self.capture is not None and call is not None else None
+
+    @property
+    def suspect_compile(self) -> CapturedCompile | None:
+        """The compile that wrote the package of the suspect call."""
+        load = self.suspect_load
+        return self.capture.compile_of(load) if self.capture is not None and load is not None else None
 
     @property
     def outputs_nonfinite(self) -> bool:

@@ -181,7 +181,7 @@ def _input_change(text: str, known: tuple[CompiledInput, ...]) -> Intervention:
 def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
     """The result for a package with these inputs."""
     facts = trial.after.facts
-    beside = facts.beside if facts is not None else None
+    compared = facts.compared if facts is not None else None
     names = {item.index: item.path or item.name for item in known}
     outcome = _outcome(trial)
     enough = None
@@ -189,8 +189,8 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
         least = facts.smallest
         elements = _elements(least.first, names)
         enough = NeededShown(needed=least.needed, changed=least.changed, elements=elements)
-    compared_with = "the call as it is" if beside is not None else ""
-    if beside is not None and beside.against == "smallest":
+    compared_with = "the call as it is" if compared is not None else ""
+    if compared is not None and compared.against == "smallest":
         compared_with = "the call with only the fewest elements changed that let it come back"
     return TriedFix(
         outcome=outcome,
@@ -222,7 +222,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
                 rows=list(output.rows[:SHOWN]),
                 layout=output.layout,
             )
-            for output in (beside.outputs if beside is not None else ())
+            for output in (compared.outputs if compared is not None else ())
         ],
         side_effects=_elements(trial.side_effects.first, names),
         mutated_inputs=list(facts.mutated) if facts is not None else [],

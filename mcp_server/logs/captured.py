@@ -75,7 +75,7 @@ class RetainedOutputs(JournalRecord):
 
 
 class Retained(JournalRecord):
-    """What the program held when a load or call failed: numbers of loads, and outputs by `cpu` or `cuda`."""
+    """What was still in use when a load or call failed: numbers of loads, and outputs by `cpu` or `cuda`."""
 
     loads: list[int] = Field(default_factory=list)
     outputs: dict[str, RetainedOutputs] = Field(default_factory=dict)

@@ -154,7 +154,7 @@ async def compare_pair(
     done, notes = await _run_pair(context, pair, model, nodes, tolerance)
     outputs = [read_output(event) for event in done.all("output")]
     repeats = Repeats(done)
-    analysis = DivergenceAnalysis(read_launches(done.all("beside"), nodes), model, nodes)
+    analysis = DivergenceAnalysis(read_launches(done.all("launch_compared"), nodes), model, nodes)
     first = _find_divergence(analysis, outputs, repeats)
     outcome, summary = _conclude(done, outputs, first, repeats)
     launches = analysis.settled(diverged=first is not None)
@@ -247,7 +247,7 @@ async def _run_pair(
         request.update(probes=False)
         notes.append(f"only outputs were compared, the package cannot be rebuilt with probes: {problem}")
     done = await context.worker(
-        "beside",
+        "compare_launches",
         request,
         workload=workload,
         env=env,

@@ -176,7 +176,7 @@ class Nodes:
 
 
 def read_launches(events: Iterable[Event], nodes: Nodes) -> list[LaunchCompared]:
-    """The worker's `beside` events in the order of the call, each with its status.
+    """The worker's `launch_compared` events in the order of the call, each with its status.
 
     The nearest node comes first in `closest`; `within` says that it is within the tolerance.
     """

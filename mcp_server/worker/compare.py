@@ -50,13 +50,13 @@ def compare_all(
 
 
 def compare_frame_tensors(saved: dict[str, torch.Tensor], result: Any, report: Report) -> None:
-    """Event `compared_held`: whether each saved tensor with the layout of an output equals that output.
+    """Event `compared_frame_tensors`: whether each saved tensor with the layout of an output equals it.
 
     Attributes (names with a dot) are listed apart, since fewer of them belong to the call.
     """
     equal = _equal_by_name(saved, result)
     report.event(
-        "compared_held",
+        "compared_frame_tensors",
         equal={name: same for name, same in equal.items() if "." not in name},
         attributes={name: same for name, same in equal.items() if "." in name},
     )
@@ -71,7 +71,7 @@ def compare_returned(
     report.event(
         "compared_returned",
         equal=all(_equal_by_name({str(n): one for n, one in enumerate(returned)}, result).values()),
-        held=_equal_by_name(saved, returned),
+        frame_tensors=_equal_by_name(saved, returned),
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs a package several times: launch by launch against eager mode (`beside`), or as it is (`repeat`)."""
+"""Runs a package several times: launch by launch against eager mode, or as it is (`repeat`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .eager_values import Expected, expectations, measure
 from .inputs import flatten, read
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, ROLES, Event, arguments, find_libraries, mapped_files, tensor_of
-from .protocol import BesideRequest, Step
+from .protocol import CompareLaunchesRequest, Step
 from .report import Refused, Report
 from .run import call
 from .tensors import checksum, dtype_name, only_tensors, span
@@ -25,8 +25,8 @@ KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
 CLOSEST = 3  # nodes to report for a tensor
 
 
-def operate(request: BesideRequest, report: Report) -> None:
-    """Event `beside` for each tensor that a launch writes, `output` for each output, `rerun` for repeats.
+def operate(request: CompareLaunchesRequest, report: Report) -> None:
+    """Events: `launch_compared` for each tensor that a launch writes, `output` for each output, and `rerun`.
 
     The package runs four times, each time in a fresh load: for the comparison, twice unchanged, and once with
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
@@ -51,7 +51,7 @@ def operate(request: BesideRequest, report: Report) -> None:
         bench.run(kind, marks(kind, report, _by_launch(request.get("unset"))))
 
 
-def updates(request: BesideRequest) -> list[Step]:
+def updates(request: CompareLaunchesRequest) -> list[Step]:
     return [step for step in request.get("steps", ()) if step["do"] == "constants"]
 
 
@@ -66,7 +66,7 @@ FILLS = {"first": 0x80, "second": 0x80, "filled": 0xC0}
 RELATIVE = 1e-3  # threads may sum in another order, which is no different result
 
 
-def operate_repeat(request: BesideRequest, report: Report) -> None:
+def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
     """Event `repeated` (`run`, `equal`, `outputs`) for the second and the last call, compared with the first.
 
     With `probes` the package is instrumented, and event `rerun` has the checksum of each tensor that a launch
@@ -108,7 +108,7 @@ class Bench:
     mapped because `find_libraries` opened it; its weights are freed.
     """
 
-    request: BesideRequest
+    request: CompareLaunchesRequest
     leaves: list[Any]
     report: Report
     runs: int = 0
@@ -199,7 +199,7 @@ class Comparison:
         for facts, tensor in written(event):
             names = self.nodes.get(int(event.launch), ()) if self.nodes else self.expected
             candidates = [one for name in names for one in self.expected.get(name, ())]
-            self.report.event("beside", **facts, **self.compare(tensor, candidates))
+            self.report.event("launch_compared", **facts, **self.compare(tensor, candidates))
         return False
 
     def compare(self, tensor: torch.Tensor, candidates: list[Expected]) -> dict[str, Any]:

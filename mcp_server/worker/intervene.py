@@ -215,7 +215,7 @@ class Trial:
             outputs=tuple(facts_of(tensor) for tensor in made.outputs),
             inputs=made.changes,
             mutated=made.mutated,
-            beside=compared,
+            compared=compared,
             expected=expected,
             check=run_check(self.request["check"], made.outputs) if self.request.get("check") else None,
         )
@@ -236,7 +236,7 @@ class Trial:
             if one is not None and two is not None:
                 self.reference = Reference("smallest", one, found.key, differing(one, two, self.limits))
         if self.reference is not None:
-            found = replace(found, beside=self._compare_with(self.reference, made.outputs))
+            found = replace(found, compared=self._compare_with(self.reference, made.outputs))
         first = []
         for number, place in places[:FIRST_ELEMENTS]:
             old, new = (leaves[number].reshape(-1)[place] for leaves in (search.original, search.changed))

@@ -27,7 +27,7 @@ OPERATIONS = {
     "describe_inputs": "inputs.operate_describe_inputs",
     "run": "run.operate_run",
     "compile": "compiling.operate_compile",
-    "beside": "compare_launches.operate",
+    "compare_launches": "compare_launches.operate",
     "interpret": "interpret.operate",
     "replay": "run.operate_replay",
     "repeat": "compare_launches.operate_repeat",

@@ -103,7 +103,7 @@ class ReplayRequest(RunRequest, total=False):
     repeats it on the same tensors. `current_device`: the CUDA device to make current. `cast` ({constant:
     dtype}) and `copied` act on constants before an update.
     Files of the program that the outputs are compared with: `actual` (both sides of a failed comparison),
-    `held` (local tensors when its own check failed), `returned` (the outputs that the call had there).
+    `frame_tensors` (local ones when its own check failed), `returned` (the outputs that the call had there).
     """
 
     library: str
@@ -115,7 +115,7 @@ class ReplayRequest(RunRequest, total=False):
     twice: bool
     stack_bytes: int
     actual: str
-    held: str
+    frame_tensors: str
     returned: str
 
 
@@ -254,7 +254,7 @@ class BisectRequest(TypedDict):
     fork: bool
 
 
-class BesideRequest(ExportedRequest, total=False):
+class CompareLaunchesRequest(ExportedRequest, total=False):
     """`package` is instrumented, unless `probes` is false. `factor` is of the tolerance.
 
     `nodes`: {launch: names of nodes that it may compute}, by default every node is tried. `unset`: {launch:
@@ -468,7 +468,7 @@ class CallFacts:
     outputs: tuple[OutputFacts, ...] = ()
     inputs: tuple[InputChange, ...] = ()
     mutated: tuple[int, ...] = ()
-    beside: Optional[Comparison] = None
+    compared: Optional[Comparison] = None
     expected: Optional[Comparison] = None
     smallest: Optional[Smallest] = None
     check: Optional[CheckFacts] = None

@@ -74,8 +74,8 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
                 result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
     if result is None:
         return
-    in_frames = load_file(request["held"]) if request.get("held") else {}
-    if request.get("held"):
+    in_frames = load_file(request["frame_tensors"]) if request.get("frame_tensors") else {}
+    if request.get("frame_tensors"):
         compare_frame_tensors(in_frames, result, report)
     if request.get("returned"):
         compare_returned(load_file(request["returned"]), in_frames, result, report)

@@ -25,7 +25,7 @@ def judged(tried: Intervention, plain: RunSeen, after: RunSeen) -> Trial:
 
 
 def held(**equal: bool) -> dict[str, Any]:
-    return {"event": "compared_held", "equal": equal}
+    return {"event": "compared_frame_tensors", "equal": equal}
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def held(**equal: bool) -> dict[str, Any]:
     ],
     ids=["reached", "another result", "no effect", "not there before"],
 )
-def test_a_test_passes_that_gives_what_the_program_held(
+def test_a_test_passes_that_gives_what_the_program_had(
     before: dict[str, bool], after: dict[str, bool], passed: bool
 ) -> None:
     """Only what the call did not give before counts; a test that reaches nothing refutes nothing."""

@@ -81,7 +81,7 @@ def test_it_is_never_proven() -> None:
 def test_a_check_of_another_call_clears_nothing(equal: dict[str, bool], count: int) -> None:
     """If the program had results, and none of them is of the call made again, that one was not checked."""
     case = checked()
-    case.runs["plain"] = run("plain", "", called(), {"event": "compared_held", "equal": equal})
+    case.runs["plain"] = run("plain", "", called(), {"event": "compared_frame_tensors", "equal": equal})
     assert len(list(wrong_output.detect_own_check(case))) == count
 
 

@@ -205,7 +205,7 @@ def test_what_the_check_held_tells_that_it_compared(
     assert case.capture is not None
     end = CapturedEnd.model_validate(phase(7, modules=case.capture.assertions[0].modules))
     case.capture = case.capture.model_copy(update={"assertions": [], "ends": [end]})
-    held = {"event": "compared_held", "equal": equal}
+    held = {"event": "compared_frame_tensors", "equal": equal}
     case.runs = {"script": run("script", CHECK), "plain": run("plain", "", CALLED, held)}
     case.interpreted = worker_run({"event": "compared", "equal": True})
     (found,) = reference_module.detect(case)

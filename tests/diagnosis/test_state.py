@@ -242,8 +242,8 @@ def test_moved_user_managed_constants() -> None:
     ("events", "sources"),
     [
         ({"event": "compared_expected", "equal": True, "outputs": []}, True),
-        ({"event": "compared_held", "equal": {"drift": False}}, False),
-        ({"event": "compared_held", "equal": {"y": True}}, None),
+        ({"event": "compared_frame_tensors", "equal": {"drift": False}}, False),
+        ({"event": "compared_frame_tensors", "equal": {"y": True}}, None),
     ],
     ids=["expected", "other outputs", "the same outputs"],
 )
@@ -279,11 +279,11 @@ def refilled(
 
 
 def returned(equal: bool, **held: bool) -> dict[str, Any]:
-    return {"event": "compared_returned", "equal": equal, "held": {"t.want": False, **held}}
+    return {"event": "compared_returned", "equal": equal, "frame_tensors": {"t.want": False, **held}}
 
 
 def held(**more: bool) -> dict[str, Any]:
-    return {"event": "compared_held", "equal": more, "attributes": {"t.want": True}}
+    return {"event": "compared_frame_tensors", "equal": more, "attributes": {"t.want": True}}
 
 
 MODULE = {"name": "t.want", "type": "M", "digests": {"head.weight": "given"}}

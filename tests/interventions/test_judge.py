@@ -9,9 +9,9 @@ from mcp_server.diagnosis.interventions.run import chance_of, effect_of, side_ef
 from mcp_server.worker.protocol import CallFacts, Comparison, OutputChange, OutputFacts
 
 
-def good(nan: int = 0, beside: Comparison | None = None) -> Seen:
+def good(nan: int = 0, found: Comparison | None = None) -> Seen:
     output = OutputFacts((4,), "float32", "cpu", nan, 0, "")
-    return Seen("ok", CallFacts("x", "k", "ok", outputs=(output,), beside=beside))
+    return Seen("ok", CallFacts("x", "k", "ok", outputs=(output,), compared=found))
 
 
 def raised(text: str, family: str = "", during: str = "calling") -> Seen:
@@ -39,10 +39,10 @@ BOUND = raised("index out of bounds: 0 <= tmp2 < 32L", "cpu_index_assert")
         (BOUND, Seen("refused", text="no such element"), Effect.NOT_APPLICABLE),
         (BOUND, raised("no such file", during="loading"), Effect.NOT_APPLICABLE),
         (good(), good(), Effect.NOT_APPLICABLE),
-        (good(nan=4), good(nan=1, beside=compared(3, 1, 0)), Effect.CHANGED),
-        (good(nan=4), good(nan=4, beside=compared(0, 4, 0)), Effect.SAME),
-        (good(nan=4), good(nan=4, beside=compared(1, 3, 1)), Effect.SAME),
-        (good(nan=4), good(beside=compared(4, 0, 0)), Effect.GONE),
+        (good(nan=4), good(nan=1, found=compared(3, 1, 0)), Effect.CHANGED),
+        (good(nan=4), good(nan=4, found=compared(0, 4, 0)), Effect.SAME),
+        (good(nan=4), good(nan=4, found=compared(1, 3, 1)), Effect.SAME),
+        (good(nan=4), good(found=compared(4, 0, 0)), Effect.GONE),
         (Seen("timeout"), Seen("timeout"), Effect.SAME),
         (Seen("timeout"), good(), Effect.GONE),
     ],
@@ -54,12 +54,12 @@ def test_the_effect_is_read_from_how_the_calls_ended(before: Seen, after: Seen, 
 
 def test_elements_that_were_not_at_fault_are_side_effects() -> None:
     """Unknown where there is nothing to compare with, and where repeated calls differ by themselves."""
-    steady = good(nan=1, beside=compared(0, 1, 0))
-    assert not side_effects_of(good(beside=compared(1, 0, 0)), steady)
-    assert side_effects_of(good(beside=compared(1, 0, 0, innocent=2)), steady).elements == 2
+    steady = good(nan=1, found=compared(0, 1, 0))
+    assert not side_effects_of(good(found=compared(1, 0, 0)), steady)
+    assert side_effects_of(good(found=compared(1, 0, 0, innocent=2)), steady).elements == 2
     assert not side_effects_of(good(), steady).known
-    random = good(nan=1, beside=compared(0, 1, 0, innocent=3))
-    assert not side_effects_of(good(beside=compared(1, 0, 0, innocent=2)), random).known
+    random = good(nan=1, found=compared(0, 1, 0, innocent=3))
+    assert not side_effects_of(good(found=compared(1, 0, 0, innocent=2)), random).known
 
 
 def test_the_chance_is_that_of_fishers_exact_test() -> None:

@@ -55,8 +55,8 @@ def test_a_finite_mask_mends_the_softmax_of_a_masked_row_and_no_other(masked: Pa
     assert [trial.effect for trial in trials] == [Effect.GONE] * 3
     assert [offered(trial) for trial in trials] == [True, True, False]
     assert trials[2].side_effects.rows == (0, 1, 3, 4, 5)
-    assert trials[0].after.facts is not None and trials[0].after.facts.beside is not None
-    assert trials[0].after.facts.beside.outputs[0].rows == (2,)
+    assert trials[0].after.facts is not None and trials[0].after.facts.compared is not None
+    assert trials[0].after.facts.compared.outputs[0].rows == (2,)
     assert hashlib.sha256(masked.read_bytes()).hexdigest() == before
 
 

@@ -36,7 +36,7 @@ def test_a_clamp_of_the_offending_element_has_no_side_effect_and_a_harmful_one_h
     assert right.before.family == right.again.family == "cpu_index_assert"
     facts = right.after.facts
     assert facts is not None and [(c.changed, c.first[0].before) for c in facts.inputs] == [(1, "32")]
-    assert facts.beside is not None and facts.beside.outputs[0].rows == (0,)
+    assert facts.compared is not None and facts.compared.outputs[0].rows == (0,)
     assert right.side_effects.known and not right.side_effects
     assert wrong.effect is Effect.GONE and wrong.side_effects.elements > 0 and not offered(wrong)
     assert nothing.effect is Effect.SAME and not nothing.proves
@@ -51,8 +51,8 @@ def test_nan_goes_with_its_element_and_stays_with_another(zoo: ZooPackage, tmp_p
     other = inputs.replace_element(scale, (3, 3), 1.0)
     right, wrong = tried(tmp_path, call, [fix, other])
     assert offered(right) and right.before.failure == right.again.failure == "nonfinite"
-    assert right.after.facts is not None and right.after.facts.beside is not None
-    assert right.after.facts.beside.cured == 8 and right.after.facts.beside.left == 0
+    assert right.after.facts is not None and right.after.facts.compared is not None
+    assert right.after.facts.compared.cured == 8 and right.after.facts.compared.left == 0
     assert wrong.effect is Effect.SAME and wrong.side_effects.rows == (3,)
 
 

@@ -63,7 +63,7 @@ def compared(
     return anyio.run(call)
 
 
-def beside(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> ComparedWithEager:
+def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> ComparedWithEager:
     """A zoo model against its own program; `more` replaces fields of the workload, or the program."""
     package = zoo(name)
     exported = more.pop("exported", package.with_name(f"{name}.exported.pt2"))
@@ -86,7 +86,7 @@ def other_weights(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.mark.parametrize("name", ["norms", "branch", "counter", "jagged"])
 def test_healthy_packages_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
     """Fusion, a branch, changed buffers and partial sums are no departures, and nothing is left unset."""
-    result = beside(zoo, tmp_path, name)
+    result = compared_zoo(zoo, tmp_path, name)
     assert result.outcome == "agrees" and result.first is None, result.summary
     assert result.other_constants == []
     assert (result.deterministic, result.reads_unset, result.failure) == (True, False, None)
@@ -96,7 +96,7 @@ def test_healthy_packages_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> N
 def test_the_first_departing_launch_is_named(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
     """One weight of layer 3 differs: its product departs, not the five launches before, and later ones
     follow."""
-    result = beside(zoo, tmp_path, "norms", exported=other_weights, shown=100)
+    result = compared_zoo(zoo, tmp_path, "norms", exported=other_weights, shown=100)
     assert result.outcome == "differs" and result.first is not None
     first = result.first
     assert (first.kind, first.launch, first.difference.node) == ("error", 7, "linear_3")
@@ -122,7 +122,7 @@ def test_without_provenance_only_outputs_are_judged(
 ) -> None:
     """Launches are matched by value, none is accused, and the result says why."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without("kernel_information.json"))
-    result = beside(zoo, tmp_path, "norms", package=package, exported=other_weights)
+    result = compared_zoo(zoo, tmp_path, "norms", package=package, exported=other_weights)
     assert result.outcome == "differs" and result.first is not None and result.first.launch is None
     assert set(result.counts) == {"matches", "unmatched"} and "INDUCTOR_PROVENANCE" in result.notes[0]
 
@@ -130,7 +130,7 @@ def test_without_provenance_only_outputs_are_judged(
 def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
     """A package without its wrapper cannot be rebuilt; its outputs are held against eager all the same."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without(".wrapper.cpp"))
-    result = beside(zoo, tmp_path, "norms", package=package, exported=other_weights)
+    result = compared_zoo(zoo, tmp_path, "norms", package=package, exported=other_weights)
     assert result.outcome == "differs" and result.launches == [] and result.reads_unset is None
     assert result.outputs[0].beyond > 100 and "only outputs" in result.notes[0]
 
@@ -139,7 +139,7 @@ def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Pa
     """With a random operator nothing can be compared; where runs of the package part is told."""
     module = tmp_path / "ops.py"
     module.write_text(RANDOM_OP)
-    result = beside(zoo, tmp_path, "plugin", extra_imports=[str(module)])
+    result = compared_zoo(zoo, tmp_path, "plugin", extra_imports=[str(module)])
     assert result.outcome == "inconclusive" and "eager itself differs" in result.summary
     assert result.deterministic is False and result.first is None
     assert result.varies_from is not None and "halve_rows" in result.varies_from.kernel
@@ -148,21 +148,21 @@ def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Pa
 def test_a_guard_that_the_package_dropped_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
     """70 rows break the program's guard of at most 64; the package computes, and agrees."""
     ids = [TensorSpec(shape=[70, 6], dtype="int64", low=0, high=31)]
-    result = beside(zoo, tmp_path, "ranker", inputs=ids)
+    result = compared_zoo(zoo, tmp_path, "ranker", inputs=ids)
     assert result.outcome == "agrees" and "guard" in result.notes[0] and "64" in result.notes[0]
 
 
 def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
     """A bad index fails in eager as well: the inputs are at fault, not the package."""
     inputs = zoo("ranker").with_name("ranker.bad-index.pt")
-    result = beside(zoo, tmp_path, "ranker", inputs=inputs)
+    result = compared_zoo(zoo, tmp_path, "ranker", inputs=inputs)
     assert result.outcome == "inconclusive" and "eager itself fails" in result.summary
     assert "index out of range" in result.summary and result.failure is not None
 
 
 def test_a_missing_operator_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
     """A program that cannot be loaded is not called a failing one."""
-    result = beside(zoo, tmp_path, "plugin")
+    result = compared_zoo(zoo, tmp_path, "plugin")
     assert result.outcome == "inconclusive" and "extra_imports" in result.summary
 
 

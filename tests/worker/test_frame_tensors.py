@@ -74,7 +74,7 @@ def test_attributes_that_the_function_names_are_kept(tmp_path: Path) -> None:
     compare_returned([torch.ones(3)], kept, [torch.arange(3.0)], report)
     now, then = read_events(tmp_path / "report.jsonl")
     assert (now["equal"], now["attributes"]) == ({"got": False}, {"holder.golden": True})
-    assert (then["equal"], then["held"]) == (False, {"holder.golden": False})
+    assert (then["equal"], then["frame_tensors"]) == (False, {"holder.golden": False})
 
 
 def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

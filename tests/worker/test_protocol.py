@@ -42,7 +42,7 @@ FULL = CallFacts(
     outputs=(OutputFacts((2, 3), "float32", "cpu", 1, 0, "ab"),),
     inputs=(InputChange(0, 6, 1, first=(CHANGE,)),),
     mutated=(0,),
-    beside=Comparison("before", (OutputChange(0, 6, changed=1, first=(CHANGE,), rows=(0,)),), cured=1),
+    compared=Comparison("before", (OutputChange(0, 6, changed=1, first=(CHANGE,), rows=(0,)),), cured=1),
     expected=Comparison("expectation", ()),
     smallest=Smallest(1, 2, 5, (NeededElement(0, (1,), "7", "3"),)),
     check=CheckFacts(1, "no"),

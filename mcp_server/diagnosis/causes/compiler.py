@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.causes.common import seen
+from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, SideEffects, Trial
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -35,9 +36,8 @@ def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspe
         return None
     if any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return None
-    launches = case.view.wrapper.launches if case.view is not None else ()
-    launch = next((each for each in launches if each.index == first.launch), None)
-    if launch is not None and launch.kind in ("user_triton", "proxy_executor"):
+    launch = next((each for each in case.launches if each.index == first.launch), None)
+    if launch is not None and (launch.symbol or launch.kernel) in own_code(case):
         return None
     wrong = [each for each in suspects if each.category == "wrong_output" and each.harmful and not each.weak]
     named = [each for each in wrong if each.guilty.kind in ("kernel", "package") and each.guilty.name]
@@ -118,10 +118,9 @@ CAREFUL: dict[str, object] = {
 
 def relaxed_options(case: DiagnosisState) -> dict[str, object]:
     """The options of the compile that allow other numbers, with their careful values."""
-    load = case.suspect_load
-    compiled = case.capture.compile_of(load) if case.capture is not None and load is not None else None
-    given = compiled.configs if compiled is not None else {}
-    return {name: value for name, value in CAREFUL.items() if name in given and given[name] != value}
+    compiled = case.suspect_compile
+    configs = compiled.configs if compiled is not None else {}
+    return {name: value for name, value in CAREFUL.items() if configs.get(name, value) != value}
 
 
 def options_key(options: Mapping[str, object]) -> str:
@@ -130,19 +129,17 @@ def options_key(options: Mapping[str, object]) -> str:
 
 def detect_relaxed_math(case: DiagnosisState) -> Iterator[Suspect]:
     """An option that allows other numbers, where the package gives others than its program."""
-    options = relaxed_options(case)
-    if not options or case.equals_eager is not False:
+    options, compiled = relaxed_options(case), case.suspect_compile
+    if not options or compiled is None or case.equals_eager is not False:
         return
     names = ", ".join(options)
     tried = case.trials.get(f"compiler:{options_key(options)}")
-    load = case.suspect_load
-    compiled = case.capture.compile_of(load) if case.capture is not None and load is not None else None
     yield Suspect(
         category="wrong_output",
         guilty=Component(
             kind="call",
             name=f"inductor_configs: {names}",
-            model_locations=compiled.stack[:2] if compiled is not None else [],
+            model_locations=compiled.stack[:2],
         ),
         summary=f"The package was compiled with {names}, which lets the compiler change the order and the "
         "rounding of arithmetic: its numbers differ from those of its exported program.",

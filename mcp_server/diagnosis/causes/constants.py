@@ -386,16 +386,16 @@ def _as_given(
         return _Again(f"{AS_LOADED}, the call returns", weak=True)
     other = f"{AS_LOADED}, the same call returns different outputs"
     if gave is None:
-        return _Again(other) if plain.held and not all(plain.held.values()) else None
+        return _Again(other) if plain.frame_tensors and not all(plain.frame_tensors.values()) else None
     if gave["equal"]:
         return None
     # What the program got is known: right is what its check compared that with, if it has the given values.
     check = _check(call, case)
     compared = check.compared if isinstance(check, CapturedEnd) else []
-    tensors = {**plain.held, **plain.attributes_compared}
+    tensors = {**plain.frame_tensors, **plain.attributes_compared}
     now = {name: equal for name, equal in tensors.items() if name in compared}
-    reached = [name for name, equal in now.items() if equal and not gave["held"].get(name)]
-    if reached and all(equal or gave["held"].get(name) for name, equal in now.items()):
+    reached = [name for name, equal in now.items() if equal and not gave["frame_tensors"].get(name)]
+    if reached and all(equal or gave["frame_tensors"].get(name) for name, equal in now.items()):
         return _Again(f"{other}, and what the check compared with, {reached[0]!r}", True)
     modules = [m for m in check.modules if m.name in compared] if check is not None else []
     near = [m for m in modules if set(names) <= m.digests.keys()]

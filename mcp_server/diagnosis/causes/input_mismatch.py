@@ -310,7 +310,7 @@ def detect_argument_order(case: DiagnosisState) -> Iterator[Suspect]:
     else.
     """
     plain = case.runs.get("plain")
-    expected = plain is not None and (plain.differs or not all(plain.held.values()))
+    expected = plain is not None and (plain.differs or not all(plain.frame_tensors.values()))
     if not expected or not case.equals_eager or case.mismatches:
         return
     for first, second in list(_alike(case))[:MOST_PAIRS]:

@@ -87,8 +87,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _comparison(case: DiagnosisState) -> _Comparison | None:
     """The failed comparison that the call made again reproduces, or a check of the program's own."""
-    capture, call, load = case.capture, case.suspect_call, case.suspect_load
-    compiled = capture.compile_of(load) if capture is not None and load is not None else None
+    capture, call, compiled = case.capture, case.suspect_call, case.suspect_compile
     if capture is None or call is None or compiled is None or case.package is None:
         return None
     if any(call.outcome != "ok" for call in capture.calls):

@@ -9,7 +9,7 @@ from functools import partial
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.common import component, launch_lines, seen
-from mcp_server.diagnosis.components import launch_component, users_code
+from mcp_server.diagnosis.components import launch_component, own_code, users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, ExportedWorkload, Fix, PackageWorkload
@@ -201,7 +201,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
         return
     came_back = all(call.outcome == "ok" for call in capture.calls)
     # Where none of the tensors of that layout that the program had is the call's, another one was checked.
-    looked_at = not plain.held or any(plain.held.values())
+    looked_at = not plain.frame_tensors or any(plain.frame_tensors.values())
     if not came_back or plain.failure != "none" or not looked_at:
         return
     if users_code(case):
@@ -346,9 +346,3 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
         observed=len(own) == 1,
     )
-
-
-def own_code(case: DiagnosisState) -> list[str]:
-    """User Triton kernels and operators outside torch that the package launches."""
-    user = [x.symbol or x.kernel for x in case.launches if x.kind in ("user_triton", "proxy_executor")]
-    return list(dict.fromkeys(user))

@@ -191,13 +191,13 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
         words = after.describe()
         words = words if words.startswith(("raised", "died")) else f"gives: {words}"
         return Effect.CHANGED, f"with the change it {words}"
-    beside = after.facts.beside if after.facts is not None else None
-    if before.failure not in ("nonfinite", "differs") or beside is None:
+    compared = after.facts.compared if after.facts is not None else None
+    if before.failure not in ("nonfinite", "differs") or compared is None:
         return Effect.SAME, ""
     # Fewer elements at fault, and none that was not: one cause of several is removed.
-    if beside.cured and not beside.new and not beside.layout:
-        cured = f"{counted(beside.cured, 'element')} {is_(beside.cured)} good now"
-        return Effect.CHANGED, f"{cured}, {beside.left} still at fault"
+    if compared.cured and not compared.new and not compared.layout:
+        cured = f"{counted(compared.cured, 'element')} {is_(compared.cured)} good now"
+        return Effect.CHANGED, f"{cured}, {compared.left} still at fault"
     return Effect.SAME, ""
 
 
@@ -207,19 +207,19 @@ def side_effects_of(after: Seen, again: Seen) -> SideEffects:
     Unknown if there is nothing to compare with, if two unchanged calls differ, and if a command judges the
     outputs: it does not say which elements are at fault.
     """
-    if after.facts is None or after.facts.beside is None:
+    if after.facts is None or after.facts.compared is None:
         return SideEffects(known=False)
     if after.facts.check is not None and after.facts.expected is None:
         return SideEffects(known=False)
-    repeated = again.facts.beside if again.facts is not None else None
+    repeated = again.facts.compared if again.facts is not None else None
     if repeated is not None and repeated.innocent:
         return SideEffects(known=False)
-    beside = after.facts.beside
+    compared = after.facts.compared
     return SideEffects(
-        elements=beside.innocent,
-        rows=tuple(sorted({row for output in beside.outputs for row in output.innocent_rows})),
-        first=tuple(each for output in beside.outputs for each in output.first_innocent)[:MOST_PLACES],
-        layout=beside.layout,
+        elements=compared.innocent,
+        rows=tuple(sorted({row for output in compared.outputs for row in output.innocent_rows})),
+        first=tuple(each for output in compared.outputs for each in output.first_innocent)[:MOST_PLACES],
+        layout=compared.layout,
         unseen=again.ended != "ok",
     )
 

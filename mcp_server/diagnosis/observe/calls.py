@@ -94,11 +94,13 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     actual = next(
         (each.file for each in seen.assertions if each.pid == pid and each.n > n and each.file), None
     )
-    held = next((each.file for each in seen.ends if each.pid == pid and each.n > n and each.file), None)
+    frame_tensors = next(
+        (each.file for each in seen.ends if each.pid == pid and each.n > n and each.file), None
+    )
     if actual:
         request["actual"] = actual
-    elif held:
-        request["held"] = held
+    elif frame_tensors:
+        request["frame_tensors"] = frame_tensors
     call = phase if isinstance(phase, CapturedCall) else None
     if call is not None and call.returned:
         request["returned"] = call.returned

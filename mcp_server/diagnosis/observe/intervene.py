@@ -29,7 +29,7 @@ MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
 MAX_COMBINED = 3  # suspects that are removed together
 SHARE = 0.4  # of what the budget leaves, for one round
-OF_PROGRAM = ("actual", "held", "returned")  # of a request: what a replay is compared with
+OF_PROGRAM = ("actual", "frame_tensors", "returned")  # of a request: what a replay is compared with
 
 
 class TryInterventions(Observation):
@@ -122,7 +122,7 @@ def _by_program(case: DiagnosisState) -> bool:
     plain = case.runs.get("plain")
     if plain is None or plain.failure not in ("none", "differs"):
         return False
-    missed = plain.failure == "none" and not all(plain.held.values())
+    missed = plain.failure == "none" and not all(plain.frame_tensors.values())
     return missed or bool(plain.left_alone)
 
 
@@ -137,11 +137,16 @@ def judged(trial: Trial) -> Trial:
             trial, effect=Effect.NOT_APPLICABLE, reason="nothing is expected of a call of other sizes"
         )
     seen, again = trial.after.facts, trial.again.facts
-    if trial.before.failure != "none" or seen is None or seen.beside is None or trial.after.failure != "none":
+    if (
+        trial.before.failure != "none"
+        or seen is None
+        or seen.compared is None
+        or trial.after.failure != "none"
+    ):
         return trial
-    if seen.beside.equal:
+    if seen.compared.equal:
         return replace(trial, effect=Effect.SAME, reason="the call returns the same values")
-    if again is None or again.beside is None or not again.beside.equal:
+    if again is None or again.compared is None or not again.compared.equal:
         return trial
     return replace(
         trial, effect=Effect.GONE, reason="the call returns other values", calls=2, failed=2, chance=0.0
@@ -160,7 +165,7 @@ async def _try_against_program(
 
 
 def against_program(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
-    """The trial of a change by what the program had beside the call, from three runs of it.
+    """The trial of a change by what the program had of its own, from three runs of it.
 
     The call gives with the change what the program expected, or changes the input that it left as it was.
     """
@@ -171,11 +176,13 @@ def against_program(intervention: Intervention, before: RunSeen, after: RunSeen,
     if moved is not None:
         cured = moved in before.left_alone and moved in after.changed and moved in again.left_alone
         return trial(effect=Effect.GONE, reason="the input is changed now") if cured else trial(Effect.SAME)
-    reached = [n for n, equal in after.held.items() if equal and not before.held.get(n, True)]
-    if not reached or any(again.held.get(name, False) for name in reached):
-        return trial(effect=Effect.NOT_APPLICABLE, reason="it gives nothing that the program held")
+    reached = [
+        n for n, equal in after.frame_tensors.items() if equal and not before.frame_tensors.get(n, True)
+    ]
+    if not reached or any(again.frame_tensors.get(name, False) for name in reached):
+        return trial(effect=Effect.NOT_APPLICABLE, reason="it gives nothing that the program had")
     name = next((name for name in reached if not name.startswith("_")), reached[0])
-    return trial(effect=Effect.GONE, reason=f"the call gives then what the program held as {name!r}")
+    return trial(effect=Effect.GONE, reason=f"the call gives then what the program had as {name!r}")
 
 
 def seen_of(run: RunSeen) -> Seen:

@@ -10,8 +10,8 @@ from mcp_server.diagnosis.causes.custom_op import narrow_launches, padded_launch
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
-from mcp_server.diagnosis.causes.wrong_output import drawing_launches, own_code
-from mcp_server.diagnosis.components import kernel_of
+from mcp_server.diagnosis.causes.wrong_output import drawing_launches
+from mcp_server.diagnosis.components import kernel_of, own_code
 from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect

@@ -111,7 +111,7 @@ def keep(store: CaptureStore, number: int, frames: list[FrameType]) -> Optional[
         found = copies(frames, readable_device())
     except RuntimeError:  # no memory for them on the device
         found = copies(frames, None)
-    return store.save("held", number, found) if found else None
+    return store.save("frame_tensors", number, found) if found else None
 
 
 def copies(frames: list[FrameType], device: Optional[torch.device]) -> dict[str, torch.Tensor]:

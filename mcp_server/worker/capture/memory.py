@@ -147,6 +147,7 @@ def _values(output: torch.Tensor) -> str:
 SHARE = 0.02  # of the time so far may go into reading the constants at calls,
 AT_FAILURE = 0.2  # this much of it where something failed,
 ALLOWANCE_S = 0.1  # and so many seconds in any case
+MAX_TRIED = 16  # constants that are read at their ends before each call
 MAX_KEPT_OUTPUTS = 8  # calls of one loaded model whose outputs are kept, the latest
 MAX_OUTPUT_BYTES = 8 << 20  # of one call
 
@@ -250,9 +251,12 @@ class Managed:
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
     def lost(self, load: int) -> dict[str, str]:
-        """Constants whose memory cannot be read, with the file that is mapped there, if any."""
-        known = self.known.get(load, {})
-        return lost({name: constant.memory() for name, constant in known.items()}) if known else {}
+        """Constants whose memory cannot be read, with the file that is mapped there, if any.
+
+        Of the last ones only, which a shorter file loses first: this is done before each call.
+        """
+        last = list(self.known.get(load, {}).items())[-MAX_TRIED:]
+        return lost({name: constant.memory() for name, constant in last}) if last else {}
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
         """Constants whose memory has other values than at the update.

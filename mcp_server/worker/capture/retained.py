@@ -14,7 +14,6 @@ from ..tensors import is_plain
 from .streams import storage_of
 
 MAX_OUTPUTS = 4096  # that are watched, the latest
-MAX_READ = 16  # constants that are tried before each call: the last ones, which a shorter file loses first
 
 
 class RetainedOutputs:
@@ -32,17 +31,12 @@ class RetainedOutputs:
 
     def now(self) -> dict[str, dict[str, int]]:
         """`calls` and `bytes` by kind of device."""
-        found: dict[str, dict[str, int]] = {}
-        calls: dict[str, set[int]] = {}
-        seen: set[int] = set()
-        for call, kind, size, storage in self.known:
-            if storage.expired() or storage.cdata in seen:
-                continue
-            seen.add(storage.cdata)
-            facts = found.setdefault(kind, {"calls": 0, "bytes": 0})
-            facts["bytes"] += size
-            calls.setdefault(kind, set()).add(call)
-            facts["calls"] = len(calls[kind])
+        used = [entry for entry in self.known if not entry[3].expired()]
+        found = {}
+        for kind in {kind for _, kind, _, _ in used}:
+            calls = {call for call, where, _, _ in used if where == kind}
+            sizes = {storage.cdata: size for _, where, size, storage in used if where == kind}
+            found[kind] = {"calls": len(calls), "bytes": sum(sizes.values())}
         return found
 
 
@@ -51,7 +45,7 @@ def lost(constants: Mapping[str, Optional[torch.Tensor]]) -> dict[str, str]:
 
     A mapped file that was made shorter leaves such pages: reading one ends the process with SIGBUS.
     """
-    known = [(name, tensor) for name, tensor in constants.items() if tensor is not None][-MAX_READ:]
+    known = [(name, tensor) for name, tensor in constants.items() if tensor is not None]
     places = unmapped([tensor for _, tensor in known])
     return {known[place][0]: _file_at(known[place][1].data_ptr()) for place in places}
 

@@ -1,4 +1,4 @@
-"""Memory that the program still holds when a request fails: outputs of earlier calls, and loaded packages.
+"""The program's own memory: what it still uses when a request fails, and constants that it took away.
 
 A request that fails names the launch that asked last. What fills the memory is seen by the capture hook: the
 outputs whose memory is still in use, and the packages that nothing has released.
@@ -13,7 +13,7 @@ from mcp_server.diagnosis.causes.out_of_memory import asked_for
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCall, CapturedLoad, Retained
+from mcp_server.logs.captured import Captured, CapturedLoad, Phase, RetainedOutputs
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, Evidence, Fix
 from mcp_server.plurals import counted
@@ -24,37 +24,29 @@ _NOT_MAPPED = "executable_stack_or_mount"  # the family of: failed to map segmen
 
 
 def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
-    """What the program holds, where releasing it would have left enough for the request that failed."""
-    phase = _failed(case)
-    root = next(((facts.root, source) for source, facts in case.own_logs if facts.root is not None), None)
-    if phase is None or phase.retained is None or root is None or root[0] is None:
+    """What the program uses, where releasing it would have left enough for the request that failed."""
+    capture = case.capture
+    roots = [(facts.root, source) for source, facts in case.own_logs if facts.root is not None]
+    if capture is None or not roots:
         return
-    error, source = root
-    if not _of_memory(error, phase, case):
+    failed_loads = [load for load in capture.loads if load.outcome == "failed"]
+    phase = capture.failing or (failed_loads[-1] if failed_loads else None)
+    error, source = roots[0]
+    if phase is None or phase.retained is None or not _of_memory(error, phase, capture):
         return
-    device = "cuda" if "CUDA" in error.text else "cpu"
     asked = asked_for(error) or 0.0
     fact = reported(error, source)
-    held = phase.retained
-    outputs = held.outputs.get(device)
+    outputs = phase.retained.outputs.get("cuda" if "CUDA" in error.text else "cpu")
     if outputs is not None and outputs.calls >= LEAST_OUTPUTS and outputs.bytes >= asked > 0:
-        yield _by_outputs(held, device, fact, case)
-    assert case.capture is not None
-    alive = [load for load in case.capture.loads if load.pid == phase.pid and load.number in held.loads]
+        yield _by_outputs(outputs, fact, case)
+    numbers = phase.retained.loads
+    alive = [load for load in capture.loads if load.pid == phase.pid and load.number in numbers]
     again = [load for load in alive if load.package == alive[0].package]
     if len(again) >= LEAST_LOADS and sum(load.bytes for load in again) >= asked:
         yield _by_loads(again, phase, fact)
 
 
-def _failed(case: DiagnosisState) -> CapturedCall | CapturedLoad | None:
-    """The call or load that failed, the last one."""
-    if case.capture is None:
-        return None
-    loads = [load for load in case.capture.loads if load.outcome == "failed"]
-    return case.capture.failing or (loads[-1] if loads else None)
-
-
-def _of_memory(error: ErrorFact, phase: CapturedCall | CapturedLoad, case: DiagnosisState) -> bool:
+def _of_memory(error: ErrorFact, phase: Phase, capture: Captured) -> bool:
     """Whether memory was what was missing.
 
     A library that cannot be mapped lies on a mount without execution, or has no address space left. The first
@@ -62,17 +54,14 @@ def _of_memory(error: ErrorFact, phase: CapturedCall | CapturedLoad, case: Diagn
     """
     if "out_of_memory" in error.candidates:
         return True
-    loads = case.capture.loads if case.capture is not None else ()
     return (
         error.family.id == _NOT_MAPPED
         and isinstance(phase, CapturedLoad)
-        and any(load.outcome == "ok" and load.package == phase.package for load in loads)
+        and any(load.outcome == "ok" and load.package == phase.package for load in capture.loads)
     )
 
 
-def _by_outputs(held: Retained, device: str, fact: Evidence, case: DiagnosisState) -> Suspect:
-    outputs = held.outputs[device]
-    call = case.capture.failing if case.capture is not None else None
+def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) -> Suspect:
     line = case.call_locations[0] if case.call_locations else None
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
     return Suspect(
@@ -92,15 +81,14 @@ def _by_outputs(held: Retained, device: str, fact: Evidence, case: DiagnosisStat
             before="kept.append(y[0])",
             after="kept.append(y[0].clone())",
         ),
-        intervention=_released(outputs.bytes, call, case),
+        intervention=_released(outputs.bytes, case),
     )
 
 
-def _released(freed: int, call: CapturedCall | None, case: DiagnosisState) -> Intervention | None:
-    """The same call with as much more memory as the outputs hold."""
-    request = case.call.request if case.call is not None else {}
-    steps = [*request.get("steps", ())]
-    if call is None or call.headroom is None or not steps or "headroom" not in steps[-1]:
+def _released(freed: int, case: DiagnosisState) -> Intervention | None:
+    """The same call with as much more memory as the outputs use; None where its memory was not limited."""
+    steps = list(case.call.steps) if case.call is not None else []
+    if not steps or "headroom" not in steps[-1]:
         return None
     steps[-1] = {**steps[-1], "headroom": steps[-1]["headroom"] + freed}
     return Intervention(
@@ -111,7 +99,7 @@ def _released(freed: int, call: CapturedCall | None, case: DiagnosisState) -> In
     )
 
 
-def _by_loads(loads: list[CapturedLoad], phase: CapturedCall | CapturedLoad, fact: Evidence) -> Suspect:
+def _by_loads(loads: list[CapturedLoad], phase: Phase, fact: Evidence) -> Suspect:
     where = phase.stack or [line for load in loads for line in load.stack[:1]]
     name = loads[0].package.name
     return Suspect(
