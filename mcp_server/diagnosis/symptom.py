@@ -19,6 +19,7 @@ class Symptom:
     """What is seen, and what the outputs are to be.
 
     `expect` is a file with one tensor for each output, compared with `rtol` and `atol` (None: the dtype's).
+    They are about the call of a package, or about that of a program that failed, else its last one.
     `check` are the words of a command that gets a file of outputs, and ends with status 0 for good ones.
     """
 

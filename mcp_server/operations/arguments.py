@@ -118,7 +118,10 @@ class DiagnoseArguments(WorkloadArguments):
         Literal["", "wrong-output", "nan", "crash", "hang", "memory"],
         Field(description="Say what you see: wrong-output, nan, crash, hang or memory."),
     ] = ""
-    expect: Annotated[str, Field(description="Compare with this file of expected outputs.")] = ""
+    expect: Annotated[
+        str,
+        Field(description="Compare the outputs of the call, or of a program's last one, with this file."),
+    ] = ""
     rtol: Annotated[
         float, Field(ge=0, le=1, description="Allow this relative difference, 0-1; default 0: by dtype.")
     ] = 0

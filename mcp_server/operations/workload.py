@@ -151,16 +151,15 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
 
     if (given.rtol or given.atol) and not given.expect:
         raise ProblemError("tolerances are given without an expectation", allowed="with expect")
-    if given.expect or given.check:  # outputs are those of one call: of a package with its inputs
+    if given.expect or given.check:  # of one call: of a package with its inputs, or the program's last one
         name = "expect" if given.expect else "check"
-        if not isinstance(workload, PackageWorkload):
-            kind = workload.kind if workload is not None else "log"
+        if not isinstance(workload, PackageWorkload | ScriptWorkload | CommandWorkload):
+            what = "an exported program" if workload is not None else "a log"
             raise ProblemError(
-                f"{name} does not apply to a {kind}, whose outputs are in no file",
-                allowed="with package; a program may check its outputs itself and end with another status "
-                "than 0",
+                f"{name} does not apply to {what}, which calls no package",
+                allowed="with package, script or command",
             )
-        if workload.inputs is None:
+        if isinstance(workload, PackageWorkload) and workload.inputs is None:
             raise ProblemError(f"{name} is given without inputs", allowed="with package and inputs")
     cwd = workload.cwd if workload is not None and workload.cwd is not None else Path.cwd()
     if given.check:

@@ -246,7 +246,8 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
     if verdict.guilty:
         yield from _party("Root cause", verdict.guilty)
     if verdict.crashing:
-        yield from _party("Crash site", verdict.crashing)
+        shown = verdict.guilty.model_locations if verdict.guilty else []
+        yield from _party("Crash site", verdict.crashing, shown)
     yield from _evidence(verdict.evidence)
     yield from _list("Then fix", [cause.summary for cause in verdict.causes[1:]])
     yield from _list("Not the cause", [f"{item.hypothesis}: {item.by}" for item in verdict.bystanders])
@@ -274,7 +275,8 @@ def _list(title: str, items: list[str]) -> Iterator[RenderableType]:
         yield indented(f"- {item}")
 
 
-def _party(label: str, party: Component) -> Iterator[RenderableType]:
+def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) -> Iterator[RenderableType]:
+    """One of the two components of a verdict; model lines that were `shown` for the other are left out."""
     yield labelled(label, party_title(party), "bold")
     if party.generated_location:
         yield labelled("", f"generated code {party.generated_location}")
@@ -283,7 +285,8 @@ def _party(label: str, party: Component) -> Iterator[RenderableType]:
     if party.expression:
         yield labelled("", f"computes {party.expression}")
     for place in party.model_locations:
-        yield labelled("", f"{place.file}:{place.line}  {place.code}".rstrip(), "cyan")
+        if place not in shown:
+            yield labelled("", f"{place.file}:{place.line}  {place.code}".rstrip(), "cyan")
 
 
 def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:

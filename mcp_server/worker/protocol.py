@@ -104,6 +104,7 @@ class ReplayRequest(RunRequest, total=False):
     dtype}) and `copied` act on constants before an update.
     Files of the program that the outputs are compared with: `actual` (both sides of a failed comparison),
     `frame_tensors` (local ones when its own check failed), `returned` (the outputs that the call had there).
+    With `expect` or `check` nothing is compared with `actual`.
     """
 
     library: str

@@ -50,7 +50,11 @@ def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] 
 
 
 def operate_replay(request: ReplayRequest, report: Report) -> None:
-    """Load as captured, and do each of the steps; then compare the last call with what the program had."""
+    """Load as captured, and do each of the steps; then compare the last call with what the program had.
+
+    What the user says about its outputs goes before what the program compared them with.
+    """
+    expected = expectation(request.get("expect"))
     loader = load_captured(request, report, weights=False)
     alive: list[Any] = []
     result: Any = None
@@ -79,7 +83,9 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
         compare_frame_tensors(in_frames, result, report)
     if request.get("returned"):
         compare_returned(load_file(request["returned"]), in_frames, result, report)
-    if request.get("actual"):
+    if expected is not None or request.get("check"):
+        judge(request, expected, result, report)
+    elif request.get("actual"):
         sides = load_file(request["actual"])
         compare_all(sides["expected"], result, report, "compared_expected")
         compare_all(sides["actual"], result, report)

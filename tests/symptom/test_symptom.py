@@ -86,6 +86,26 @@ def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Pat
     DiagnoseArguments.model_validate(found.next_steps[0].arguments)
 
 
+def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_path: Path) -> None:
+    """The script checks nothing; the expectation is that of the call with 0.3, its second one."""
+    program = tmp_path / "serve.py"
+    program.write_text(
+        "import torch\n"
+        f"model = torch._inductor.aoti_load_package({str(scaled)!r})\n"
+        f"for name in ('inputs', 'other'):\n"
+        f"    model(*torch.load({str(scaled.with_name('scaled'))!r} + '.' + name + '.pt'))\n"
+    )
+    given = {"script": str(program), "expect": str(scaled.with_name("scaled.other-right.pt"))}
+    arguments = DiagnoseArguments.model_validate(given)
+    workload = workload_of(arguments)
+    job = tmp_path / "job"
+    job.mkdir()
+    context = Context(directory=job, python=Path(sys.executable))
+    found = served(diagnose, context, workload, budget_s=240, symptom=symptom_of(arguments, workload))
+    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "proven")
+    assert found.guilty is not None and "0.3" in str(found.guilty.value)
+
+
 def test_a_check_command_takes_part_in_the_trials(scaled: Path, tmp_path: Path) -> None:
     """The command refuses what the literal of the export gives, and takes what the given number does."""
     right = scaled.with_name("scaled.other-right.pt")
@@ -139,10 +159,6 @@ def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) 
         ({"expect": "nowhere.pt"}, "expect does not exist"),
         ({"rtol": 0.1}, "tolerances are given without an expectation"),
         ({"expect": "scaled.right.pt", "inputs": ""}, "expect is given without inputs"),
-        (
-            {"expect": "scaled.right.pt", "package": "", "inputs": "", "command": ["true"]},
-            "expect does not apply to a command",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_runs(
@@ -153,6 +169,14 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     arguments = DiagnoseArguments.model_validate(fields)
     with pytest.raises(ProblemError, match=what):
         symptom_of(arguments, workload_of(arguments))
+
+
+def test_a_log_has_no_outputs_to_judge(scaled: Path) -> None:
+    """Neither by an expectation nor by a check command."""
+    for given in ({"expect": str(scaled.with_name("scaled.right.pt"))}, {"check": ["true"]}):
+        arguments = DiagnoseArguments.model_validate({"log": "failed.log", **given})
+        with pytest.raises(ProblemError, match="does not apply to a log, which calls no package"):
+            symptom_of(arguments, None)
 
 
 def test_numbers_of_the_code_are_found_and_replaced_everywhere(scaled: Path) -> None:

@@ -164,8 +164,12 @@ def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal]]:
 
 
 def _scalars(case: DiagnosisState) -> list[Scalar]:
-    """Of a package that was given with a file of inputs; None in a place of an optional argument is none."""
-    if not isinstance(case.workload, PackageWorkload) or case.given is None:
+    """Of a package that was given with a file of inputs, and of a program whose outputs were called wrong.
+
+    None in a place of an optional argument is none.
+    """
+    asked = isinstance(case.workload, PackageWorkload) or case.symptom.judges
+    if not asked or case.given is None:
         return []
     placed = enumerate(zip(case.given.paths, case.leaves, strict=False))
     return [

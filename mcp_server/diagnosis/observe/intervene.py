@@ -79,7 +79,7 @@ def tried_call(case: DiagnosisState) -> TriedCall:
         # Whole minutes, so that a job that is resumed asks for the same calls and takes them from before.
         timeout_s=math.ceil(seconds / 60) * 60.0,
         gpus=gpus_of(case.device, case.device_index),
-        symptom=replace(symptom, expect=Path(str(actual))) if actual is not None else symptom,
+        symptom=symptom if actual is None or symptom.judges else replace(symptom, expect=Path(str(actual))),
         spelling=words,
         **case.surroundings,
     )
