@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal, get_args, get_origin
 
 from manifests import site
 
@@ -75,12 +76,20 @@ def tools_page() -> str:
     for one in every:
         lines += ["", f"## {one.name}", "", one.description, "", "| argument | meaning |", "| --- | --- |"]
         for name, field in fields_of(one.arguments):
-            text = (field.description or "").replace("|", "\\|")
+            text = " ".join(filter(None, (field.description, choices(field.annotation, field.description))))
+            text = text.replace("|", "\\|")
             lines.append(f"| `{name}` | {text} |")
         examples = getattr(one, "examples", ())
         if examples:
             lines += ["", "```console", *(f"$ {example}" for example in examples), "```"]
     return "\n".join(lines) + "\n"
+
+
+def choices(annotation: object, said: str | None) -> str:
+    """The values that an argument takes, where it takes a few and its text does not name them."""
+    values = [value for value in get_args(annotation) if value] if get_origin(annotation) is Literal else []
+    missing = [value for value in values if str(value) not in (said or "")]
+    return f"One of {', '.join(f'`{value}`' for value in values)}." if missing else ""
 
 
 def runs(declaration: Declaration) -> str:

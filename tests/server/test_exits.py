@@ -1,13 +1,20 @@
-"""Exit codes say what a script that calls `aoti-debug` wants to know: docs/cli.md has the table."""
+"""Exit codes say what a script that calls `aoti-debug` wants to know: docs/cli.md has the table.
+
+The same calls show that the event loop never reads a package: it answers all other requests meanwhile.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import re
 import sys
+import traceback
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +22,7 @@ from mcp_server.cli import main
 from mcp_server.cli.main import Exit, exit_code
 from mcp_server.model import Outcome, Record, Verdict
 from mcp_server.operations.table import OPERATIONS, command_name
+from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ZooPackage
 from tests.server.clients import ROOT
 
@@ -86,6 +94,7 @@ CALLS = {
 """How each command that runs something is called, without inputs."""
 OTHERS = ("explain-error", "inspect-package", "report", "bundle", "doctor", "sweep")
 
+ASSERTION = "index out of bounds: 0 <= tmp4 < ks1"
 GOOD, BAD, PICKLED = "ranker.inputs.pt", "ranker.bad-index.pt", "pickled.pt"
 NO_TORCH = dict.fromkeys(CALLS, 2) | {"diagnose": 3, "check-devices": 3}
 UNREADABLE = dict.fromkeys(CALLS, 2) | {"diagnose": 1, "check-devices": 1, "run-deterministic": 1}
@@ -191,25 +200,66 @@ def write_pickled(path: Path, touched: Path) -> None:
         archive.writestr("pickled/byteorder", "little")
 
 
+@pytest.fixture
+def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stacks of what opens an archive, parses a wrapper or builds a dataflow where an event loop runs."""
+    found: list[str] = []
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if asyncio._get_running_loop() is not None:
+                frames = [f for f in traceback.extract_stack() if "mcp_server" in f.filename]
+                found.append(
+                    " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[:-6:-1])
+                )
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(zipfile.ZipFile, "__init__", watched(zipfile.ZipFile.__init__))
+    monkeypatch.setattr(wrapper, "read_cpp_kernels", watched(kernels.read_cpp_kernels))
+    monkeypatch.setattr(dataflow.Dataflow, "__init__", watched(dataflow.Dataflow.__init__))
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "command", "code"),
     [(inputs, command, code) for inputs, codes in BY_INPUTS.items() for command, code in codes.items()],
 )
-def test_by_the_inputs(inputs: str, command: str, code: int, files: dict[str, str], tmp_path: Path) -> None:
-    """No fault, a fault, and pickled inputs, which are refused and never run."""
+def test_by_the_inputs(
+    inputs: str, command: str, code: int, files: dict[str, str], tmp_path: Path, on_the_loop: list[str]
+) -> None:
+    """No fault, a fault, and pickled inputs, which are refused and never run.
+
+    Whatever a command does with a package, it does in a thread.
+    """
     path, touched = Path(inputs), tmp_path / "touched"
     if inputs == PICKLED:
         path = tmp_path / PICKLED
         write_pickled(path, touched)
     assert typed(command, files, "-i", str(path), "--python", sys.executable) == code
     assert not touched.exists()
+    assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
 
 
 @pytest.mark.slow
-def test_the_compile(files: dict[str, str]) -> None:
-    """A program that compiles: 0."""
-    assert typed("compile-with-flags", files, "--python", sys.executable) == 0
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt"], 1),
+        (["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD], 1),
+        (["compile-with-flags", "ranker.exported.pt2"], 0),
+        (["reduce", "--package", "ranker.pt2", "-i", GOOD, "--scope", "launch", "--launch", "0"], 0),
+    ],
+)
+def test_other_forms(
+    words: list[str], code: int, files: dict[str, str], zoo: ZooPackage, on_the_loop: list[str]
+) -> None:
+    """The same of NaN, of a program that is compiled first, and of one launch."""
+    zoo("logarithm")
+    assert main.run([*words, "--python", sys.executable]) == code
+    assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
 
 
 @pytest.mark.parametrize(
@@ -217,13 +267,17 @@ def test_the_compile(files: dict[str, str]) -> None:
     [
         (["explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks1"], 0),
         (["explain-error", "--text", "all is well"], 0),
-        (["inspect-package", "ranker.pt2"], 0),
+        (["explain-error", "--text", ASSERTION, "--package", "ranker.pt2"], 0),
+        (["inspect-package", "ranker.pt2", "--assertion", ASSERTION], 0),
         (["inspect-package", "ranker.pt2", "--kernel", "none"], 2),
         (["report", "job_00000000", "--out", "out"], 2),
         (["bundle", "job_00000000", "--out", "out.zip"], 2),
         (["sweep", "none.yaml", "--out", "out"], 2),
     ],
 )
-def test_commands_that_run_nothing(arguments: list[str], code: int, files: dict[str, str]) -> None:
+def test_commands_that_run_nothing(
+    arguments: list[str], code: int, files: dict[str, str], on_the_loop: list[str]
+) -> None:
     """They answer, or cannot."""
     assert main.run(arguments) == code
+    assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
