@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import gcd
+from math import gcd, prod
 
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Category, Component, Evidence, ModelLocation
 from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
+from mcp_server.package.kernel_code import position_limit
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
@@ -21,9 +22,10 @@ from mcp_server.tools.context import Event
 
 @dataclass(frozen=True)
 class InputSlice:
-    """Elements offset, offset + stride, … of a flat input that must lie in [low, high].
+    """Elements offset, offset + stride, … below `end` of a flat input that must lie in [low, high].
 
-    With `unlike` they may be anything but that number.
+    `end` is None where only the end of the input is known to limit them. With `unlike` they may be anything
+    but that number.
     """
 
     input: int
@@ -32,6 +34,7 @@ class InputSlice:
     low: int
     high: int
     unlike: int | None = None
+    end: int | None = None
 
     def request(self) -> dict[str, int]:
         """As the worker's `index_values` takes it."""
@@ -73,10 +76,10 @@ def checked_inputs(case: DiagnosisState) -> list[CheckedInput]:
     found = []
     for candidate in candidates(case):
         for source in candidate.sources:
-            index, place = _input_index(source, case), affine(source.load.index)
             ends = _allowed(candidate, source, case)
-            if source.direct and index is not None and ends is not None and place is not None:
-                found.append(CheckedInput(candidate, InputSlice(index, *place, *ends)))
+            part = _read_part(candidate, source, ends, case) if source.direct and ends is not None else None
+            if part is not None:
+                found.append(CheckedInput(candidate, part))
     return found
 
 
@@ -89,23 +92,49 @@ def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None
     source = candidate.sources[0] if len(candidate.sources) == 1 else None
     if source is None or not source.direct or case.package is None:
         return None
-    index, place = _input_index(source, case), affine(source.load.index)
     bound = bound_value(candidate, case)
-    if index is None or place is None or bound is None or _allowed(candidate, source, case) is not None:
+    if bound is None or _allowed(candidate, source, case) is not None:
         return None
-    whole = (case.package.inputs[index].dtype or "").startswith(("int", "uint"))
     low = int(candidate.lowest) if re.fullmatch(r"-?\d+", candidate.lowest) else 0
-    return InputSlice(index, *place, low, bound - 1) if whole else None
+    part = _read_part(candidate, source, (low, bound - 1), case)
+    integers = part is not None and (case.package.inputs[part.input].dtype or "").startswith(("int", "uint"))
+    return part if integers else None
 
 
 def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
     """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
     if source.allowed is None:
         return None
+    return source.allowed.numbers(_passed(candidate, case))
+
+
+def _passed(candidate: Candidate, case: DiagnosisState) -> dict[str, int]:
+    """The sizes that the launch passes to its kernel in this call, as far as they are known."""
     passed = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
     sizes = symbol_values(case.package.signature, case.given.tensors) if case.package and case.given else {}
     values = {name: evaluate(text, sizes) for name, text in passed.items()}
-    return source.allowed.numbers({n: int(v) for n, v in values.items() if v is not None})
+    return {name: int(value) for name, value in values.items() if value is not None}
+
+
+def _read_part(
+    candidate: Candidate, source: IndexSource, ends: tuple[int, int], case: DiagnosisState
+) -> InputSlice | None:
+    """The elements of an input that the load reads in this call, which must lie in `ends`."""
+    index, sizes = _input_index(source, case), _passed(candidate, case)
+    if index is None:
+        return None
+    limits: dict[str, int] = {}
+    for name in names_in(source.load.index):
+        text = position_limit(candidate.kernel.source, name, source.load.line)
+        value = evaluate(text, sizes) if text and name not in sizes else None
+        if value is not None and value.denominator == 1:
+            limits[name] = int(value)
+    read = affine(source.load.index, sizes, limits)
+    if read is None:
+        return None
+    shapes = case.given.tensors if case.given is not None else ()
+    whole = index < len(shapes) and read.end is not None and read.end >= prod(shapes[index].shape)
+    return InputSlice(index, read.offset, read.stride, *ends, end=None if whole else read.end)
 
 
 def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
@@ -125,24 +154,41 @@ def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
 
 
-def affine(index: str) -> tuple[int, int] | None:
-    """(offset, stride) of an index expression that is linear in loop variables; None when it is not.
+@dataclass(frozen=True)
+class Region:
+    """Flat elements offset, offset + stride, … below `end`; None: to the end of the tensor."""
 
-    For several variables the stride is the greatest common divisor of their factors: the slice then has all
-    elements that are read, and perhaps more.
+    offset: int
+    stride: int
+    end: int | None = None
+
+
+def affine(index: str, sizes: Mapping[str, int] = {}, limits: Mapping[str, int] = {}) -> Region | None:
+    """What an index expression reads that is linear in loop variables; None when it is not.
+
+    `sizes` are known values. A loop variable runs from 0 to below its entry in `limits`. For several
+    variables the stride is the greatest common divisor of their factors: the region then has all elements
+    that are read, and perhaps more.
     """
-    names = names_in(index)
-    zero = dict.fromkeys(names, 0)
+    names = [name for name in names_in(index) if name not in sizes]
+    zero = {**sizes, **dict.fromkeys(names, 0)}
     offset = evaluate(index, zero)
     if offset is None or offset.denominator != 1:
         return None
-    factors = []
+    factors = {}
     for name in names:
         once, thrice = (evaluate(index, {**zero, name: value}) for value in (1, 3))
         if once is None or thrice is None or (thrice - offset) != 3 * (once - offset):
             return None
-        factors.append(int(once - offset))
-    return int(offset), gcd(*factors) if factors else 1
+        factors[name] = int(once - offset)
+    stride = gcd(*factors.values()) or 1
+    if not all(limits.get(name, 0) > 0 for name in names):
+        # Without limits, what runs backwards may begin anywhere.
+        backwards = any(factor < 0 for factor in factors.values())
+        return Region(int(offset) % stride if backwards else int(offset), stride)
+    steps = [factor * (limits[name] - 1) for name, factor in factors.items()]
+    first, last = (int(offset) + sum(limit(0, step) for step in steps) for limit in (min, max))
+    return Region(first, stride, last + 1)
 
 
 # A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.
@@ -288,9 +334,9 @@ def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
     """The elements of inputs that are divisors as they are."""
     found = []
     for source in division.sources:
-        index, place = _input_index(source, case), affine(source.load.index) or (0, 1)
+        index, read = _input_index(source, case), affine(source.load.index) or Region(0, 1)
         if source.direct and division.plain and index is not None:
-            found.append(InputSlice(index, *place, 0, 0, unlike=0))
+            found.append(InputSlice(index, read.offset, read.stride, 0, 0, unlike=0))
     return found
 
 

@@ -3,7 +3,7 @@
 A change of elements alters those that are chosen, and only those. What is chosen by several keys must fulfil
 them all:
 - `flat`: numbers of elements in row-major order; `index`: one logical index;
-- `stride` and `offset`: flat elements offset + k * stride;
+- `stride`, `offset` and `end`: flat elements offset + k * stride below `end` (without it: all others);
 - `rows`: indices along `dim` (default 0);
 - `where`: {"below": low}, {"above": high}, {"equals": value}, {"non_finite": true}, {"nan": true}; an element
   fulfils it by any of its entries, so that {"below": 0, "above": 9} is what lies outside 0..9.
@@ -271,7 +271,7 @@ def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
         mask[tuple(index)] = True
         found, mask = found & mask, torch.zeros_like(mask)
     if change.get("stride") is not None:
-        mask.view(-1)[change.get("offset", 0) :: change["stride"]] = True
+        mask.view(-1)[change.get("offset", 0) : change.get("end") : change["stride"]] = True
         found, mask = found & mask, torch.zeros_like(mask)
     if change.get("rows") is not None:
         dim = _dimension(tensor, change)
@@ -373,6 +373,9 @@ def operate_describe_files(request: InputsRequest, report: Report) -> None:
         report.event("file", path=path, **facts)
 
 
+MOST_OUTSIDE = 4  # elements that are named
+
+
 def operate_index_values(request: InputsRequest, report: Report) -> None:
     """Event `index_values`, one per part of `parts`: elements of the input tensors, in calling order."""
     flat = [leaf.cpu() for leaf in flatten(read(request.get("inputs")), None)]
@@ -382,9 +385,9 @@ def operate_index_values(request: InputsRequest, report: Report) -> None:
 
 
 def look(tensor: torch.Tensor, part: Part) -> dict[str, Any]:
-    """Count of the addressed elements, min, max, how many are outside, and the first of those."""
+    """Count of the addressed elements, min, max, how many are outside, and the first few of those."""
     offset, stride = part["offset"], max(part["stride"], 1)
-    values = tensor.contiguous().view(-1)[offset::stride]
+    values = tensor.contiguous().view(-1)[offset : part.get("end") : stride]
     found: dict[str, Any] = {"elements": values.numel()}
     if not values.numel():
         return found
@@ -392,7 +395,7 @@ def look(tensor: torch.Tensor, part: Part) -> dict[str, Any]:
     outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
     found.update(min=values.min().item(), max=values.max().item(), outside=int(outside.sum()))
     if found["outside"]:
-        first = int(outside.nonzero()[0])
-        place = offset + first * stride
-        found.update(value=values[first].item(), index=unravel(place, tuple(tensor.shape)))
+        shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()
+        found["first"] = [[unravel(offset + at * stride, shape), values[at].item()] for at in firsts]
+        found.update(index=found["first"][0][0], value=found["first"][0][1])
     return found

@@ -47,6 +47,7 @@ class Change(TypedDict, total=False):
     where: dict[str, Any]
     offset: int
     stride: Any  # of `restride` a list, of chosen elements a number
+    end: int
     order: list[int]
 
 
@@ -288,8 +289,8 @@ class RecompileRequest(Request, total=False):
 
 
 class Part(TypedDict, total=False):
-    """The elements offset, offset + stride, ... of a flat input. They must lie in [low, high], or with
-    `unlike` be anything but that number."""
+    """The elements offset, offset + stride, ... below `end` of a flat input. They must lie in [low, high], or
+    with `unlike` be anything but that number."""
 
     input: int
     offset: int
@@ -297,6 +298,7 @@ class Part(TypedDict, total=False):
     low: int
     high: int
     unlike: Optional[int]
+    end: int
 
 
 class InputsRequest(TypedDict, total=False):

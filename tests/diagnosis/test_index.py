@@ -19,6 +19,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.value_sources import (
     InputSlice,
+    Region,
     affine,
     bound_value,
     candidates,
@@ -43,16 +44,33 @@ def test_affine_names_every_element_that_is_read(offset: int, factors: list[int]
     """Direct evaluation at any loop variables gives offset + k*stride of what `affine` says."""
     terms = [f"{factor}L*{name}" for factor, name in zip(factors, VARIABLES, strict=False)]
     text = " + ".join([f"{offset}L", *terms])
-    place = affine(text)
-    assert place is not None and place[0] == offset
+    read = affine(text)
+    assert read is not None and read.offset == offset
     element = evaluate(text, dict(zip(VARIABLES, values, strict=True)))
-    assert element is not None and (element - place[0]) % place[1] == 0
+    assert element is not None and (element - read.offset) % read.stride == 0
+
+
+@given(
+    st.integers(0, 1000),
+    st.lists(st.integers(-500, 500), max_size=3),
+    st.lists(st.integers(1, 50), min_size=3, max_size=3),
+)
+def test_limits_of_loops_bound_what_is_read(offset: int, factors: list[int], limits: list[int]) -> None:
+    """The region begins and ends with an element that some values of the loop variables read."""
+    text = " + ".join(
+        ["ks0", *(f"{factor}*{name}" for factor, name in zip(factors, VARIABLES, strict=False))]
+    )
+    read = affine(text, {"ks0": offset}, dict(zip(VARIABLES, limits, strict=True)))
+    steps = [factor * (limit - 1) for factor, limit in zip(factors, limits, strict=False)]
+    assert read is not None and read.end is not None
+    assert read.offset == offset + sum(min(0, step) for step in steps)
+    assert read.end == offset + sum(max(0, step) for step in steps) + 1
 
 
 @given(st.integers(0, 1000), st.integers(1, 500))
 def test_affine_is_exact_for_one_variable(offset: int, stride: int) -> None:
     """With one loop variable the offset and the stride are those of the expression."""
-    assert affine(f"static_cast<int64_t>({offset}L + {stride}L*x0)") == (offset, stride)
+    assert affine(f"static_cast<int64_t>({offset}L + {stride}L*x0)") == Region(offset, stride)
 
 
 @pytest.mark.parametrize("text", ["x0*x0", "x0 % 3", "tmp[x0]", "1 +", ""])
@@ -61,11 +79,14 @@ def test_other_expressions_are_not_affine(text: str) -> None:
     assert affine(text) is None
 
 
-@pytest.mark.parametrize(("text", "place"), [("x0", (0, 1)), ("7L", (7, 1)), ("3L + 2L*x1 + 6L*x0", (3, 2))])
-def test_affine_examples(text: str, place: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("x0", Region(0, 1)), ("7L", Region(7, 1, 8)), ("3L + 2L*x1 + 6L*x0", Region(3, 2))],
+)
+def test_affine_examples(text: str, place: Region) -> None:
     """Offset and greatest common stride of expressions as code generation prints them."""
     assert affine(text) == place
-    assert evaluate(text, dict.fromkeys(VARIABLES, 0)) == Fraction(place[0])
+    assert evaluate(text, dict.fromkeys(VARIABLES, 0)) == Fraction(place.offset)
 
 
 @pytest.fixture
@@ -116,6 +137,30 @@ def test_the_elements_that_a_check_can_have_seen(zoo: ZooPackage) -> None:
     assert part.low in (0, -32)
 
 
+def test_a_check_of_one_row_is_put_on_that_row(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements that the kernel does not index with may hold anything: neither accused nor clamped."""
+    case = failed(zoo, "ranker", GOOD_IDS)
+    (one,) = candidates(case)
+    loop = (
+        "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(16L); x0+=static_cast<int64_t>(1L))"
+    )
+    kernel = replace(one.kernel, source=f"{loop}\n    auto tmp0 = in_ptr0[static_cast<int64_t>(16L + x0)];")
+    load = replace(one.sources[0].load, index="16L + x0", line=2)
+    row = replace(one, kernel=kernel, sources=(replace(one.sources[0], load=load),))
+    for module in (value_sources, index_out_of_bounds):
+        monkeypatch.setattr(module, "candidates", lambda _case: (row,))
+    part = checked_inputs(case)[0].part
+    assert (part.offset, part.stride, part.end) == (16, 1, 32)
+    case.index_values[part] = outside(part, 32)
+    (found,) = index_out_of_bounds.detect_index(case)
+    assert found.intervention is not None and found.fix is not None
+    (change,) = found.intervention.changes
+    assert (change.offset, change.end) == (16, 32) and "every 1 from 16 to 32" in str(
+        found.intervention.spelling
+    )
+    assert "[16:32].clamp_" in (found.intervention.after_code or "") and "[16:32]" in found.fix.action
+
+
 def jagged(zoo: ZooPackage) -> DiagnosisState:
     return failed(zoo, "jagged", GivenTensor("float32", (6, 8)), GivenTensor("int64", (4,)))
 
@@ -152,6 +197,7 @@ def outside(part: InputSlice, value: int, count: int = 1) -> dict[str, object]:
     return {
         "index": [0, 5],
         "value": value,
+        "first": [[[0, 5], value]],
         "outside": count,
         "elements": 48,
         "min": min(value, 0),

@@ -83,7 +83,8 @@ def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInpu
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
-    places = Places(part.stride, part.offset) if (part.stride, part.offset) != (1, 0) else Places()
+    whole = (part.stride, part.offset, part.end) == (1, 0, None)
+    places = Places() if whole else Places(part.stride, part.offset, part.end)
     return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, places)
 
 
@@ -91,18 +92,20 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     part, candidate = suspect.part, suspect.candidate
     item, where = _first_outside(part, case)
     facts, low, high = case.index_values[part], part.low, part.high
-    looked_at = "the values of the inputs"
-    if (part.stride, part.offset) != (1, 0):  # the kernel may index with some of the elements only
-        looked_at += f", flattened [{part.offset}::{part.stride}]"
+    user_name = item.path or f"inputs[{item.index}]"
+    read = user_name
+    if (part.stride, part.offset, part.end) != (1, 0, None):  # the kernel indexes with some elements only
+        read += f".flatten(){Places(part.stride, part.offset, part.end)}"
     larger = f", or make the indexed dimension larger than {facts['max']}" if facts["max"] > high else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
-    user_name = item.path or f"inputs[{item.index}]"
     return _Index(
         guilty=input_component(
             item,
             raising_lines(case) or _lines(candidate) or case.call_locations,
             f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
-        ).model_copy(update={"elements": [f"{name_of(item)}{facts['index']} = {facts['value']}"]}),
+        ).model_copy(
+            update={"elements": [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]}
+        ),
         summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(candidate.indexed) or 'a tensor'}, "
         f"where {low} to {high} are allowed.",
         evidence=(
@@ -110,13 +113,13 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
             seen(
                 "look_at_indices",
                 f"{where}; {share(facts['outside'], facts['elements'], 'value')} outside {low}..{high}",
-                looked_at,
+                f"the values of {read}",
             ),
             seen("inspect_package", f"{checks} it at {candidate.location}"),
         ),
         crashing=crashing(candidate),
         fix=Fix(
-            action=f"keep the values of {user_name} in {low}..{high} where they are made{larger}",
+            action=f"keep the values of {read} in {low}..{high} where they are made{larger}",
             before=user_name,
             after=f"{user_name}.clamp({low}, {high})  # or reject the request",
         ),

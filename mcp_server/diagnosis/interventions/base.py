@@ -63,7 +63,7 @@ class Change:
     """One change of the inputs, as the worker's `transforms` make it; None is what it does not need.
 
     `input` counts the tensors of the call. `flat`, `index`, `rows` along `dim`, `where`, and `stride` with
-    `offset` choose elements.
+    `offset` and `end` choose elements.
     """
 
     change: str
@@ -81,6 +81,7 @@ class Change:
     where: Where | None = None
     offset: int | None = None
     stride: int | tuple[int, ...] | None = None
+    end: int | None = None
     order: tuple[int, ...] | None = None
 
     def request(self) -> dict[str, object]:

@@ -42,10 +42,16 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Places:
-    """Elements of an input: flat elements offset + k * stride, or all."""
+    """Elements of an input: flat elements offset + k * stride below `end` (None: all others), or all."""
 
     stride: int | None = None
     offset: int | None = None
+    end: int | None = None
+
+    def __str__(self) -> str:
+        """As Python's slice of the flat input: `[81:162]`, `[0::2]`."""
+        step = f":{self.stride}" if self.stride not in (None, 1) else ""
+        return f"[{self.offset or 0}:{'' if self.end is None else self.end}{step}]"
 
 
 EVERYWHERE = Places()
@@ -58,14 +64,14 @@ def keep_in_range(leaf: Leaf, low: Number, high: Number, places: Places = EVERYW
         where=Where(below=low, above=high),
         stride=places.stride,
         offset=places.offset,
+        end=places.end,
     )
     # The offending elements replaced in two ways: what differs then is what depends on them.
     minimal = tuple((replace(outside, value=value),) for value in dict.fromkeys((low, high)))
     part, after = leaf.name, f"{leaf.name} = {leaf.name}.clamp({low}, {high})"
-    if places.stride not in (None, 1):
-        after = f"{leaf.name}.view(-1)[{places.offset or 0}::{places.stride}].clamp_({low}, {high})"
-    if places.stride not in (None, 1) or places.offset:
-        part = f"{leaf.name}.flatten()[{places.offset or 0}::{places.stride or 1}]"
+    if places.stride not in (None, 1) or places.offset or places.end is not None:
+        after = f"{leaf.name}.view(-1){places}.clamp_({low}, {high})"
+        part = f"{leaf.name}.flatten(){places}"
     made = _one(leaf, replace(outside, low=low, high=high), f"{part} clamped to {low}..{high}", after)
     return replace(made, minimal=minimal)
 
@@ -304,7 +310,8 @@ def _selection(change: Change) -> str:
     places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):
-        parts.append(f"every {change.stride} from {change.offset or 0}")
+        end = f" to {change.end}" if change.end is not None else ""
+        parts.append(f"every {change.stride} from {change.offset or 0}{end}")
     if change.where is not None:
         limits = [(symbol, getattr(change.where, name)) for symbol, name in _SYMBOLS.items()]
         conditions = [f"{symbol} {value}" for symbol, value in limits if value is not None]
@@ -365,6 +372,8 @@ def _selected(change: Change, words: list[str]) -> Change:
             if word != "from":
                 raise ValueError("'every STEP from OFFSET' is meant")
             change = replace(change, stride=int(step), offset=int(offset))
+            if rest[:1] == ["to"]:
+                change, rest = replace(change, end=int(rest[1])), rest[2:]
         elif word == "where":
             return replace(change, where=_conditions(rest))
         else:
