@@ -24,7 +24,7 @@ from mcp_server.diagnosis.ranking import (
     trials_of,
 )
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
-from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import deepened
 from mcp_server.model import (
     Cause,
@@ -55,7 +55,9 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
     rank = f"Rank {case.capture.rank.rank}: " if case.capture is not None and case.capture.rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
-    explained = [s for s in order[1:] if not s.weak and s.level < best.level]
+    # A symptom is the failure itself, in other words.
+    others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
+    explained = [s for s in others if s.level < best.level]
     return Verdict(
         outcome=outcome,
         category=best.category,

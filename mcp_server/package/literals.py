@@ -7,7 +7,9 @@ A kernel loads a number in a line of its own: `auto tmp1 = static_cast<float>(0.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import inf, log
 
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
@@ -55,6 +57,38 @@ def with_number(kernel: Kernel, old: float, new: float) -> str:
         return match[0][:start] + repr(new) + match[0][end:]
 
     return _pattern(kernel).sub(replaced, kernel.source)
+
+
+UNLIKELY = 3.0  # as if the number were 20 times as large: it is less likely to stand for an argument
+TINY = 1e-4  # below are epsilons
+
+
+def forms_of(given: float) -> tuple[float, ...]:
+    """What an argument may be in the code: itself, or its reciprocal (a division on CUDA)."""
+    return (given, 1 / given) if given else (given,)
+
+
+def likeliest_first(literals: Iterable[Literal], given: float) -> list[Literal]:
+    """By how near each is to a number that is passed now, one for each value.
+
+    Whole numbers, roots of whole numbers and epsilons come from sizes and formulas, and stand last.
+    """
+
+    def unlikeliness(literal: Literal) -> float:
+        value = literal.value
+        whole = value.is_integer() or same(value**2, round(value**2)) or same(value**-2, round(value**-2))
+        penalties = [whole and not float(given).is_integer(), 0 < value < TINY]
+        return min(_apart(value, form) for form in forms_of(given)) + UNLIKELY * sum(penalties)
+
+    firsts: dict[float, Literal] = {}
+    for literal in literals:
+        firsts.setdefault(literal.value, literal)
+    return sorted(firsts.values(), key=unlikeliness)
+
+
+def _apart(first: float, second: float) -> float:
+    """The difference of their logarithms; infinite for numbers of which one is 0 or negative."""
+    return abs(log(first / second)) if first * second > 0 else inf
 
 
 def same(first: float, second: float) -> bool:

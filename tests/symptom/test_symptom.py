@@ -15,7 +15,7 @@ from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
-from mcp_server.package.literals import literals_of, with_number
+from mcp_server.package.literals import Literal, likeliest_first, literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.tools.context import Context
 from tests.served import served
@@ -177,6 +177,15 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path) -> None:
         arguments = DiagnoseArguments.model_validate({"log": "failed.log", **given})
         with pytest.raises(ProblemError, match="does not apply to a log, which calls no package"):
             symptom_of(arguments, None)
+
+
+def test_the_likeliest_literal_is_tried_first() -> None:
+    """Near the number that is passed or its reciprocal; sizes, their roots and epsilons last, each once."""
+    values = [48.0, 1e-6, 12**-0.5, -1e9, 0.7, 48.0, 0.7, 2.4]
+    literals = [Literal(f"kernel_{n}", value, "kernel.cpp:1", "") for n, value in enumerate(values)]
+    found = [literal.value for literal in likeliest_first(literals, 1.3)]
+    assert found[:2] == [0.7, 2.4] and set(found[-2:]) == {1e-6, -1e9} and len(found) == 6
+    assert likeliest_first(literals, 1.3)[0].kernel == "kernel_4"
 
 
 def test_numbers_of_the_code_are_found_and_replaced_everywhere(scaled: Path) -> None:

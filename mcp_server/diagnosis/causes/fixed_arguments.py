@@ -16,7 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import Component, Fix, PackageWorkload
-from mcp_server.package.literals import Literal, literals_of, same
+from mcp_server.package.literals import Literal, forms_of, likeliest_first, literals_of, same
 from mcp_server.package.signature import leaf_paths
 
 _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
@@ -157,10 +157,16 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
             )
 
 
-def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal]]:
-    """Numbers of the call, each with a literal that may stand for it."""
-    pairs = [(scalar, literal) for scalar, literals in _baked(case) for literal in literals]
-    return pairs[:MOST_LITERALS]
+def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal, float]]:
+    """Numbers of the call, each with a literal that may stand for it, and what to put there."""
+    found = [
+        (scalar, literal, form)
+        for scalar, literals in _baked(case)
+        if scalar.number is not None
+        for literal in literals
+        for form in forms_of(scalar.number)[: 1 if case.device == "cpu" else 2]
+    ]
+    return found[:MOST_LITERALS]
 
 
 def _scalars(case: DiagnosisState) -> list[Scalar]:
@@ -191,22 +197,29 @@ def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
     """
     scalars = [scalar for scalar in _scalars(case) if scalar.place < len(_exported_paths(case))]
     literals = literals_of(case.package) if case.package is not None and scalars else []
+    taken: set[float] = set()  # by numbers that are in the code as they are passed
+    unknown = []
     for scalar in scalars:
+        forms = forms_of(scalar.number) if scalar.number is not None else ()
+        found = {each.value for each in literals if any(same(each.value, form) for form in forms)}
+        taken |= found
+        unknown += [scalar] if not found else []
+    free = [literal for literal in literals if literal.value not in taken]
+    for scalar in unknown:
         number = scalar.number
-        forms = [] if number is None else [number, *([1 / number] if number else [])]
-        if not any(same(literal.value, form) for literal in literals for form in forms):
-            yield scalar, literals[:MOST_LITERALS] if number is not None else []
+        yield scalar, likeliest_first(free, number)[:MOST_LITERALS] if number is not None else []
 
 
-def edit_key(scalar: Scalar, literal: Literal | None) -> str:
-    """The key of the intervention that puts the given value in the place of a literal."""
-    tail = f"{literal.kernel}:{literal.value!r}" if literal is not None else ""
+def edit_key(scalar: Scalar, literal: Literal | None, form: float | None = None) -> str:
+    """The key of the intervention that puts a form of the given value in the place of a literal."""
+    tail = f"{literal.kernel}:{literal.value!r}:{form!r}" if literal is not None else ""
     return f"scalar:{scalar.path}:{scalar.value}:{tail}"
 
 
 def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState) -> Suspect:
     # The literal whose replacement made the failure go, where one did; else all that may stand for it.
-    keys = {edit_key(scalar, literal): literal for literal in literals}
+    forms = forms_of(scalar.number) if scalar.number is not None else ()
+    keys = {edit_key(scalar, literal, form): literal for literal in literals for form in forms}
     proven = [keys[key] for key in keys if key in case.trials and case.trials[key].proves]
     found = proven or literals
     places = [f"{literal.value:g} in {literal.location} `{literal.code}`" for literal in found]

@@ -126,6 +126,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     # A program that ended well was content with its outputs: then only a trial tells whether it harms, which
     # gave other values without the mismatch.
     harms = gone if case.ended_well or case.handled else sure
+    # No trial can clear or prove it where the outputs are wrong by what the user expects of these very sizes.
+    open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
     return Suspect(
         category=mismatch.category,
         guilty=Component(
@@ -143,7 +145,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         intervention=test,
         parts=_last_part(mismatch, case),
         harmful=case.failed or harms,
-        weak=not sure and not mended,
+        weak=not (sure or mended or open_size),
+        observed=sure or mended,
     )
 
 

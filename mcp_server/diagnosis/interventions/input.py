@@ -6,7 +6,7 @@
     LEAF: resize DIM SIZE | pad DIM SIZE VALUE | drop-rows DIM N,N
     order N,N,N
 
-SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET`, and
+SELECTION is any of: `at I,J`, `flat N,N`, `rows N,N`, `dim D`, `every STEP from OFFSET [to END]`, and
 `where CONDITION [or CONDITION]` with the conditions `< X`, `> X`, `== X`, `nan`, `non-finite`.
 
 `AOTICompiledModel.__call__` passes tensors only (torch/export/pt2_archive/_package.py, 2.8-2.15): another

@@ -204,10 +204,9 @@ class EditScalars(Observation):
         return 0.9 if differs and scalars_to_try(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        for scalar, literal in scalars_to_try(case):
-            assert scalar.number is not None
-            package = await with_literal(context, tried_call(case), literal, scalar.number)
-            key, exported = edit_key(scalar, literal), f"{literal.value:g}"
+        for scalar, literal, form in scalars_to_try(case):
+            package = await with_literal(context, tried_call(case), literal, form)
+            key, exported = edit_key(scalar, literal, form), f"{literal.value:g}"
             case.scalar_edits.append(given_value(key, scalar.path, exported, scalar.value, package))
 
 
