@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.causes.compiler import compiler_suspect
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import Seen
 from mcp_server.errors import argument
 from mcp_server.model import (
@@ -150,6 +151,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         )
         step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
         return [step] if isinstance(case.workload, PackageWorkload) else []
+    if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
+        return _to_compare(arguments, case.symptom.expect)
     steps = []
     if best.category in TOOLS:
         tool, why = TOOLS[best.category]
@@ -288,6 +291,7 @@ def _in_environment(env: Mapping[str, str], argv: Sequence[str]) -> str:
 
 RIGHT_OUTPUTS = "path/of/the/right/outputs.pt"
 EXPORTED = "path/of/the/exported/program.pt2"
+STATE_DICT = "path/of/the/state_dict.pt"
 
 UNSEEN: dict[Seen, str] = {
     "wrong-output": "The call ends well, and nothing says what its outputs are to be. Give what they are to "
@@ -325,6 +329,20 @@ def open_question(case: DiagnosisState) -> str:
     if case.never_reached and case.ended_well:
         return NEVER_REACHED
     return "None of the checks identified the cause; the checks that were run are listed."
+
+
+def _to_compare(arguments: Mapping[str, Any], expect: Path) -> list[NextStep]:
+    """What settles outputs that are wrong for no reason that was seen: the program, or the right weights."""
+    same = {name: arguments[name] for name in ("package", *COMPARED) if name in arguments}
+    meant = {**same, "constants": STATE_DICT, "expect": str(expect)}
+    return [
+        NextStep(
+            why="compare each launch with the exported program",
+            tool="compare_with_eager",
+            arguments={**same, "exported": EXPORTED},
+        ),
+        NextStep(why="try the weights that were meant", tool="try_fix", arguments=meant),
+    ]
 
 
 def unseen_symptom(case: DiagnosisState) -> str:

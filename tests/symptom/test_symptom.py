@@ -12,7 +12,7 @@ from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Verdict
-from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.arguments import DiagnoseArguments, TryArguments
 from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.literals import Literal, likeliest_first, literals_of, with_number
@@ -104,6 +104,14 @@ def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_p
     found = served(diagnose, context, workload, budget_s=240, symptom=symptom_of(arguments, workload))
     assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "proven")
     assert found.guilty is not None and "0.3" in str(found.guilty.value)
+
+
+def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_path: Path) -> None:
+    """Nothing about the call is out of order: the program or the weights that were meant settle it."""
+    found = verdict(tmp_path, scaled, "inputs", expecting(scaled, "other-right"))
+    assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "possible")
+    assert [step.tool for step in found.next_steps] == ["compare_with_eager", "try_fix"]
+    TryArguments.model_validate(found.next_steps[1].arguments)
 
 
 def test_a_check_command_takes_part_in_the_trials(scaled: Path, tmp_path: Path) -> None:

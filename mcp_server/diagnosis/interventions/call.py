@@ -57,12 +57,16 @@ def as_promised() -> Intervention:
 
 
 def given_values(file: Path) -> Intervention:
-    """The call after an update with the constants of a file (`{name: tensor}`, of torch.save)."""
+    """The call after an update with the constants of a file (`{name: tensor}`, of torch.save).
+
+    A state_dict has more names than a package, which leaves out what the graph does not read.
+    """
     step: dict[str, object] = {
         "do": "constants",
         "file": str(file),
         "how": "load_constants",
         "arguments": [False, False],
+        "only_known": True,
     }
     return Intervention(
         key=f"constant:file:{file}",
