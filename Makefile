@@ -14,7 +14,8 @@ STAMP := $(VENV)/.installed
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 PYTEST_ARGS ?=
-PYTEST_JOBS ?= 2
+# One more than there are cores, since tests wait for programs, limits and locks.
+PYTEST_JOBS ?= $(shell echo $$(($$(nproc) + 1)))
 CORPUS_ARGS ?=
 CLIENTS ?= $(MADE)/clients
 SCANNER ?= $(MADE)/scanner
@@ -23,7 +24,7 @@ SITE ?= $(MADE)/site
 SOURCES := mcp_server examples tools tests benchmarks
 
 .PRECIOUS: %/.runs %/.installed
-.PHONY: help env demo docs generated test coverage test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
+.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,6 +49,9 @@ demo: $(VENV)/.runs ## compile a small model, break it, diagnose it
 
 test: $(STAMP) ## run the tests that need no GPU
 	$(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -m 'not gpu and not ray and not slurm' -n $(PYTEST_JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+
+test-thorough: export AOTI_DEBUG_THOROUGH = 1
+test-thorough: test ## the same on every model and form, which compiles for minutes more
 
 coverage: $(STAMP) ## run the fast tests, and print which lines of the product they leave out; fails below the floor
 	CI=1 COVERAGE_FILE=$(MADE)/coverage $(BIN)/python -m pytest -o cache_dir=$(MADE)/pytest -q -m 'not slow and not gpu and not ray and not slurm and not clients' -n $(PYTEST_JOBS) --dist loadfile --cov --cov-report=term $(PYTEST_ARGS)

@@ -13,20 +13,7 @@ from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import GOLD, WRAPPERS, recorded, summary
-
-CPU = (
-    "ranker",
-    "attention",
-    "bags",
-    "jagged",
-    "conv",
-    "scatter",
-    "branch",
-    "loop",
-    "plugin",
-    "select",
-    "counter",
-)
+from tests.zoo.names import TRIED
 
 
 def read(zoo: ZooPackage, name: str) -> Wrapper:
@@ -79,7 +66,7 @@ def test_a_grid_chosen_by_autotuning() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CPU)
+@pytest.mark.parametrize("name", TRIED)
 def test_every_statement_is_understood(zoo: ZooPackage, name: str) -> None:
     """The wrappers compiled here hold no statement and no argument that the reader does not know."""
     wrapper = read(zoo, name)
@@ -89,7 +76,7 @@ def test_every_statement_is_understood(zoo: ZooPackage, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CPU)
+@pytest.mark.parametrize("name", TRIED)
 def test_places_point_at_the_text(zoo: ZooPackage, name: str) -> None:
     """Offsets of launches and arguments cut exactly the call and the expression out of the file."""
     wrapper = read(zoo, name)

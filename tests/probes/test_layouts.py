@@ -17,6 +17,7 @@ from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.package.archives import changed, members_of, without, write
+from tests.zoo.names import THOROUGH
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +51,7 @@ def two_models(first: Path, second: Path, target: Path) -> Path:
     return write(target, members)
 
 
+@pytest.mark.skipif(not THOROUGH, reason="two rebuilds: AOTI_DEBUG_THOROUGH=1 runs it")
 def test_every_model_of_a_package_gets_probes(
     zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
 ) -> None:

@@ -27,10 +27,11 @@ from mcp_server.probes.rewrite import numbered
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.package.archives import changed
+from tests.zoo.names import THOROUGH
 
 pytestmark = pytest.mark.slow
 
-EXAMPLES = 40 if os.environ.get("AOTI_DEBUG_THOROUGH") else 2
+EXAMPLES = 40 if THOROUGH else 2
 
 
 def mutate(text: str, kind: str, number: int, start: float, length: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 
 import anyio
@@ -15,6 +14,7 @@ from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.locate_fault import locate_fault
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
+from tests.zoo.names import THOROUGH
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def test_an_overrun_of_one_weight_into_the_next_is_seen(
     assert ".kernel.cpp:" in frame
 
 
-@pytest.mark.skipif("AOTI_DEBUG_THOROUGH" not in os.environ, reason="one more rebuild of the kernels")
+@pytest.mark.skipif(not THOROUGH, reason="one more rebuild of the kernels")
 def test_undefined_behaviour_is_put_on_its_launch_and_input(
     zoo: ZooPackage, context: Context, cache: Cache
 ) -> None:

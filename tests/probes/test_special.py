@@ -1,11 +1,10 @@
 """Packages of unusual form are rebuilt too: folded constants, weights outside the library.
 
-A compile takes ten seconds a form: AOTI_DEBUG_THOROUGH=1 tries them all, otherwise one.
+A compile takes ten seconds a form: AOTI_DEBUG_THOROUGH=1 tries them.
 """
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import anyio
@@ -18,11 +17,11 @@ from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context, WorkerRun
 from tests.conftest import CACHE, compiled_once
 from tests.served import served
+from tests.zoo.names import THOROUGH
 
 pytestmark = pytest.mark.slow
 
-THOROUGH = bool(os.environ.get("AOTI_DEBUG_THOROUGH"))
-FORMS = ["folding", *(["mapped", "blob", "files", "hidden"] if THOROUGH else [])]
+FORMS = ["folding", "mapped", "blob", "files", "hidden"] if THOROUGH else []
 LAUNCHES = {"folding": [2, 3, 0, 1]}
 USUAL = [0, 1, 2]
 

@@ -20,6 +20,7 @@ from tests.package.archives import write
 from tests.package.made_wrapper import make_wrapper
 from tests.server.clients import ROOT
 from tests.server.test_shutdown import HELLO
+from tests.zoo.names import THOROUGH
 
 LINES: list[tuple[str, int | None, Any]] = [
     ("nonsense", -32700, None),
@@ -191,17 +192,20 @@ def large_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SPECS = [{"shape": [8, 16]}, {"shape": [8, 16]}]
+REST: list[tuple[str, dict[str, Any]]] = [
+    ("inspect_package", {}),
+    ("reduce", {"inputs": SPECS, "scope": "launch", "launch": 0}),
+    ("try_fix", {"inputs": SPECS, "changes": ["0: clamp 0 9"]}),
+]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("tool", "arguments"),
     [
-        ("inspect_package", {}),
         ("diagnose", {"inputs": SPECS}),
         ("compare_with_eager", {"exported": "EXPORTED"}),
-        ("reduce", {"inputs": SPECS, "scope": "launch", "launch": 0}),
-        ("try_fix", {"inputs": SPECS, "changes": ["0: clamp 0 9"]}),
+        *(THOROUGH * REST),
     ],
 )
 def test_a_large_package_holds_nobody_up(
