@@ -24,6 +24,7 @@ from mcp_server.model import (
 )
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
+from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
 Arguments = dict[str, Any]
 
@@ -192,6 +193,8 @@ def command_for(step: str, case: DiagnosisState) -> str:
         return _line(*ON_THE_CALL[step], *package_words(arguments)) if arguments else ""
     if step == "script":
         return _program(workload)
+    if step == "run_program_with_input_checks":
+        return _program(workload, CHECK_INPUTS)
     if step == "compare_with_eager":
         # Of package and program; of the whole script where it updated constants before the call.
         if case.program_path is None or not arguments:
@@ -271,15 +274,15 @@ def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
             yield from (option, str(value))
 
 
-def _program(workload: Workload | None) -> str:
-    """The user's own program, in its directory, as it was run, without the hook."""
+def _program(workload: Workload | None, more: Mapping[str, str] = {}) -> str:
+    """The user's own program, in its directory, as it was run, without the hook; with `more` variables."""
     if isinstance(workload, ScriptWorkload):
         argv = [str(workload.python or "python"), str(workload.script), *workload.args]
     elif isinstance(workload, CommandWorkload):
         argv = workload.argv
     else:
         return ""
-    line = _in_environment(workload.env, argv)
+    line = _in_environment({**workload.env, **more}, argv)
     return f"cd {shlex.quote(str(workload.cwd))} && {line}" if workload.cwd is not None else line
 
 

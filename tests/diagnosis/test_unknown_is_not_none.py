@@ -182,3 +182,30 @@ def test_a_wrong_model_name_is_a_wrong_call(zoo: ZooPackage, taken: str) -> None
         else:
             package_workload(CallArguments(package=package, model_name="nope"))
     assert (caught.value.value, caught.value.allowed) == ("nope", "model")
+
+
+OUT_OF_SIGHT = """import subprocess, sys
+HOST = '''
+import sys, torch
+model = torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], "model", False, 1, -1)
+first, second = torch.load(sys.argv[2], weights_only=True)
+right = model.run([first, second])[0]
+turned = model.run([first, second.t().contiguous().t()])[0]
+sys.exit(0 if torch.equal(turned, right) else "the host gives other scores")
+'''
+# As a host in another language: no hook of ours is in that process.
+subprocess.run([sys.executable, "-I", "-c", HOST, *sys.argv[1:]], check=True)
+"""
+
+
+def test_a_host_out_of_sight_is_told_what_the_package_refuses(zoo: ZooPackage, tmp_path: Path) -> None:
+    """No call was seen: the package's own checks say which input has strides that it was not compiled for."""
+    package = zoo("logarithm")
+    script = tmp_path / "serve.py"
+    script.write_text(OUT_OF_SIGHT)
+    words = [str(package), str(package.with_name("logarithm.inputs.pt"))]
+    found = verdict(tmp_path, ScriptWorkload(script=script, args=words, cwd=tmp_path))
+    assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "likely")
+    assert found.guilty is not None and found.guilty.input_index == 1
+    assert "has stride 1 in dimension 0, compiled for 16" in found.summary
+    assert "AOTI_RUNTIME_CHECK_INPUTS=1" in (found.evidence[0].command or "")

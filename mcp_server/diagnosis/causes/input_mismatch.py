@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from itertools import combinations
 
+from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.common import component, first_line, name_of, seen
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
 from mcp_server.diagnosis.components import lines_reading
@@ -26,6 +27,7 @@ from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.tools import context
+from mcp_server.tools.explain_error import as_sentence
 
 # As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
 _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
@@ -82,6 +84,39 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
         harmful=case.failed,
     )
+
+
+def detect_refused_in_host(case: DiagnosisState) -> Iterator[Suspect]:
+    """What the package's own checks refuse in a program that calls it out of sight, from another language.
+
+    A size out of its range may be a false alarm, as everywhere.
+    """
+    if "run_program_with_input_checks" not in case.done or "checked" not in case.runs:
+        return
+    for error in case.runs["checked"].log.errors:
+        category = error.candidates[0] if error.candidates else None
+        if "input_check" not in error.family.tags or category is None:
+            continue
+        index = error.fields.get("input", "")
+        fix = Fix(action=log_text.action(error, category))
+        if error.family.id == "input_stride":
+            fix = Fix(action="pass a contiguous copy", before="tensor", after="tensor.contiguous()")
+        yield Suspect(
+            category=category,
+            guilty=component(
+                "input",
+                f"input {index}",
+                case.failing_locations,
+                value=log_text.named(category, error).value,
+                index=int(index) if index.isdigit() else None,
+            ),
+            summary=f"{as_sentence(error)} The program calls the package from a process that is no Python, "
+            "and the package's own checks refuse it.",
+            level=CausalLevel.CALL,
+            evidence=(seen("run_program_with_input_checks", error.text[:300], f"checked:{error.line}"),),
+            fix=fix,
+            observed=category != "shape_out_of_range",
+        )
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:

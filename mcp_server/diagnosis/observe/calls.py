@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,55 @@ class CheckedRun(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         await run_call(case, context, "checked", env={**CHECK_INPUTS, **ONE_THREAD})
+
+
+STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
+
+
+class CheckedProgram(Observation):
+    """Run the whole program with AOTInductor's own input checks.
+
+    A host in another language that the program starts is not watched, and its calls cannot be made again:
+    the package itself says there what it was not compiled for.
+    """
+
+    name = "run_program_with_input_checks"
+    seconds = 30.0
+    alone = True
+
+    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
+        capture = case.capture
+        if capture is None or capture.finished.ok or capture.finished.ending == "timeout":
+            return 0.0
+        if case.call is not None and case.failure_of("plain") != "none":
+            return 0.0  # the call that fails is known, or is still to be made
+        known = any(each.harmful and not each.weak for each in open_suspects)
+        return 0.0 if known or not _may_start_a_host(case) else 0.5
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        workload = case.workload
+        assert isinstance(workload, ScriptWorkload | CommandWorkload)
+        limit = limit_of(case, share=SHARE_OF_PROGRAM)
+        command = Command(
+            argv=workload_argv(context, workload),
+            cwd=workload.cwd or Path.cwd(),
+            env={**workload.env, **CHECK_INPUTS},
+            timeout_s=limit.seconds,
+            gpus=gpus_of(None),
+        )
+        finished = await context.run(command, "checked", runs=1)
+        limit.check(finished, "the program")
+        case.runs["checked"] = see("checked", finished)
+
+
+def _may_start_a_host(case: DiagnosisState) -> bool:
+    """A command that is no Python script, or a script whose text starts other programs."""
+    if not isinstance(case.workload, ScriptWorkload):
+        return True
+    try:
+        return STARTS_OTHERS.search(case.workload.script.read_bytes()) is not None
+    except OSError:
+        return False
 
 
 class Interpret(Observation):
