@@ -36,6 +36,17 @@ def test_an_answer_uses_the_vocabulary_and_fits_its_program(batch: Path, answer:
     assert answer.fields["issue_class"]
 
 
+def test_the_page_has_the_figures_of_all_first_verdicts() -> None:
+    """Its table of reliability, and what README.md quotes from there, are counted from what was kept."""
+    found = ask.at_first_sight()
+    assert ask.reliability(found) in (ask.HOME / "README.md").read_text()
+    scripts = [score for score in found if score.form == "script"]
+    proven = [score.right for score in found if score.claimed and score.confidence == "proven"]
+    right = sum(bool(score.category_right) for score in scripts)
+    row = f"{right} of {len(scripts)} scripts; of `proven` {sum(proven)} of {len(proven)}"
+    assert row in (ask.HOME.parents[1] / "README.md").read_text(), row
+
+
 def repository(home: Path) -> Path:
     """A repository with a product and a batch of one program."""
     (home / "mcp_server").mkdir()

@@ -1,10 +1,12 @@
 """Asks `diagnose` about a batch of unseen programs, and keeps what it said first.
 
     python -m benchmarks.first_sight.ask batch1 [--jobs 2] [--forms script package] [--table]
+    python -m benchmarks.first_sight.ask all
 
 The verdicts of a commit go to `BATCH/verdicts/COMMIT.jsonl`, a line per program and form, once: a line that
 is there is not asked for again, and a run that was cut off goes on. The product must be as committed. Only
-the first commit that was asked about a batch has seen it for the first time.
+the first commit that was asked about a batch has seen it for the first time: `all` prints, from these alone,
+how often a category was right at each confidence.
 """
 
 from __future__ import annotations
@@ -109,17 +111,46 @@ def _score(batch: Path, answer: Answer, row: Row) -> Score:
     return with_defects(judge(answer, form, verdict, script), answer, verdict)
 
 
+FIRST = {"batch1": "84eceeef2499", "batch2": "088c62661d88", "batch3": "8c1e9b301567"}
+"""The commit that was asked about each batch first."""
+LEVELS = ("proven", "likely", "possible")
+
+
+def at_first_sight() -> list[Score]:
+    """The first verdict about every program and form, as far as there is something to judge."""
+    files = {HOME / batch: HOME / batch / "verdicts" / f"{commit}.jsonl" for batch, commit in FIRST.items()}
+    return [score for batch, kept in files.items() for score in scores(batch, kept) if score.judged]
+
+
+def reliability(found: list[Score]) -> str:
+    """A table: of the verdicts with each category and confidence, how many name category and component."""
+    said: dict[str, list[Score]] = {}
+    for score in found:
+        said.setdefault(score.category if score.claimed else score.outcome, []).append(score)
+    lines = ["| verdict | proven | likely | possible |", "| --- | --- | --- | --- |"]
+    for name, of_name in sorted(said.items()):
+        cells = []
+        for level in LEVELS:
+            right = [score.right for score in of_name if score.confidence == level]
+            cells.append(f"{sum(right)} of {len(right)}" if right else "–")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("batch", choices=sorted(path.name for path in HOME.glob("batch*")))
+    parser.add_argument("batch", choices=[*sorted(path.name for path in HOME.glob("batch*")), "all"])
     parser.add_argument("--needs", choices=("cpu", "cuda"))
     parser.add_argument("--forms", nargs="*", choices=("script", "package"), default=["script", "package"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--budget-s", type=float, default=300)
     parser.add_argument("--table", action="store_true", help="ask nothing, print what was kept")
     given = parser.parse_args()
+    if given.batch == "all":
+        print(reliability(at_first_sight()), summary("at first sight", at_first_sight()), sep="\n\n")
+        return 0
     batch = HOME / given.batch
     files = sorted((batch / "verdicts").glob("*.jsonl")) if given.table else [record(batch, given)]
     for kept in files:
