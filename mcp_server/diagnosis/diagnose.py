@@ -34,7 +34,8 @@ def import_ahead(case: DiagnosisState, context: Context) -> None:
     OpenMP reads its limits when torch is imported, so that the two cannot be one.
     """
     if case.workload is not None:
-        modules = () if isinstance(case.workload, PackageWorkload) else EXPORTED
+        without = isinstance(case.workload, PackageWorkload) and not case.judged_by_program
+        modules = () if without else EXPORTED
         context.expect(**case.surroundings, modules=modules)
         context.expect(**case.surroundings_with({}, ONE_THREAD))
 

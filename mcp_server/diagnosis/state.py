@@ -355,6 +355,8 @@ class DiagnosisState:
         """The exported program: as given, or saved by the compile that wrote the suspect call's package."""
         if isinstance(self.workload, ExportedWorkload):
             return self.workload.exported
+        if self.symptom.program is not None:
+            return self.symptom.program
         if self.capture is None or not self.capture.loads:
             return None
         call = self.suspect_call
@@ -362,6 +364,11 @@ class DiagnosisState:
         compiled = self.capture.compile_of(load) if load is not None else None
         path = compiled.exported if compiled is not None else None
         return path if path is not None and path.exists() else None
+
+    @property
+    def judged_by_program(self) -> bool:
+        """Whether the user gave the exported program, so that other numbers than eager's are a failure."""
+        return isinstance(self.workload, ExportedWorkload) or self.symptom.program is not None
 
     @property
     def package_call(self) -> PackageWorkload:

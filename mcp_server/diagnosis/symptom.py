@@ -21,6 +21,7 @@ class Symptom:
     `expect` is a file with one tensor for each output, compared with `rtol` and `atol` (None: the dtype's).
     They are about the call of a package, or about that of a program that failed, else its last one.
     `check` are the words of a command that gets a file of outputs, and ends with status 0 for good ones.
+    `program` is the exported program of a package: what eager gives is right.
     """
 
     seen: Seen | None = None
@@ -28,6 +29,7 @@ class Symptom:
     rtol: float | None = None
     atol: float | None = None
     check: tuple[str, ...] = ()
+    program: Path | None = None
 
     @property
     def judges(self) -> bool:

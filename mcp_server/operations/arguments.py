@@ -108,6 +108,9 @@ class WorkloadArguments(ProgramArguments):
 class DiagnoseArguments(WorkloadArguments):
     """A workload, or the log of one, and the time for the whole procedure."""
 
+    exported: Annotated[
+        str, Field(description="Use this exported .pt2 program; with package as its reference.")
+    ] = ""
     inputs: Inputs = ""
     log: Annotated[str, Field(description="Read this log of a failing run, or resume this job.")] = ""
 

@@ -49,6 +49,8 @@ APPLIES_TO = {
 def workload_of(given: args.ProgramArguments) -> Workload:
     """The one workload that the arguments name; relative paths start at `cwd`."""
     kinds = chosen_kinds(given)
+    if isinstance(given, args.DiagnoseArguments) and kinds == ["package", "exported"]:
+        kinds = ["package"]  # the program is its reference: `symptom_of`
     if len(kinds) != 1:
         allowed = "exactly one of " + ", ".join(kind for kind in KINDS if hasattr(given, kind))
         what = "more than one workload given" if kinds else "no workload given"
@@ -177,6 +179,7 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
         rtol=given.rtol or None,
         atol=given.atol or None,
         check=tuple(given.check),
+        program=exported_file(given.exported, cwd) if given.package and given.exported else None,
     )
 
 

@@ -12,13 +12,15 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
 from mcp_server.operations.arguments import (
     Checker,
+    DiagnoseArguments,
     InspectArguments,
     ReduceArguments,
+    RepeatArguments,
     WorkloadArguments,
     validated,
 )
 from mcp_server.operations.table import question_of
-from mcp_server.operations.workload import paired_model, workload_of
+from mcp_server.operations.workload import paired_model, symptom_of, workload_of
 from mcp_server.tools.fault_methods import Tool
 
 
@@ -127,6 +129,17 @@ def test_bad_arguments(folder: Path, values: dict[str, Any], said: str) -> None:
     with pytest.raises(ProblemError) as problem:
         built(folder, **values)
     assert said in str(problem.value)
+
+
+def test_a_program_is_the_reference_of_its_package(folder: Path) -> None:
+    """diagnose takes the two together; what makes one run still takes one workload."""
+    pair = {"package": "broken.pt2", "exported": "program.pt2", "cwd": str(folder)}
+    given = validated(DiagnoseArguments, pair)
+    workload = workload_of(given)
+    assert isinstance(workload, PackageWorkload)
+    assert symptom_of(given, workload).program == folder / "program.pt2"
+    with pytest.raises(ProblemError, match="more than one workload given"):
+        workload_of(validated(RepeatArguments, pair))
 
 
 def test_a_compiled_package_as_exported(folder: Path, zoo: Any) -> None:

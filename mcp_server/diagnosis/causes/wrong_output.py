@@ -12,7 +12,7 @@ from mcp_server.diagnosis.causes.common import component, launch_lines, seen
 from mcp_server.diagnosis.components import launch_component, own_code, users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Evidence, ExportedWorkload, Fix, PackageWorkload
+from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.context import Event
@@ -157,7 +157,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     found, first = case.with_eager, case.with_eager.first if case.with_eager is not None else None
     if found is None or first is None:
         return
-    harmful = case.failed or isinstance(case.workload, ExportedWorkload)
+    harmful = case.failed or case.judged_by_program
     observed = seen("compare_with_eager", first.summary, found.json_file.uri if found.json_file else "")
     for other in found.other_constants[:1]:
         # The package was made from other weights: stale, or one of several that share them by mistake.

@@ -17,7 +17,7 @@ from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import candidates, failed_divisions, index_error
 from mcp_server.memory_faults.triton_reductions import narrow_pointers, repaired, widened
-from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
@@ -110,7 +110,7 @@ class CompareLaunches(Observation):
         # A difference that nobody minds is not looked into.
         differs = case.plain_diverges
         if case.equals_eager is not None:
-            minded = case.failed or isinstance(case.workload, ExportedWorkload)
+            minded = case.failed or case.judged_by_program
             differs = minded and not case.equals_eager
         return 0.6 if differs and case.program_path is not None else 0.0
 
