@@ -15,6 +15,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
 
 MOST_ELEMENTS = 4
+LONGEST = 160  # letters of an expression in a summary
 MOST_DORMANT = 4
 MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
 MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
@@ -32,9 +33,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         or fault_launch not in (origin.fault_launch, origin.launch_index)
     ):
         return suspect
-    trial = _trial(case)
-    # The change of what is at the origin can only confirm: one that misses clears nobody.
-    change = case.origin_change if trial is None or trial.proves else None
+    change = _change(case)
     return replace(
         suspect,
         guilty=_guilty(suspect.guilty, origin, case),
@@ -45,8 +44,19 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     )
 
 
-def _trial(case: DiagnosisState) -> Trial | None:
-    return case.trials.get(case.origin_change.key) if case.origin_change is not None else None
+def _change(case: DiagnosisState) -> Intervention | None:
+    """The change of what is at the origin that may still remove the failure.
+
+    It can only confirm: one that missed clears nobody, and the next one is tried.
+    """
+    missed = {trial.intervention.key for trial in _missed(case)}
+    return next((each for each in case.origin_changes if each.key not in missed), None)
+
+
+def _missed(case: DiagnosisState) -> list[Trial]:
+    """The trials of such changes that did not remove the failure."""
+    trials = (case.trials.get(each.key) for each in case.origin_changes)
+    return [trial for trial in trials if trial is not None and not trial.proves]
 
 
 def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component:
@@ -93,6 +103,8 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
 def _sentences(origin: Origin) -> list[str]:
     """Where it was computed and how it differs from other layers, a sentence each."""
     computed = f"{origin.result} = {origin.expression}"
+    if origin.operation is not None and len(origin.expression) > LONGEST:
+        computed = f"{origin.result} from {origin.operation.text}"
     if origin.bad_value and origin.bad_value != origin.expression:
         computed += f" = {origin.bad_value}"
     if origin.allowed:
@@ -136,8 +148,7 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
         parts = [f"{', '.join(at[:6])}: {passes}" for passes, at in list(dormant.items())[:MOST_DORMANT]]
         fact = f"the same check lies dormant in {'; '.join(parts)}"
         found.append(Evidence(step="inspect_package", fact=fact))
-    trial = _trial(case)
-    if trial is not None and not trial.proves:
+    for trial in _missed(case):
         why = trial.reason or trial.after.describe()
         found.append(Evidence(step="intervention", fact=f"{trial.intervention.what}: {why}"))
     return found
@@ -145,7 +156,9 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
 
 def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
     """The change of the elements in words; the code is that of the change that ran."""
-    change, condition = case.origin_change, origin.condition
+    change, condition = _change(case), origin.condition
+    if change is not None and change.action:
+        return Fix(action=change.action, before=change.before_code, after=change.after_code)
     if change is None or not change.changes:
         return None
     if condition is not None and condition.good is not None:

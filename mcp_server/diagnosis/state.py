@@ -212,7 +212,7 @@ class DiagnosisState:
     problems: tuple[Problem, ...] = ()
     index_values: dict[Any, Event] = field(default_factory=dict)
     origin: Origin | None = None
-    origin_change: Intervention | None = None  # removes what is at the origin
+    origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)

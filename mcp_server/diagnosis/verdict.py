@@ -136,7 +136,7 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
         harm = f"not offered as a fix: {fix_in_words(trial)}, but this also {harm}"
         return Fix(action=advice.action, side_effects=harm) if advice is not None else None
     return Fix(
-        action=advice.action if advice else f"make the call {change_in_words(tried.what)}",
+        action=tried.action or (advice.action if advice else f"make the call {change_in_words(tried.what)}"),
         before=tried.before_code or (advice.before if advice else None),
         after=tried.after_code or (advice.after if advice else None),
         ran=FixRun(result=fix_in_words(trial), command=trial.command),

@@ -213,8 +213,18 @@ class TryArguments(CallArguments):
     replace: Annotated[list[str], Field(max_length=2, description="Replace [OLD, NEW] in the kernel.")] = []
     launch: Annotated[int, Field(ge=-1, description="Pick the launch of this number; default -1: none.")] = -1
     how: Annotated[
-        Literal["guard", "finite-mask", "skip", "eager"],
-        Field(description="Change the launch in this way, default guard."),
+        Literal[
+            "guard",
+            "finite-mask",
+            "guard-div",
+            "guard-log",
+            "guard-sqrt",
+            "guard-acos",
+            "guard-pow",
+            "skip",
+            "eager",
+        ],
+        Field(description="Change the launch in this way, default guard: keep indices in bounds."),
     ] = "guard"
     constants: Annotated[str, Field(description="Set constants from a file of {name: tensor}.")] = ""
     set_env: Annotated[

@@ -19,6 +19,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, Role
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.commands import Skipped
+from mcp_server.probes.domain_guard import GUARDED, HELPERS
 
 ROLE_BITS: dict[Role, int] = {"read": 1, "written": 2, "read_write": 3, "unknown": 0}
 
@@ -205,8 +206,10 @@ _KEEP_IN_BOUNDS = (
 
 
 def compiled_form(source: str) -> str:
-    """The kernel with the definition of the helper that it may call, on the same lines."""
-    return _KEEP_IN_BOUNDS + source if "aoti_debug_keep(" in source else source
+    """The kernel with the definitions of the helpers that it may call, on the same lines."""
+    if "aoti_debug_keep(" in source:
+        source = _KEEP_IN_BOUNDS + source
+    return HELPERS + source if GUARDED.search(source) else source
 
 
 def replaced_once(kernel: Kernel, old: str, new: str) -> str:

@@ -121,8 +121,9 @@ class Intervention:
     what a user would write. `minimal` are changes of nothing but what is at fault, in two ways: where the
     call as it is does not come back, they show which elements of the outputs the fault decides.
     `smallest` has the fewest of the changed elements searched for that are enough, which does the same.
-    `spelling` are the arguments of the command that tries it again; `unavailable` says why none can. `hides`
-    marks one that may make the failure invisible in place of removing its cause: it proves nothing.
+    `action` is the fix in words, where the change is one of the model. `spelling` are the arguments of the
+    command that tries it again; `unavailable` says why none can. `hides` marks one that may make the failure
+    invisible in place of removing its cause: it proves nothing.
     """
 
     key: str
@@ -137,6 +138,7 @@ class Intervention:
     spelling: tuple[str, ...] = ()
     unavailable: str = ""
     hides: bool = False
+    action: str = ""
 
     @property
     def leaves_out(self) -> bool:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.plan import TriedCall
+from mcp_server.diagnosis.origin.records import OddConstant, Operation
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.literals import Literal, with_number
+from mcp_server.package.terms.term import number
 from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
+from mcp_server.probes.domain_guard import with_domain_guarded
 from mcp_server.probes.rewrite import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
 from mcp_server.tools.context import Context
 
@@ -31,13 +35,23 @@ class Edit:
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to do a launch: the change of its kernel, what the call is then with, and the model code."""
+    """A way to do a launch: the change of its kernel, what the call is then with, and the model code.
+
+    `action` is what a user does, in words.
+    """
 
     change: Callable[[Kernel], str]
     what: str
     before: str
     after: str
     hides: bool = True
+    action: str = ""
+
+
+def _guard(family: str, operations: str, before: str, after: str) -> _Way:
+    """Operations that are guarded; `family` as in the table of their domains."""
+    what = f"{operations} of {{kernel}} kept where it is defined"
+    return _Way(partial(with_domain_guarded, family=family), what, before, after, hides=False)
 
 
 HOWS = {
@@ -53,7 +67,18 @@ HOWS = {
         "masked_fill(mask, float('-inf'))",
         "masked_fill(mask, -1e30)",
         hides=False,
+        action="fill what is masked with a large negative number in place of minus infinity",
     ),
+    "guard-div": _guard("div", "every divisor", "a / n", "a / torch.where(n == 0, 1, n)"),
+    "guard-log": _guard(
+        "log",
+        "the argument of every logarithm",
+        "torch.log(x)",
+        "torch.log(x.clamp(min=torch.finfo(x.dtype).tiny))",
+    ),
+    "guard-sqrt": _guard("sqrt", "the argument of every root", "torch.sqrt(x)", "torch.sqrt(x.clamp(min=0))"),
+    "guard-acos": _guard("acos", "the argument of every acos", "torch.acos(x)", "torch.acos(x.clamp(-1, 1))"),
+    "guard-pow": _guard("pow", "the base of every power", "torch.pow(x, y)", "torch.pow(x.clamp(min=0), y)"),
     "skip": _Way(
         with_zeros, "zeros in place of what {kernel} computes", "# launch {launch}: {kernel}", "zeros"
     ),
@@ -125,7 +150,49 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         before_code=way.before.format(launch=launch, kernel=name),
         after_code=way.after,
         hides=way.hides,
+        action=way.action,
     )
+
+
+async def guard_operation(context: Context, call: TriedCall, found: Operation) -> Intervention:
+    """The operation of a launch that left its domain guarded, and the others of its kind in that kernel.
+
+    Raises `ProblemError` as `replace_launch` does.
+    """
+    made = await replace_launch(context, call, found.launch_index, f"guard-{found.family}")
+    return replace(made, before_code=found.code, after_code=found.guarded_code, action=found.action)
+
+
+async def with_constant_of_siblings(context: Context, call: TriedCall, found: OddConstant) -> Intervention:
+    """One constant of a kernel made that of its sibling layers. Raises `ProblemError` if it is not found."""
+    package = await _package(call)
+    kernel = kernel_named(package, found.kernel)
+    source = with_number(kernel, found.value, found.usual)
+    if source == kernel.source:
+        raise ProblemError("the kernel does not load this number", value=found.value, allowed=kernel.name)
+    old, new = number(found.value, "float32"), number(found.usual, "float32")
+    made = await _made(context, call, package, kernel, source)
+    where = found.layer or f"launch {found.launch_index}"
+    return Intervention(
+        key=f"constant:{found.kernel}:{old}:{new}",
+        kind=Kind.KERNEL,
+        what=f"the call with {new} in place of {old} in {found.kernel}",
+        options=Options(package=made),
+        before_code=old,
+        after_code=new,
+        action=f"use {new} in {where} as the other layers do",
+        spelling=_spelled(kernel, source),
+    )
+
+
+def _spelled(kernel: Kernel, changed: str) -> tuple[str, ...]:
+    """The arguments of `try-fix` for a change of one line; none where several lines changed."""
+    lines = zip(kernel.source.split("\n"), changed.split("\n"), strict=True)
+    pairs = [(old.strip(), new.strip()) for old, new in lines if old != new]
+    if len(pairs) != 1:
+        return ()
+    old, new = (text.partition(" = ")[2].rstrip(";") for text in pairs[0])
+    return ("--kernel", kernel.name, "--replace", old, new) if kernel.source.count(old) == 1 else ()
 
 
 async def _package(call: TriedCall) -> Package:

@@ -9,7 +9,11 @@ from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
 from mcp_server.diagnosis.from_origin import made_good
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
-from mcp_server.diagnosis.interventions.kernel import replace_launch
+from mcp_server.diagnosis.interventions.kernel import (
+    guard_operation,
+    replace_launch,
+    with_constant_of_siblings,
+)
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.observe.static import parts_to_see
 from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
@@ -59,7 +63,7 @@ class FindOrigin(Observation):
             placed = _placed(fault, view, values)
             case.origin = find_origin(view, placed, values) if placed is not None else None
             if case.origin is not None:
-                case.origin_change = await _change(case.origin, values, case, context)
+                case.origin_changes = await _changes(case.origin, values, case, context)
                 return
 
 
@@ -126,27 +130,38 @@ def _placed(fault: Fault, view: PackageView, values: Values) -> Fault | None:
     return None
 
 
-async def _change(
+async def _changes(
     origin: Origin, values: Values, case: DiagnosisState, context: Context
-) -> Intervention | None:
-    """The offending elements made good; else the kernel edited, where that is a matter of seconds."""
+) -> list[Intervention]:
+    """What would remove the bad value, the best first.
+
+    The offending elements made good; else the kernel edited, where that is a matter of seconds. An operation
+    of several elements that left its domain is guarded first: no element of them is at fault by itself.
+    """
     inputs = case.compiled_inputs
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]
     made = made_good(origin, leaves, lambda place: _seen(inputs[place].name, values, case))
-    if made is not None or case.device != "cpu" or not case.call_fails:
-        return made
+    of_inputs = [made] if made is not None else []
+    several = origin.operation is not None and origin.element_count > 1
+    if (of_inputs and not several) or case.device != "cpu" or not case.call_fails:
+        return of_inputs
     if origin.result == "index" and origin.explanation:
-        return None  # the index is a NaN: kept within its bound, it would be as wrong as before
-    how, launch = "guard", origin.fault_launch
-    if origin.result != "index":
-        how = "finite-mask"
-        launch = origin.launch_index if origin.launch_index is not None else launch
+        return of_inputs  # the index is a NaN: kept within its bound, it would be as wrong as before
+    call, edited = tried_call(case), []
+    launch = origin.fault_launch
+    if origin.result != "index" and origin.launch_index is not None:
+        launch = origin.launch_index
     try:
-        edited = await replace_launch(context, tried_call(case), launch, how)
+        if origin.odd_constant is not None and origin.result != "index":
+            edited.append(await with_constant_of_siblings(context, call, origin.odd_constant))
+        if origin.operation is not None:
+            edited.append(await guard_operation(context, call, origin.operation))
+        elif not edited:
+            how = "guard" if origin.result == "index" else "finite-mask"
+            edited.append(await replace_launch(context, call, launch, how))
     except ProblemError as problem:
         case.notes.append(f"the kernel of launch {launch} was not edited: {problem}")
-        return None
-    return None if edited.unavailable else edited
+    return [*(each for each in edited if not each.unavailable), *of_inputs]
 
 
 def _seen(name: str, values: Values, case: DiagnosisState) -> Tensor | None:

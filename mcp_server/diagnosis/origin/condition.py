@@ -16,7 +16,8 @@ from functools import partial
 from mcp_server.diagnosis.origin.expression import Expression, Leaf, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.records import Condition
 from mcp_server.diagnosis.origin.walk import Given, value_of
-from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
+from mcp_server.package.terms.domain import outside
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, is_float, parts
 
@@ -326,29 +327,54 @@ def _value_with(expression: Expression, term: Term, name: str, value: Scalar) ->
     return expression.evaluator({name: value}).value(term)
 
 
-_SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/"}
+_SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "remainder": "%", "mod": "%"}
 _QUIET = frozenset({"where", "cast"})  # pass on what others made
 
 
-def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
+def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:
     """The innermost operation that made NaN or an infinity of finite values, or NaN of values without NaN.
 
-    NaN is preferred to an infinity, which may be a mask.
+    NaN is preferred to an infinity, which may be a mask. Of a reduction the first point is looked at where
+    its body is so; the evaluator is the one of that point.
     """
-    found: Apply | None = None
+    found: tuple[Apply, Evaluator] | None = None
     for each in parts(term):
-        if not isinstance(each, Apply) or each.op in _QUIET:
-            continue
         result = value_of(each, evaluator)
-        given = [value_of(argument, evaluator) for argument in each.args]
-        if result is None or math.isfinite(result) or any(value is None for value in given):
+        if result is None or math.isfinite(result):
             continue
-        is_nan = math.isnan(result)
-        if not all((value == value) if is_nan else finite(value) for value in given):
-            continue
-        if found is None or is_nan or not math.isnan(evaluator.value(found)):
-            found = each
+        is_nan, made = math.isnan(result), None
+        if isinstance(each, Fold):
+            at = _point_of(each, evaluator)
+            made = culprit_at(each.body, at) if at is not None else None
+        elif isinstance(each, Apply) and each.op not in _QUIET:
+            given = [value_of(argument, evaluator) for argument in each.args]
+            if all(value is not None and ((value == value) if is_nan else finite(value)) for value in given):
+                made = each, evaluator
+        if made is not None and (found is None or is_nan or not math.isnan(found[1].value(found[0]))):
+            found = made
     return found
+
+
+def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
+    """The first point of a reduction at which its body is NaN, else infinite."""
+    infinite: Evaluator | None = None
+    try:
+        for place in evaluator.places(fold.ranges):
+            at = Evaluator({**evaluator.positions, **place}, evaluator.sizes, evaluator.read)
+            value = value_of(fold.body, at)
+            if value is not None and math.isnan(value):
+                return at
+            if value is not None and math.isinf(value):
+                infinite = infinite or at
+    except UnknownValue:
+        return None
+    return infinite
+
+
+def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
+    """That operation, where it does not lie inside of a reduction."""
+    found = culprit_at(term, evaluator)
+    return found[0] if found is not None and found[1] is evaluator else None
 
 
 def finite(value: Scalar | None) -> bool:
@@ -357,19 +383,40 @@ def finite(value: Scalar | None) -> bool:
 
 def explained(expression: Expression) -> str:
     """Which operation first gave a value that is not finite, and the mask behind it; empty where none did."""
-    evaluator = expression.evaluator()
-    found = culprit_of(expression.term, evaluator)
-    if found is None:
+    made = culprit_at(expression.term, expression.evaluator())
+    if made is None:
         return ""
-    given = [shown(evaluator.value(argument)) for argument in found.args]
-    sign = _SIGNS.get(found.op)
-    made = f"{given[0]} {sign} {given[1]}" if sign else f"{found.op}({', '.join(given)})"
-    text = f"{made} is {shown(evaluator.value(found))}"
+    found, evaluator = made
+    given = [value_of(argument, evaluator) for argument in found.args]
+    text = f"{applied_text(found, evaluator)} is {shown(evaluator.value(found))}"
+    # An infinity that the NaN is made of, and what made that.
+    infinite = next((a for a, v in zip(found.args, given, strict=True) if v is not None and math.isinf(v)), None)
+    source = culprit_at(infinite, evaluator) if infinite is not None else None
+    if source is not None:
+        text = f"{applied_text(*source)} is {shown(source[1].value(source[0]))}, and {text}"
+    domain = outside(found.op, [value for value in given if value is not None])
+    if domain is not None and math.isfinite(domain.high):
+        text += f": outside {domain.words()}"
     last = found.args[-1]
     operator = last.kind if isinstance(last, Fold) else last.op if isinstance(last, Apply) else ""
-    if given == ["-inf", "-inf"] and operator in ("max", "maximum"):
+    if given == [-math.inf, -math.inf] and operator in ("max", "maximum"):
         text = f"{text}: all that the maximum is taken of is -inf"
     return f"{text}; {masked}" if (masked := _masked(expression, found)) else text
+
+
+def applied_text(term: Apply, evaluator: Evaluator) -> str:
+    """An operation with the values of its operands: `acos(-1.0000001)`, `0 / 0`."""
+    given = [_exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
+    sign = _SIGNS.get(term.op)
+    return f"{given[0]} {sign} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
+
+
+def _exactly(value: Scalar, dtype: str) -> str:
+    """A value with as many digits as tell it from its neighbours, and no sign before 0."""
+    if not isinstance(value, float) or not math.isfinite(value):
+        return shown(value)
+    short = (f"{value + 0.0:.{digits}g}" for digits in range(7, 18))
+    return next(text for text in short if rounded(float(text), dtype) == value)
 
 
 def _masked(expression: Expression, found: Apply) -> str:

@@ -27,8 +27,22 @@ from mcp_server.diagnosis.origin.expression import (
     shown,
     tensor_of,
 )
-from mcp_server.diagnosis.origin.layers import Sibling, difference, layer_of, siblings, tables_of
-from mcp_server.diagnosis.origin.records import Condition, Dormant, OffendingElement, Origin
+from mcp_server.diagnosis.origin.layers import (
+    Sibling,
+    difference,
+    layer_of,
+    odd_constant,
+    siblings,
+    tables_of,
+)
+from mcp_server.diagnosis.origin.operation import operation_of
+from mcp_server.diagnosis.origin.records import (
+    Condition,
+    Dormant,
+    OddConstant,
+    OffendingElement,
+    Origin,
+)
 from mcp_server.diagnosis.origin.values import NoValues, Tensor, Values
 from mcp_server.diagnosis.origin.walk import (
     Computed,
@@ -288,8 +302,21 @@ class _Finder:
             term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
         dormant = list(self._dormant(others, origin.condition)) if checked and origin.condition else []
+        odd = odd_constant(term, others)
         return origin.model_copy(
-            update={"sibling_difference": difference(term, others, atens), "dormant": dormant}
+            update={
+                "sibling_difference": difference(term, others, atens),
+                "dormant": dormant,
+                "operation": operation_of(self.walker, source) if check is None else None,
+                "odd_constant": odd
+                and OddConstant(
+                    launch_index=source.launch.index,
+                    kernel=source.launch.kernel,
+                    layer=origin.layer,
+                    value=odd[0],
+                    usual=odd[1],
+                ),
+            }
         )
 
     def _dormant(self, others: Sequence[Sibling], here: Condition) -> Iterator[Dormant]:

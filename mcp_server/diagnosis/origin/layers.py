@@ -20,6 +20,7 @@ from mcp_server.package.view import PackageView
 
 _LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
 _NEAR = 3
+_FEW = 2  # layers that say what is usual
 _MOST = 256
 # Functions that stand by name in the text of every kernel that computes them: the others need not be read.
 _TOLD_BY_NAME = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
@@ -125,20 +126,37 @@ def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[
 
 def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str]) -> str:
     """The constants in which a term differs from most of its siblings; empty when it differs in none."""
-    found = []
-    for place, value in enumerate(key(term)[1]):
-        theirs = Counter(sibling.constants[place] for sibling in others)
-        if others and value not in theirs:
-            found.append((place, value, [each for each, _ in theirs.most_common(8)]))
+    found = _differing(term, others)
     if not found:
         return ""
-    place, value, values = found[0]
+    place, value, theirs = found[0]
+    values = [each for each, _ in theirs.most_common(8)]
     sign, dtype = _context(term, place)
     operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
     there = ", ".join(number(each, dtype, operators) for each in sorted(values))
     who = "the other layer has" if len(others) == 1 else f"the {len(others)} other layers have"
     more = f" (and {len(found) - 1} more constants)" if found[1:] else ""
     return f"{sign}{number(value, dtype, operators)} where {who} {there}{more}"
+
+
+def odd_constant(term: Term, others: Sequence[Sibling]) -> tuple[Scalar, Scalar] | None:
+    """The only constant in which a term differs from all its siblings, and the one that most of them have."""
+    found = _differing(term, others)
+    if len(found) != 1 or len(others) < _FEW:
+        return None
+    _, value, theirs = found[0]
+    ((usual, count),) = theirs.most_common(1)
+    return (value, usual) if 2 * count > len(others) else None
+
+
+def _differing(term: Term, others: Sequence[Sibling]) -> list[tuple[int, Scalar, Counter[Scalar]]]:
+    """The constants that no sibling has, by their number in `key`, with those of the siblings."""
+    found = []
+    for place, value in enumerate(key(term)[1]):
+        theirs = Counter(sibling.constants[place] for sibling in others)
+        if others and value not in theirs:
+            found.append((place, value, theirs))
+    return found
 
 
 def _context(term: Term, place: int) -> tuple[str, str]:

@@ -55,6 +55,31 @@ class Dormant(Record):
     passes: str
 
 
+class Operation(Record):
+    """The operation that left its domain, with the values of its operands (`text`).
+
+    `family` is the one of its domain. `code` is the operation as a model has it, `guarded_code` the same with
+    its operand kept in the domain, `action` that in words.
+    """
+
+    launch_index: int
+    family: str
+    text: str
+    code: str
+    guarded_code: str
+    action: str
+
+
+class OddConstant(Record):
+    """The constant in which a kernel differs from its siblings, most of which have `usual`."""
+
+    launch_index: int
+    kernel: str
+    layer: str
+    value: float
+    usual: float
+
+
 class Origin(Record):
     """Where a bad value was computed.
 
@@ -78,5 +103,7 @@ class Origin(Record):
     condition: Condition | None = None
     layer: str = ""
     sibling_difference: str = ""
+    operation: Operation | None = None
+    odd_constant: OddConstant | None = None
     dormant: list[Dormant] = Field(default_factory=list)
     carriers: list[int] = Field(default_factory=list)

@@ -82,11 +82,20 @@ def read_cpp(text: str) -> Syntax:
     """A C++ expression. Raises `NotRead`."""
     if len(text) > _LONGEST:
         raise NotRead("too long")
+    return _parsed(text).spans[-1][0]
+
+
+def cpp_spans(text: str) -> list[tuple[Syntax, int, int]]:
+    """The parts of a C++ expression with their start and end in the text. Raises `NotRead`."""
+    return _parsed(text).spans
+
+
+def _parsed(text: str) -> _Cpp:
     parser = _Cpp(text)
-    result = parser.expression(0)
+    parser.expression(0)
     if parser.peek():
         raise NotRead(text[parser.at :])
-    return result
+    return parser
 
 
 class _Cpp:
@@ -94,6 +103,7 @@ class _Cpp:
 
     def __init__(self, text: str) -> None:
         self.text, self.at, self.end = text, 0, 0
+        self.spans: list[tuple[Syntax, int, int]] = []
 
     def peek(self) -> str:
         """The next token; empty at the end of the text."""
@@ -111,18 +121,27 @@ class _Cpp:
         return token
 
     def expression(self, least: int) -> Syntax:
+        begin = self.following()
         left = self.prefix()
         while (sign := self.peek()) in _BINARY and _BINARY[sign][0] > least:
+            start = self.at
             self.take()
             binding, op = _BINARY[sign]
             operands = [left, self.expression(0 if sign == "?" else binding)]
             if sign == "?":
                 self.take(":")
                 operands.append(self.expression(0))
+            self.spans.append((left, begin, start))
             left = Operation(op, tuple(operands))
+        self.spans.append((left, begin, self.at))
         return left
 
+    def following(self) -> int:
+        """Where the next token begins."""
+        return self.end - len(token) if (token := self.peek()) else self.at
+
     def prefix(self) -> Syntax:
+        begin = self.following()
         token = self.take()
         if token in _UNARY:
             inner = self.expression(len(_LEVELS))
@@ -132,14 +151,14 @@ class _Cpp:
         if token == "(":
             inner = self.expression(0)
             self.take(")")
-            return self.postfix(inner)
+            return self.postfix(inner, begin)
         if token == "{":
             return Call("{}", self.arguments("}"))
         if token[0].isdigit() or (token[0] == "." and len(token) > 1):
             return _number(token)
         if not token[0].isalpha() and token[0] != "_":
             raise NotRead(token)
-        return self.postfix(self.named(token))
+        return self.postfix(self.named(token), begin)
 
     def named(self, name: str) -> Syntax:
         """A name with its qualifiers and template arguments; a call when an argument list follows."""
@@ -174,8 +193,9 @@ class _Cpp:
                 break
         return ""
 
-    def postfix(self, base: Syntax) -> Syntax:
+    def postfix(self, base: Syntax, begin: int) -> Syntax:
         while (sign := self.peek()) in (".", "->", "[", "("):
+            self.spans.append((base, begin, self.at))
             self.take()
             if sign == "(":
                 base = Call("()", (base, *self.arguments(")")))

@@ -62,6 +62,19 @@ def dtype_of(text: str) -> str | None:
     return name if name in DTYPES else _TYPES.get(name)
 
 
+def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
+    """The operator of an expression and its operands; "" for what is no operator of values."""
+    match syntax:
+        case Operation(op="div", args=(Literal(value=1), Call(name="std::sqrt", args=args))):
+            return "rsqrt", args  # as torch/_inductor/codegen/cpp.py writes it for scalars
+        case Operation(op=op, args=args):
+            return op, args
+        case Call(name=name, args=args, receiver=receiver):
+            last = name.rpartition("::")[2].rpartition(".")[2] or name
+            return _NAMED.get(last, ""), args if receiver is None else (receiver, *args)
+    return "", ()
+
+
 class Translator:
     """Turns the expressions of one kernel into terms. `pointers` maps its tensors to their element types."""
 
@@ -83,6 +96,8 @@ class Translator:
                 return Element(name, self.term(index, look, line), self.pointers[name], line)
             case Item(base=base):
                 return self.term(base, look, line)  # one lane of a vector in an array
+            case Operation(op="div") if operation_of(syntax)[0] == "rsqrt":
+                return operator("rsqrt", (self.term(operation_of(syntax)[1][0], look, line),))
             case Operation(op=op, args=args):
                 operands = tuple(self.term(each, look, line) for each in args)
                 return chosen(*operands) if op == "where" else operator(op, operands)

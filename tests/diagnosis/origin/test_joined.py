@@ -114,11 +114,12 @@ def test_a_change_that_misses_clears_nobody(zoo: ZooPackage) -> None:
     """The elements were not all that is at fault: the suspect stays, and the run is reported."""
     case = package_case(zoo("ranker"))
     case.origin = origin(element(17, 2, 5), condition=ABOVE)
-    case.origin_change = made_good(case.origin, LEAVES, lambda _: None)
+    change = made_good(case.origin, LEAVES, lambda _: None)
+    assert change is not None
+    case.origin_changes = [change]
     plain = suspect("args[1]", "index_out_of_bounds")
-    assert with_origin(plain, case, 4).intervention == case.origin_change
-    assert case.origin_change is not None
-    case.trials[case.origin_change.key] = trial(case.origin_change, Effect.SAME)
+    assert with_origin(plain, case, 4).intervention == change
+    case.trials[change.key] = trial(change, Effect.SAME)
     joined = with_origin(plain, case, 4)
     assert joined.intervention is None
     assert any(each.step == "intervention" for each in joined.evidence)

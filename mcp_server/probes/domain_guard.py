@@ -1,0 +1,134 @@
+"""Operands of a kernel's operations kept where the operation is defined.
+
+A guard returns the operand itself where it lies in the domain, so that only results that were NaN or infinite
+change. In C++ one template serves numbers and vectors; whole numbers and NaN stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterable, Iterator
+
+from mcp_server.errors import ProblemError
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.terms.domain import DOMAINS, Domain
+from mcp_server.package.terms.syntax import NotRead, Syntax, cpp_spans, read_python
+from mcp_server.package.terms.translate import operation_of
+
+_VALUE = re.compile(r"^\s*(?:const\s+)?(?:auto|float|double)\s+\w+ = (?P<value>[^;]+);$", re.M)
+_TINY, _HALF_EPSILON = 1.1754943508222875e-38, 2.0**-24  # of float32: the next numbers above 0 and below 1
+
+HELPERS = (
+    "template <typename T> inline T aoti_debug_nonzero(T x) { "
+    "if constexpr (std::is_integral_v<T>) { return x; } "
+    "else if constexpr (std::is_floating_point_v<T>) { return x == T(0) ? T(1) : x; } "
+    "else if constexpr (std::is_integral_v<typename T::value_type>) { return x; } "
+    "else { return T::blendv(x, T(1), x == T(0)); } } "
+    "template <typename T> inline T aoti_debug_end(double end, double inside) { "
+    "T nearest = std::nextafter(T(end), T(inside)); "
+    "return end == 0 ? std::numeric_limits<T>::min() : nearest; } "
+    "template <typename T> inline T aoti_debug_within(T x, double low, double high, bool open) { "
+    "if constexpr (std::is_integral_v<T>) { return x; } "
+    "else if constexpr (std::is_floating_point_v<T>) { "
+    "T least = open ? aoti_debug_end<T>(low, high) : T(low); "
+    "T most = open && high < 1e300 ? aoti_debug_end<T>(high, low) : T(high); "
+    "return x < least ? least : x > most ? most : x; } "
+    "else if constexpr (std::is_integral_v<typename T::value_type>) { return x; } "
+    "else { using V = typename T::value_type; "
+    "T least(open ? aoti_debug_end<V>(low, high) : V(low)); "
+    "T most(open && high < 1e300 ? aoti_debug_end<V>(high, low) : V(high)); "
+    "T kept = T::blendv(x, least, x < least); return T::blendv(kept, most, kept > most); } } "
+)
+"""What the guards of C++ kernels call, on one line."""
+GUARDED = re.compile(r"aoti_debug_(?:nonzero|within)\(")
+
+
+def with_domain_guarded(kernel: Kernel, family: str) -> str:
+    """The kernel with every operation of a family guarded. Raises `ProblemError` if it has none."""
+    guards = _cpp_guards(kernel, family) if kernel.kind == "cpp" else _triton_guards(kernel, family)
+    text, found = kernel.source, sorted(guards, reverse=True)
+    if not found:
+        ops = ", ".join(op for op, domain in DOMAINS.items() if domain.family == family)
+        raise ProblemError(f"{kernel.name} has no operation to guard", value=family, allowed=f"one of {ops}")
+    for place, inserted in found:
+        text = text[:place] + inserted + text[place:]
+    return text
+
+
+def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
+    """The texts to insert, with their places."""
+    for match in _VALUE.finditer(kernel.source):
+        try:
+            spans = cpp_spans(match["value"])
+        except (NotRead, RecursionError):
+            continue
+        places = {id(part): (start, end) for part, start, end in spans}
+        base = match.start("value")
+        parts = {id(part): part for part, _, _ in spans}  # each once
+        for domain, operand in _guarded(parts.values(), family):
+            start, end = places[id(operand)]
+            if domain.nonzero:
+                yield base + start, "aoti_debug_nonzero("
+                yield base + end, ")"
+            else:
+                ends = f"{_cpp_number(domain.low)}, {_cpp_number(domain.high)}"
+                yield base + start, "aoti_debug_within("
+                yield base + end, f", {ends}, {str(domain.is_open).lower()})"
+
+
+def _guarded(parts: Iterable[Syntax], family: str) -> Iterator[tuple[Domain, Syntax]]:
+    """The operands that decide whether an operation of a family is defined."""
+    for part in parts:
+        op, operands = operation_of(part)
+        domain = DOMAINS.get(op)
+        if domain is not None and domain.family == family and domain.operand < len(operands):
+            yield domain, operands[domain.operand]
+
+
+def _cpp_number(value: float) -> str:
+    if math.isinf(value):
+        return f"{'-' if value < 0 else ''}std::numeric_limits<double>::infinity()"
+    return repr(value)
+
+
+def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
+    """The texts to insert, with their places. The source is parsed as it stands: it begins at column 0."""
+    try:
+        tree = ast.parse(kernel.source)
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    lines = [0, *(match.end() for match in re.finditer("\n", kernel.source))]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.BinOp | ast.Call):
+            continue
+        try:
+            syntax = read_python(node)
+        except NotRead:
+            continue
+        op, _ = operation_of(syntax)
+        domain = DOMAINS.get(op)
+        operands = [node.left, node.right] if isinstance(node, ast.BinOp) else node.args
+        if domain is None or domain.family != family or domain.operand >= len(operands):
+            continue
+        operand = operands[domain.operand]
+        start = lines[operand.lineno - 1] + operand.col_offset
+        end = lines[(operand.end_lineno or 1) - 1] + (operand.end_col_offset or 0)
+        before, after = _triton_guard(domain, kernel.source[start:end])
+        yield start, before
+        yield end, after
+
+
+def _triton_guard(domain: Domain, x: str) -> tuple[str, str]:
+    """What stands before and behind the operand `x`."""
+    if domain.nonzero:
+        return f"tl.where({x} == 0, 1.0, ", ")"
+    low, high = domain.low, domain.high
+    if domain.is_open:
+        low = low + _HALF_EPSILON if low else _TINY
+        high -= _HALF_EPSILON
+    before, after = f"tl.where({x} < {low!r}, {low!r}, ", ")"
+    if high < math.inf:
+        before, after = f"tl.where({x} > {high!r}, {high!r}, {before}", f"{after})"
+    return before, after
