@@ -8,7 +8,8 @@ from dataclasses import replace
 from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Trial, Where
 from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
-from mcp_server.diagnosis.origin.records import Condition, OffendingElement, Origin
+from mcp_server.diagnosis.origin.operation import guarded_line
+from mcp_server.diagnosis.origin.records import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -33,10 +34,12 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         or fault_launch not in (origin.fault_launch, origin.launch_index)
     ):
         return suspect
-    change = _change(case)
+    change, guilty = _change(case), _guilty(suspect.guilty, origin, case)
+    if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
+        change = _in_model(change, origin.operation, guilty)
     return replace(
         suspect,
-        guilty=_guilty(suspect.guilty, origin, case),
+        guilty=guilty,
         summary=" ".join((suspect.summary, *_sentences(origin))),
         evidence=(*suspect.evidence, *_evidence(origin, case)),
         fix=_fix(origin, case) or suspect.fix,
@@ -51,6 +54,17 @@ def _change(case: DiagnosisState) -> Intervention | None:
     """
     missed = {trial.intervention.key for trial in _missed(case)}
     return next((each for each in case.origin_changes if each.key not in missed), None)
+
+
+def _in_model(change: Intervention, operation: Operation, party: Component) -> Intervention:
+    """A guard in the line of the model that the kernel computes, where one has the operation once."""
+    lines = {
+        line: each.code for each in party.model_locations if (line := guarded_line(each.code, operation.op))
+    }
+    if len(lines) != 1:
+        return change
+    ((after, before),) = lines.items()
+    return replace(change, before_code=before.strip(), after_code=after)
 
 
 def _missed(case: DiagnosisState) -> list[Trial]:
@@ -103,9 +117,10 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
 def _sentences(origin: Origin) -> list[str]:
     """Where it was computed and how it differs from other layers, a sentence each."""
     computed = f"{origin.result} = {origin.expression}"
-    if origin.operation is not None and len(origin.expression) > LONGEST:
-        computed = f"{origin.result} from {origin.operation.text}"
-    if origin.bad_value and origin.bad_value != origin.expression:
+    short = origin.operation is not None and len(origin.expression) > LONGEST
+    if origin.operation is not None and short:
+        computed = f"{origin.result}, in which {origin.explanation or origin.operation.text}"
+    elif origin.bad_value and origin.bad_value != origin.expression:
         computed += f" = {origin.bad_value}"
     if origin.allowed:
         computed += f", allowed are {origin.allowed}"
@@ -119,7 +134,7 @@ def _sentences(origin: Origin) -> list[str]:
         found = [f"The value is as it was given: {computed}."]
     else:
         found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
-    if origin.explanation:
+    if origin.explanation and not short:
         found.append(f"There {origin.explanation}.")
     if origin.condition is not None:
         found.append(f"For {origin.condition.label or origin.condition.variable}: {origin.condition.text}.")

@@ -121,7 +121,8 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     advice = suspect.fix
     if trial is None or (trial.intervention.hides and not trial.side_effects.known):
         return advice
-    tried, effects = trial.intervention, trial.side_effects
+    same = (each for each in suspect.interventions if each.key == trial.intervention.key)
+    tried, effects = next(same, trial.intervention), trial.side_effects  # worded as the suspect has it
     harm = "none; every output element that was not at fault is unchanged" if effects.known else ""
     if effects.layout:
         harm = f"changes the layout of an output ({effects.layout})"

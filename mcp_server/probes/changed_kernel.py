@@ -33,7 +33,9 @@ from mcp_server.tools.context import Context, gpus_of
 
 _ERROR = re.compile(r"^[^\n:]*:(\d+)(?::\d+)?: (?:fatal )?error: (.*)", re.M)
 # Sources that determine the copy. They are part of the cache key, so a change invalidates old entries.
-_OWN = tuple(Path(__file__).with_name(name) for name in ("changed_kernel.py", "rewrite.py", "domain_guard.py"))
+_OWN = tuple(
+    Path(__file__).with_name(name) for name in ("changed_kernel.py", "rewrite.py", "domain_guard.py")
+)
 
 
 class CalledDirectlyError(Exception):

@@ -48,10 +48,10 @@ class _Way:
     action: str = ""
 
 
-def _guard(family: str, operations: str, before: str, after: str) -> _Way:
+def _guard(family: str, what: str, before: str, after: str, action: str) -> _Way:
     """Operations that are guarded; `family` as in the table of their domains."""
-    what = f"{operations} of {{kernel}} kept where it is defined"
-    return _Way(partial(with_domain_guarded, family=family), what, before, after, hides=False)
+    change = partial(with_domain_guarded, family=family)
+    return _Way(change, what, before, after, hides=False, action=action)
 
 
 HOWS = {
@@ -69,16 +69,41 @@ HOWS = {
         hides=False,
         action="fill what is masked with a large negative number in place of minus infinity",
     ),
-    "guard-div": _guard("div", "every divisor", "a / n", "a / torch.where(n == 0, 1, n)"),
+    "guard-div": _guard(
+        "div",
+        "1 for every divisor of {kernel} that is 0",
+        "a / n",
+        "a / torch.where(n == 0, 1, n)",
+        "divide by 1 where the divisor is 0",
+    ),
     "guard-log": _guard(
         "log",
-        "the argument of every logarithm",
+        "the argument of every logarithm of {kernel} clamped to where it is finite",
         "torch.log(x)",
         "torch.log(x.clamp(min=torch.finfo(x.dtype).tiny))",
+        "clamp the argument of the logarithm",
     ),
-    "guard-sqrt": _guard("sqrt", "the argument of every root", "torch.sqrt(x)", "torch.sqrt(x.clamp(min=0))"),
-    "guard-acos": _guard("acos", "the argument of every acos", "torch.acos(x)", "torch.acos(x.clamp(-1, 1))"),
-    "guard-pow": _guard("pow", "the base of every power", "torch.pow(x, y)", "torch.pow(x.clamp(min=0), y)"),
+    "guard-sqrt": _guard(
+        "sqrt",
+        "the argument of every root of {kernel} clamped to where it is finite",
+        "torch.sqrt(x)",
+        "torch.sqrt(x.clamp(min=0))",
+        "clamp the argument of the root to 0 or above",
+    ),
+    "guard-acos": _guard(
+        "acos",
+        "the argument of every inverse function of {kernel} (acos, asin, acosh, atanh) clamped to its domain",
+        "torch.acos(x)",
+        "torch.acos(x.clamp(-1, 1))",
+        "clamp the argument of acos to -1..1",
+    ),
+    "guard-pow": _guard(
+        "pow",
+        "the base of every power of {kernel} clamped to 0 or above",
+        "torch.pow(x, y)",
+        "torch.pow(x.clamp(min=0), y)",
+        "clamp the base of the power to 0 or above",
+    ),
     "skip": _Way(
         with_zeros, "zeros in place of what {kernel} computes", "# launch {launch}: {kernel}", "zeros"
     ),

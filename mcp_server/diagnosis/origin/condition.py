@@ -390,13 +390,15 @@ def explained(expression: Expression) -> str:
     given = [value_of(argument, evaluator) for argument in found.args]
     text = f"{applied_text(found, evaluator)} is {shown(evaluator.value(found))}"
     # An infinity that the NaN is made of, and what made that.
-    infinite = next((a for a, v in zip(found.args, given, strict=True) if v is not None and math.isinf(v)), None)
+    infinite = next(
+        (a for a, v in zip(found.args, given, strict=True) if v is not None and math.isinf(v)), None
+    )
     source = culprit_at(infinite, evaluator) if infinite is not None else None
     if source is not None:
         text = f"{applied_text(*source)} is {shown(source[1].value(source[0]))}, and {text}"
     domain = outside(found.op, [value for value in given if value is not None])
     if domain is not None and math.isfinite(domain.high):
-        text += f": outside {domain.words()}"
+        text += f", outside {domain.words()}"
     last = found.args[-1]
     operator = last.kind if isinstance(last, Fold) else last.op if isinstance(last, Apply) else ""
     if given == [-math.inf, -math.inf] and operator in ("max", "maximum"):

@@ -35,7 +35,12 @@ from mcp_server.diagnosis.origin.layers import (
     siblings,
     tables_of,
 )
-from mcp_server.diagnosis.origin.operation import operation_of
+from mcp_server.diagnosis.origin.operation import (
+    Outside,
+    operation_of,
+    outside_of,
+    read_by,
+)
 from mcp_server.diagnosis.origin.records import (
     Condition,
     Dormant,
@@ -302,22 +307,25 @@ class _Finder:
             term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
         dormant = list(self._dormant(others, origin.condition)) if checked and origin.condition else []
-        odd = odd_constant(term, others)
-        return origin.model_copy(
+        origin = origin.model_copy(
             update={
                 "sibling_difference": difference(term, others, atens),
                 "dormant": dormant,
-                "operation": operation_of(self.walker, source) if check is None else None,
-                "odd_constant": odd
-                and OddConstant(
-                    launch_index=source.launch.index,
-                    kernel=source.launch.kernel,
-                    layer=origin.layer,
-                    value=odd[0],
-                    usual=odd[1],
-                ),
+                "odd_constant": _odd(origin, source.launch, odd_constant(term, others)),
             }
         )
+        left = outside_of(self.walker, source) if check is None else None
+        return origin if left is None else self._with_operation(origin, left)
+
+    def _with_operation(self, origin: Origin, made: Outside) -> Origin:
+        """The origin with the operation that left its domain, and what its operand is computed from."""
+        more: dict[str, object] = {}
+        if not origin.elements:
+            behind = read_by(self.walker, made)
+            found = list(offending(behind))
+            more = {"elements": found[:_OFFENDING], "element_count": len(found)}
+            more["operands"] = origin.operands or operands(behind)
+        return origin.model_copy(update={"operation": operation_of(self.walker, made), **more})
 
     def _dormant(self, others: Sequence[Sibling], here: Condition) -> Iterator[Dormant]:
         """The same check of the same input in other launches, with the values that pass there."""
@@ -339,6 +347,15 @@ class _Finder:
             if found is not None:
                 layer = layer_of(self.view, launch, tables_of(self.view, launch, check))
                 yield Dormant(launch_index=launch.index, layer=layer, passes=found.text)
+
+
+def _odd(origin: Origin, launch: Launch, found: tuple[Scalar, Scalar] | None) -> OddConstant | None:
+    if found is None:
+        return None
+    value, usual = found
+    return OddConstant(
+        launch_index=launch.index, kernel=launch.kernel, layer=origin.layer, value=value, usual=usual
+    )
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:

@@ -63,6 +63,7 @@ class Operation(Record):
     """
 
     launch_index: int
+    op: str
     family: str
     text: str
     code: str
