@@ -67,7 +67,9 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
         places = {id(part): (start, end) for part, start, end in spans}
         base = match.start("value")
         parts = {id(part): part for part, _, _ in spans}  # each once
-        for domain, operand in _guarded(parts.values(), family):
+        # The outer operation decides of two on one operand: of `1 / std::sqrt(x)`, the whole.
+        guarded = {id(operand): (domain, operand) for domain, operand in _guarded(parts.values(), family)}
+        for domain, operand in guarded.values():
             start, end = places[id(operand)]
             if domain.nonzero:
                 yield base + start, "aoti_debug_nonzero("

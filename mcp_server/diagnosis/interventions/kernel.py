@@ -92,7 +92,7 @@ HOWS = {
     ),
     "guard-acos": _guard(
         "acos",
-        "the argument of every inverse function of {kernel} (acos, asin, acosh, atanh) clamped to its domain",
+        "the argument of every acos, asin, acosh and atanh of {kernel} clamped to its domain",
         "torch.acos(x)",
         "torch.acos(x.clamp(-1, 1))",
         "clamp the argument of acos to -1..1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,14 @@ import pytest
 from mcp_server.diagnosis.causes import index_out_of_bounds
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.from_origin import made_good, with_origin
-from mcp_server.diagnosis.interventions.base import Effect, Where
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Where
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.observe.find_origin import FindOrigin, faults
-from mcp_server.diagnosis.origin.records import Condition, Dormant, OffendingElement, Origin
+from mcp_server.diagnosis.origin.records import Condition, Dormant, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.model import PackageWorkload, Verdict
+from mcp_server.diagnosis.verdict import fix_of
+from mcp_server.model import Component, ModelLocation, PackageWorkload, Verdict
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.origin.test_origins import build
@@ -123,6 +125,76 @@ def test_a_change_that_misses_clears_nobody(zoo: ZooPackage) -> None:
     joined = with_origin(plain, case, 4)
     assert joined.intervention is None
     assert any(each.step == "intervention" for each in joined.evidence)
+
+
+ACOS = Operation(
+    launch_index=2,
+    op="acos",
+    family="acos",
+    text="acos(-1.0000001)",
+    code="torch.acos(x)",
+    guarded_code="torch.acos(x.clamp(-1, 1))",
+    action="clamp the argument of acos to -1..1",
+)
+
+
+def guard(key: str) -> Intervention:
+    """The guard of that operation, as if its kernel were made."""
+    return Intervention(
+        key,
+        Kind.KERNEL,
+        "the call with a guard",
+        before_code=ACOS.code,
+        after_code=ACOS.guarded_code,
+        action=ACOS.action,
+    )
+
+
+def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage) -> None:
+    """Where one line has that operation once; what was run is the fix in words, too."""
+    case = package_case(zoo("ranker"))
+    case.origin = origin(operation=ACOS, explanation="acos(-1.0000001) is nan, outside -1..1")
+    case.origin_changes = [guard("launch:2:guard-acos")]
+    lines = [
+        ModelLocation(file="m.py", line=n, code=code) for n, code in enumerate(("a = torch.acos(c)", ""))
+    ]
+    party = Component(kind="kernel", name="k", model_locations=lines, launch_index=2)
+    plain = replace(suspect("k", "nan_or_inf"), guilty=party)
+    joined = with_origin(plain, case, 4)
+    case.trials["launch:2:guard-acos"] = trial(case.origin_changes[0], Effect.GONE)
+    fix = fix_of(joined, case)
+    assert fix is not None and fix.ran is not None and fix.action == ACOS.action
+    assert (fix.before, fix.after) == ("a = torch.acos(c)", "a = torch.acos(c.clamp(-1, 1))")
+    bare = replace(plain, guilty=plain.guilty.model_copy(update={"model_locations": []}))
+    fix = fix_of(with_origin(bare, case, 4), case)
+    assert fix is not None and (fix.before, fix.after) == (ACOS.code, ACOS.guarded_code)
+
+
+def test_a_guard_that_misses_gives_way_to_the_next_change(zoo: ZooPackage) -> None:
+    """The trial is reported; where all have missed, none is left."""
+    case = package_case(zoo("ranker"))
+    case.origin = origin(operation=ACOS)
+    case.origin_changes = [guard("first"), guard("second")]
+    plain = suspect("k", "nan_or_inf")
+    for change, following in zip(case.origin_changes, (case.origin_changes[1], None), strict=True):
+        case.trials[change.key] = trial(change, Effect.SAME)
+        joined = with_origin(plain, case, 4)
+        left = joined.intervention.key if joined.intervention is not None else None
+        assert left == (following.key if following is not None else None)
+    assert sum(each.step == "intervention" for each in joined.evidence) == 2
+
+
+def test_a_summary_shows_the_operation_of_a_long_expression(zoo: ZooPackage) -> None:
+    """With the values of its operands in place of the whole, which stays in the component."""
+    case = package_case(zoo("ranker"))
+    told = "acos(-1.0000001) is nan, outside -1..1"
+    for expression in ("acos(x * y)", "acos(x * y + z * u)" * 10):
+        case.origin = origin(
+            operation=ACOS, expression=expression, explanation=told, bad_value="nan", result="value"
+        )
+        joined = with_origin(suspect("k", "nan_or_inf"), case, 4)
+        assert joined.summary.count(told) == 1 and joined.guilty.expression == expression
+        assert (f"value = {expression} = nan" in joined.summary) == (len(expression) < 160)
 
 
 def test_the_origin_is_sought_where_a_check_failed(zoo: ZooPackage) -> None:

@@ -88,6 +88,8 @@ def test_a_logarithm_of_a_negative_number(tmp_path: Path) -> None:
     found = find_origin(view, fault, known)
     assert found is not None
     assert found.explanation == "log(-1) is nan"
+    assert found.operation is not None and found.operation.launch_index == launch.index
+    assert (found.operation.family, found.operation.text) == ("log", "log(-1)")
     assert "log(" in found.expression and found.bad_value == "nan"
     assert found.condition is not None and found.condition.text.startswith("the expression is not finite for")
     assert found.condition.high == 0
