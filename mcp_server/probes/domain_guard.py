@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import math
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 
 from mcp_server.errors import ProblemError
@@ -96,14 +97,20 @@ def _cpp_number(value: float) -> str:
 
 
 def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
-    """The texts to insert, with their places. The source is parsed as it stands: it begins at column 0."""
+    """The texts to insert, with their places; `%` is left out, since Inductor has it for indices alone."""
+    dedented = textwrap.dedent(kernel.source)
     try:
-        tree = ast.parse(kernel.source)
+        tree = ast.parse(dedented)
     except (SyntaxError, ValueError, RecursionError):
         return
-    lines = [0, *(match.end() for match in re.finditer("\n", kernel.source))]
+    starts, place = [], 0  # of the lines, without the indentation that all of them have
+    for line, short in zip(kernel.source.split("\n"), dedented.split("\n"), strict=True):
+        starts.append(place + len(line) - len(short))
+        place += len(line) + 1
     for node in ast.walk(tree):
         if not isinstance(node, ast.BinOp | ast.Call):
+            continue
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
             continue
         try:
             syntax = read_python(node)
@@ -115,8 +122,8 @@ def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
         if domain is None or domain.family != family or domain.operand >= len(operands):
             continue
         operand = operands[domain.operand]
-        start = lines[operand.lineno - 1] + operand.col_offset
-        end = lines[(operand.end_lineno or 1) - 1] + (operand.end_col_offset or 0)
+        start = starts[operand.lineno - 1] + operand.col_offset
+        end = starts[(operand.end_lineno or 1) - 1] + (operand.end_col_offset or 0)
         before, after = _triton_guard(domain, kernel.source[start:end])
         yield start, before
         yield end, after

@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel
+from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
 from mcp_server.diagnosis.interventions.plan import call_of_package
 from mcp_server.diagnosis.interventions.run import try_interventions
 from mcp_server.package.archive import open_package
@@ -45,4 +45,15 @@ def test_a_triton_expression_is_replaced_and_compiled_as_inductor_did(
     new = old.replace("log(", "log(triton_helpers.maximum(").replace(")", ", 1e-6))", 1)
     change = anyio.run(partial(edit_kernel, cuda_context, call, Edit(kernel.name, old, new)))
     (trial,) = anyio.run(partial(try_interventions, cuda_context, call, [change]))
+    assert trial.effect is Effect.GONE and trial.proves and not trial.side_effects
+
+
+def test_a_triton_logarithm_is_guarded_by_launch(cuda_zoo: CudaZoo, cuda_context: Context) -> None:
+    """Its argument kept above 0: the NaN goes, and the rows without it stay."""
+    call = call_of_package(cuda_zoo.call("logarithm", "bad-nan"))
+    opened = open_package(cuda_zoo.package("logarithm"))
+    launches = read_wrapper(opened.wrapper_text, opened.kernel_text).run.launches
+    (number,) = (launch.index for launch in launches if "log" in launch.kernel)
+    guard = anyio.run(partial(replace_launch, cuda_context, call, number, "guard-log"))
+    (trial,) = anyio.run(partial(try_interventions, cuda_context, call, [guard]))
     assert trial.effect is Effect.GONE and trial.proves and not trial.side_effects

@@ -19,6 +19,7 @@ from mcp_server.package.kernels import Kernel, KernelKind
 from mcp_server.probes.changed_kernel import kernel_named, with_kernel
 from mcp_server.probes.domain_guard import with_domain_guarded
 from tests.conftest import ZooPackage
+from tests.diagnosis.origin.test_triton import recorded
 from tests.interventions.support import offered, the_call, tried
 from tests.served import served
 from tests.worker.support import context_in, saved
@@ -87,6 +88,17 @@ def test_a_triton_kernel_is_guarded_as_python() -> None:
     assert acos == "tmp3 = libdevice.acos(tl.where(tmp1 > 1.0, 1.0, tl.where(tmp1 < -1.0, -1.0, tmp1)))"
     (log,) = changed(TRITON, "log", "triton")
     assert ast.parse(log) and "tmp3 < 1.1754943508222875e-38" in log
+
+
+def test_a_kernel_as_a_wrapper_embeds_it_is_guarded(tmp_path: Path) -> None:
+    """Recorded on CUDA: indented, with `%` in its indices, which stays as it is."""
+    view = recorded("logarithm", tmp_path)
+    kernel = next(each for each in view.wrapper.kernels.values() if "log" in each.name)
+    assert changed(kernel.source, "log", "triton") == [
+        "tmp5 = tl_math.log(tl.where(tmp4 < 1.1754943508222875e-38, 1.1754943508222875e-38, tmp4))"
+    ]
+    with pytest.raises(ProblemError):
+        with_domain_guarded(kernel, "div")
 
 
 @pytest.mark.parametrize("kind", ["cpp", "triton"])
