@@ -70,15 +70,22 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
         parts = {id(part): part for part, _, _ in spans}  # each once
         # The outer operation decides of two on one operand: of `1 / std::sqrt(x)`, the whole.
         guarded = {id(operand): (domain, operand) for domain, operand in _guarded(parts.values(), family)}
-        for domain, operand in guarded.values():
-            start, end = places[id(operand)]
-            if domain.nonzero:
-                yield base + start, "aoti_debug_nonzero("
-                yield base + end, ")"
-            else:
-                ends = f"{_cpp_number(domain.low)}, {_cpp_number(domain.high)}"
-                yield base + start, "aoti_debug_within("
-                yield base + end, f", {ends}, {str(domain.is_open).lower()})"
+        for domain, first in guarded.values():
+            # A remainder is `a - div_floor_floating_vec(a, b) * b`: its divisor is one, wherever it stands.
+            same = [part for part in parts.values() if part == first] if "_floating" in match[0] else [first]
+            for start, end in (places[id(each)] for each in same):
+                yield from _cpp_guard(domain, base + start, base + end)
+
+
+def _cpp_guard(domain: Domain, start: int, end: int) -> Iterator[tuple[int, str]]:
+    """What stands before and behind an operand, with its places."""
+    if domain.nonzero:
+        yield start, "aoti_debug_nonzero("
+        yield end, ")"
+    else:
+        ends = f"{_cpp_number(domain.low)}, {_cpp_number(domain.high)}"
+        yield start, "aoti_debug_within("
+        yield end, f", {ends}, {str(domain.is_open).lower()})"
 
 
 def _guarded(parts: Iterable[Syntax], family: str) -> Iterator[tuple[Domain, Syntax]]:
@@ -97,7 +104,7 @@ def _cpp_number(value: float) -> str:
 
 
 def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
-    """The texts to insert, with their places; `%` is left out, since Inductor has it for indices alone."""
+    """The texts to insert, with their places. `%` and `//` are those of indices and stay."""
     dedented = textwrap.dedent(kernel.source)
     try:
         tree = ast.parse(dedented)
@@ -110,7 +117,7 @@ def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.BinOp | ast.Call):
             continue
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod | ast.FloorDiv):
             continue
         try:
             syntax = read_python(node)

@@ -81,6 +81,13 @@ def test_the_operand_that_decides_is_guarded(family: str, lines: list[str]) -> N
     assert changed(CPP, family) == lines
 
 
+def test_the_divisor_of_a_remainder_is_one() -> None:
+    """Vector code divides by it and multiplies with it: both are guarded, so that it is that of 1."""
+    line = "auto tmp6 = tmp2 - (div_floor_floating_vec(tmp2, tmp3)) * tmp3;"
+    one = "aoti_debug_nonzero(tmp3)"
+    assert changed(line, "div") == [f"auto tmp6 = tmp2 - (div_floor_floating_vec(tmp2, {one})) * {one};"]
+
+
 def test_a_triton_kernel_is_guarded_as_python() -> None:
     """`tl.where` keeps a NaN as it is; the text stays a program."""
     assert changed(TRITON, "div", "triton") == ["tmp1 = (tmp0 / tl.where(tmp2 == 0, 1.0, tmp2))"]

@@ -327,7 +327,7 @@ def _value_with(expression: Expression, term: Term, name: str, value: Scalar) ->
     return expression.evaluator({name: value}).value(term)
 
 
-_SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "remainder": "%", "mod": "%"}
+_SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "mod": "%"}
 _QUIET = frozenset({"where", "cast"})  # pass on what others made
 
 
@@ -358,14 +358,15 @@ def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | No
 def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
     """The first point of a reduction at which its body is NaN, else infinite."""
     infinite: Evaluator | None = None
+    result = value_of(fold, evaluator)
     try:
         for place in evaluator.places(fold.ranges):
             at = Evaluator({**evaluator.positions, **place}, evaluator.sizes, evaluator.read)
             value = value_of(fold.body, at)
             if value is not None and math.isnan(value):
                 return at
-            if value is not None and math.isinf(value):
-                infinite = infinite or at
+            if value is not None and math.isinf(value) and (infinite is None or value == result):
+                infinite = at
     except UnknownValue:
         return None
     return infinite

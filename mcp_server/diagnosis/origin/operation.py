@@ -18,7 +18,7 @@ from mcp_server.package.terms.term import Apply, Element, Term
 
 _HOPS = 8
 _LEAVES, _DEEPEST = 64, 3  # of what an operand is computed from
-_SIGNS = {"div": "/", "reciprocal": "/", "remainder": "%", "mod": "%"}
+_SIGNS = {"div": "/", "floordiv": "//", "reciprocal": "/", "remainder": "%", "mod": "%"}
 
 
 @dataclass(frozen=True)
@@ -141,8 +141,10 @@ def guarded_line(line: str, op: str) -> str:
     x = ast.unparse(operand)
     if not domain.nonzero and isinstance(operand, ast.BinOp | ast.UnaryOp):
         x = f"({x})"
-    start, end = operand.col_offset, operand.end_col_offset
-    return f"{line[:start]}{_kept(x, domain)}{line[end:]}"
+    kept = _kept(x, domain)
+    if domain.nonzero and not isinstance(operand, ast.Name | ast.Attribute):
+        kept = f"torch.where((divisor := {x}) == 0, 1, divisor)"
+    return f"{line[: operand.col_offset]}{kept}{line[operand.end_col_offset :]}"
 
 
 def _operand(node: ast.AST, op: str) -> ast.expr | None:
@@ -150,7 +152,7 @@ def _operand(node: ast.AST, op: str) -> ast.expr | None:
     match node:
         case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
             return right
-        case ast.BinOp(op=ast.Mod(), right=right) if op in ("mod", "remainder"):
+        case ast.BinOp(op=ast.Mod() | ast.FloorDiv(), right=right) if op in ("floordiv", "mod", "remainder"):
             return right
         case ast.Call(func=ast.Attribute(attr=name, value=receiver), args=args) if name == op:
             operands = (

@@ -42,6 +42,7 @@ _DIVISOR = Domain("div", 1, nonzero=True)
 _LOGARITHM = Domain("log", low=0.0, is_open=True)
 DOMAINS = {
     "div": _DIVISOR,
+    "floordiv": _DIVISOR,
     "remainder": _DIVISOR,
     "mod": _DIVISOR,
     "reciprocal": Domain("div", nonzero=True),

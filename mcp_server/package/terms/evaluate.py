@@ -168,6 +168,11 @@ def _divided(a: Scalar, b: Scalar) -> Scalar:
     return a / b
 
 
+def _floored(a: Scalar, b: Scalar) -> Scalar:
+    """The quotient rounded down; by a float 0 it is that of a division (c10/util/generic_math.h)."""
+    return _divided(a, b) if b == 0 and isinstance(b, float) else a // b
+
+
 def _cut(a: Scalar, b: Scalar) -> int:
     quotient = abs(int(a)) // abs(int(b))
     return quotient if (a < 0) == (b < 0) else -quotient
@@ -194,7 +199,7 @@ def _rsqrt(value: Scalar) -> float:
     return math.copysign(INF, value) if value == 0 else 0.0 if value == INF else 1 / math.sqrt(value)
 
 
-_SAME_OPERATOR = "add sub mul floordiv mod neg lt le gt ge eq ne"
+_SAME_OPERATOR = "add sub mul mod neg lt le gt ge eq ne"
 _SAME_NAME = (
     "sqrt exp expm1 sin cos tan tanh sinh cosh asin acos atan atan2 asinh acosh erf erfc hypot copysign"
 )
@@ -224,6 +229,7 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     **MATH,
     **{name: getattr(operator, name) for name in _SAME_OPERATOR.split()},
     "div": _divided,
+    "floordiv": _floored,
     "truncdiv": _cut,
     "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
     "square": lambda a: a * a,

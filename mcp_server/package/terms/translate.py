@@ -33,7 +33,7 @@ _SPELLINGS = {
     "round": "nearbyint rint round",
     "remainder": "fmod mod",
     "mod": "remainder_integral remainder_integer",
-    "floordiv": "floor_divide_integral div_floor_integer",
+    "floordiv": "floor_divide_integral div_floor_integer div_floor_floating div_floor_floating_vec",
     "truncdiv": "div_trunc_integer",
     "maximum": "maximum max max_propagate_nan clamp_min",
     "minimum": "minimum min min_propagate_nan clamp_max",

@@ -71,7 +71,11 @@ def test_an_infinity_is_followed_to_its_maker() -> None:
     ("line", "op", "guarded"),
     [
         ("mean = total / count", "div", "mean = total / torch.where(count == 0, 1, count)"),
-        ("return (a + b) / n.sum(1)", "div", "return (a + b) / torch.where(n.sum(1) == 0, 1, n.sum(1))"),
+        (
+            "return (a + b) / n.sum(1)",
+            "div",
+            "return (a + b) / torch.where((divisor := n.sum(1)) == 0, 1, divisor)",
+        ),
         ("angle = torch.acos(u * v)", "acos", "angle = torch.acos((u * v).clamp(-1, 1))"),
         ("r = (x * x).sum(-1).sqrt()", "sqrt", "r = (x * x).sum(-1).clamp(min=0).sqrt()"),
         ("y = torch.log(p)", "log", "y = torch.log(p.clamp(min=torch.finfo(p.dtype).tiny))"),
