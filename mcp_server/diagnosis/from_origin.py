@@ -172,7 +172,8 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
 def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
     """The change of the elements in words; the code is that of the change that ran."""
     change, condition = _change(case), origin.condition
-    if change is not None and change.action:
+    tried = case.trials.get(change.key) if change is not None else None
+    if change is not None and change.action and (tried is None or not tried.side_effects):
         return Fix(action=change.action, before=change.before_code, after=change.after_code)
     if change is None or not change.changes:
         return None

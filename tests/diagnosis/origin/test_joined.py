@@ -12,14 +12,14 @@ import pytest
 from mcp_server.diagnosis.causes import index_out_of_bounds
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.from_origin import made_good, with_origin
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Where
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, SideEffects, Where
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.observe.find_origin import FindOrigin, faults
 from mcp_server.diagnosis.origin.records import Condition, Dormant, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import fix_of
-from mcp_server.model import Component, ModelLocation, PackageWorkload, Verdict
+from mcp_server.model import Component, Fix, ModelLocation, PackageWorkload, Verdict
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.origin.test_origins import build
@@ -168,6 +168,18 @@ def test_the_fix_is_the_guard_that_ran_in_the_line_of_the_model(zoo: ZooPackage)
     bare = replace(plain, guilty=plain.guilty.model_copy(update={"model_locations": []}))
     fix = fix_of(with_origin(bare, case, 4), case)
     assert fix is not None and (fix.before, fix.after) == (ACOS.code, ACOS.guarded_code)
+
+
+def test_a_guard_that_changes_what_was_not_at_fault_is_not_advised(zoo: ZooPackage) -> None:
+    """The advice is as before the trial, with what the guard did to other elements."""
+    case = package_case(zoo("ranker"))
+    case.origin, change = origin(operation=ACOS), guard("guard")
+    case.origin_changes = [change]
+    plain = replace(suspect("k", "nan_or_inf"), fix=Fix(action="guard it"))
+    case.trials["guard"] = replace(trial(change, Effect.GONE), side_effects=SideEffects(elements=3))
+    fix = fix_of(with_origin(plain, case, 4), case)
+    assert fix is not None and (fix.action, fix.after) == ("guard it", None)
+    assert "3 output elements" in fix.side_effects
 
 
 def test_a_guard_that_misses_gives_way_to_the_next_change(zoo: ZooPackage) -> None:
