@@ -101,6 +101,7 @@ NOT_A_PACKAGE = "the loader refuses the file: it is no package"
 NO_SUCH_MODEL = "the loader refuses the name: the package has no such model"
 INCOMPLETE = "the loader refuses the package: a file that it needs is not in it"
 UNDEFINED_SYMBOL = "the linker refuses the library: a symbol or a library is missing"
+NOT_LINKABLE = "the linker refuses a file: it is no library"
 NO_COMPILER = "the compiler cannot be started"
 WRONG_ARCHITECTURE = "the system refuses the code: it is for another architecture"
 NO_DEVICE = "the driver refuses the device"
@@ -124,6 +125,7 @@ BY_FAMILY: Mapping[str, str] = {
     "model_name": NO_SUCH_MODEL,
     "other_archive": NOT_A_PACKAGE,
     "no_compiler": NO_COMPILER,
+    "link_file": NOT_LINKABLE,
     **dict.fromkeys(("undefined_symbol", "link_library", "linker_shim"), UNDEFINED_SYMBOL),
     **dict.fromkeys(("no_kernel_image", "torch_without_arch"), WRONG_ARCHITECTURE),
     **dict.fromkeys(("no_driver", "bad_device_index"), NO_DEVICE),

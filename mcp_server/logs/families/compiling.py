@@ -13,6 +13,8 @@ _add = TABLE.add
 
 # A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.
 _SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
+# A library, as linkers name it: not an object file that the compile at hand wrote itself.
+_LINKED = r"(?P<file>[^\s:]+\.(?:so|a|dylib)[\w.]*)"
 _MSVC_SOURCE = r"^\s*(?P<file>\S.*?)\((?P<line>\d+)(?:,\d+)?\): (?:fatal )?"
 
 _add(
@@ -143,6 +145,22 @@ _add(
     "g++: error: unrecognized command-line option '-std=c++20'",
     rank=Rank.CAUSE,
     names=Naming("{program}", "{detail}"),
+)
+_add(
+    "link_file",
+    (
+        # GNU ld; gold; lld
+        rf"(?<![^\s:]){_LINKED}: (?P<detail>file format not recognized; treating as linker script|file not recognized[^\n]*)",
+        rf"ld(?:\.\w+)?: error: {_LINKED}: (?P<detail>(?:ELF )?file too short|file is empty|not an object or archive)",
+        rf"ld\.lld: error: {_LINKED}(?::\d+)?: (?P<detail>unknown directive: .*|unknown file type|file is empty)",
+    ),
+    "toolchain",
+    "The linker was given a file that is no library: a pointer of git-lfs, a page in place of a download, a part of a file.",
+    "/usr/bin/ld:/opt/sdk/lib/libgomp.so: file format not recognized; treating as linker script",
+    rank=Rank.CAUSE,
+    names=Naming("{file}", "{detail}"),
+    sentence="The linker refuses {file}, which is no library that it can read: {detail}.",
+    fix="put the real library in the place of {file}, or take its directory out of what the linker searches",
 )
 _add(
     "link_library",

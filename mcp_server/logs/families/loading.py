@@ -176,7 +176,7 @@ _add(
 )
 _add(
     "wrong_elf",
-    r"(?<!\S)(?P<library>\S+): (?P<detail>wrong ELF class: \w+|invalid ELF header|file too short|cannot dynamically load [\w -]+|ELF load command .+)",
+    r"(?<!\S)(?<!error: )(?P<library>\S+): (?P<detail>wrong ELF class: \w+|invalid ELF header|file too short|cannot dynamically load [\w -]+|ELF load command .+)",
     ("invalid_package", "arch_mismatch", "toolchain"),
     "The shared library is damaged or was built for another machine.",
     "Error in dlopen: /tmp/m.wrapper.so: wrong ELF class: ELFCLASS32",

@@ -53,6 +53,8 @@ def _origins(value: Any) -> Iterable[Any]:
 
 
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
+# Where GCC and Clang search for headers and libraries besides their own directories.
+SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH")
 REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
 
 
@@ -87,7 +89,7 @@ class Compiles:
             package_path=path_of(kwargs.get("package_path")),
             configs=configs,
             configs_exact=exact,
-            flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS)},
+            flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS + SEARCHED)},
             torch=torch.__version__,
             libraries=sorted(torch.ops.loaded_libraries),
             processor_s=processor_seconds(),
