@@ -15,6 +15,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.capture_journal import read_capture
 from mcp_server.model import ScriptWorkload
 from mcp_server.tools.capture import capture, hook_environment
+from mcp_server.tools.failure import read_output
 from tests.conftest import ZooPackage
 from tests.worker.support import QUICK, captured, captured_command, context_in
 
@@ -125,6 +126,8 @@ def halve_rows(x: torch.Tensor) -> torch.Tensor:
     after = captured(tmp_path, code, str(package), inputs, "after")
     assert after.finished.signal == "SIGSEGV" and after.failing is None
     assert [call.outcome for call in after.calls] == ["ok"] and not after.processes[0].exited
+    stacks = [thread for thread in read_output(after.finished.output).threads if thread.current]
+    assert [frame.function for frame in stacks[0].frames] == ["<module>"]
 
 
 def enough_to_begin() -> float:

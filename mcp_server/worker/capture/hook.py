@@ -8,6 +8,7 @@ All ways of loading and calling end in the classes of `torch._C._aoti` (2.8-2.15
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import os
 import sys
 import threading
@@ -124,6 +125,8 @@ def attach(name: str) -> None:
     with _lock:
         if not _hook:
             _hook.append(Hook(os.environ["AOTI_DEBUG_CAPTURE"]))
+            if not faulthandler.is_enabled():  # a crash between calls then shows its line, too
+                faulthandler.enable(2)
     for watched in ATTACH if name == "torch" else (name,):
         if watched in sys.modules:
             ATTACH[watched](_hook[0], sys.modules[watched])
