@@ -106,7 +106,7 @@ def test_a_graph_module_has_weights_as_a_program_has() -> None:
 
 # Inputs that are the very tensors of the call before.
 
-BASE = torch.ones(4, 3)
+BASE = torch.ones(4, 3).add_(1).add_(1)
 
 
 @pytest.mark.parametrize(
@@ -114,26 +114,38 @@ BASE = torch.ones(4, 3)
     [
         ([BASE], [BASE], [0]),
         ([BASE[:2]], [BASE[:2]], [0]),
+        ([BASE[0]], [BASE[1]], []),
         ([BASE], [BASE.clone()], []),
         ([BASE, torch.ones(1)], [torch.ones(1), BASE], []),
     ],
-    ids=["one", "views", "copy", "order"],
+    ids=["one", "views", "rows", "copy", "order"],
 )
 def test_one_tensor_in_two_calls_is_told(
     first: list[torch.Tensor], second: list[torch.Tensor], again: list[int]
 ) -> None:
-    """The tensor itself counts, or what it is a view of, at the same position; equal values do not."""
+    """The same part of one memory counts, at the same position; another row or equal values do not."""
     repeats = Repeats()
     assert repeats.again(0, first) == []
     assert repeats.again(0, second) == again
     assert repeats.again(1, second) == []
 
 
+def test_a_request_that_is_sent_again_was_not_written_over() -> None:
+    """A tensor with as few writes as calls holds what each of them was meant to read."""
+    repeats, request = Repeats(), torch.empty(3)
+    request.copy_(torch.ones(3))
+    assert [repeats.again(0, [request]) for _ in range(3)] == [[], [], []]
+    frame = torch.empty(3)
+    for _ in range(3):
+        frame.copy_(torch.ones(3))  # three frames of a queue, before the first call of a slow thread
+    assert [repeats.again(1, [frame]) for _ in range(4)] == [[], [0], [0], []]
+
+
 def test_what_was_written_in_between_is_another_content() -> None:
     """An operation in place, by whichever thread, ends the repetition."""
-    repeats, tensor = Repeats(), torch.ones(3)
+    repeats, tensor = Repeats(), torch.ones(3).add_(1)
     repeats.again(0, [tensor])
-    tensor.add_(1)
+    tensor.add_(1).add_(1)
     assert repeats.again(0, [tensor]) == []
     assert repeats.again(0, [tensor]) == [0]
 

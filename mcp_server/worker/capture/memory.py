@@ -36,26 +36,43 @@ def rewritten(before: list[tuple[torch.Tensor, int]]) -> list[int]:
     return [place for place, (leaf, count) in enumerate(before) if version_of(leaf) != count]
 
 
+class Passed(NamedTuple):
+    """An input of a call: whose memory, which part of it, its count of writes, and of calls so far."""
+
+    owner: Any  # a weak reference
+    part: tuple[Any, ...]
+    count: int
+    calls: int
+
+
 class Repeats:
     """Remembers the inputs of the last call of each load."""
 
     def __init__(self) -> None:
-        self.last: dict[int, list[tuple[Any, int]]] = {}
+        self.last: dict[int, list[Passed]] = {}
 
     def again(self, load: int, leaves: list[torch.Tensor]) -> list[int]:
         """Positions of the inputs that are the same tensors as in the previous call, not mutated since.
 
-        Views of one tensor count as that tensor.
+        Only those that were mutated at least as often as they were passed: then a content may have been
+        written over before its call. A request that is made once and sent again is not meant.
         """
-        before = self.last.get(load, [])
-        now = [(owner_of(leaf), version_of(leaf)) for leaf in leaves]
-        self.last[load] = [(weakref.ref(owner), count) for owner, count in now]
-        pairs = enumerate(zip(before, now))
-        return [
-            place
-            for place, ((old, before_count), (owner, count)) in pairs
-            if old() is owner and before_count == count
-        ]
+        before, now, places = self.last.get(load, []), [], []
+        for place, leaf in enumerate(leaves):
+            owner, count, part = owner_of(leaf), version_of(leaf), _part(leaf)
+            old = before[place] if place < len(before) else None
+            same = old is not None and old.owner() is owner and old.part == part
+            calls = old.calls + 1 if old is not None and same else 1
+            now.append(Passed(weakref.ref(owner), part, count, calls))
+            if old is not None and same and old.count == count >= calls:
+                places.append(place)
+        self.last[load] = now
+        return places
+
+
+def _part(leaf: Any) -> tuple[Any, ...]:
+    """Which elements of its memory a tensor shows."""
+    return (leaf.data_ptr(), tuple(leaf.shape), tuple(leaf.stride())) if is_plain(leaf) else ()
 
 
 def owner_of(leaf: Any) -> Any:
