@@ -49,6 +49,12 @@ def compare_all(
     )
 
 
+def equal(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> bool:
+    """Whether all are as expected, in the expected dtypes: a wider operator may have changed them."""
+    pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
+    return len(expected) == len(actual) and all(compare(want, got)["equal"] for want, got in pairs)
+
+
 def compare_frame_tensors(saved: dict[str, torch.Tensor], result: Any, report: Report) -> None:
     """Event `compared_frame_tensors`: whether each saved tensor with the layout of an output equals it.
 

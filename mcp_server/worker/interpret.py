@@ -20,12 +20,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .compare import compare_all
+from .compare import compare_all, equal
 from .loading import arguments, load, load_with_inputs
+from .overflow import Exact, exact, modular, overflowed
 from .process import call_padded, synchronize, take_if_used
 from .protocol import ExportedRequest, Frame
 from .report import Report, facts
-from .run import call, watching
+from .run import call, expectation, watching
 from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
 
 # Of a stack trace: file, line, function, and text of the line.
@@ -39,6 +40,9 @@ def operate(request: ExportedRequest, report: Report) -> None:
     For the integer inputs of the operator that raised (indices, for example), `node_raised` has `behind`, the
     non-finite nodes that they are computed from, and `integers`, the minimum and maximum of each.
 
+    `node_overflow`: integers that do not fit their dtype. With `expect`, event `compared_exact` then tells
+    whether the outputs equal that file: as they are, with these operators in int64, and as they are again.
+
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them.
     """
@@ -49,6 +53,15 @@ def operate(request: ExportedRequest, report: Report) -> None:
     with torch.no_grad(), watching(request.get("operators"), report):
         result = watcher.run(*leaves, enable_io_processing=False)
     report.event("interpreted", nodes=watcher.count, outputs=leaf_facts(result))
+    expected = expectation(request.get("expect")) if watcher.overflowed else None
+    if expected is not None:
+        compared = [equal(expected, only_tensors(result))]
+        for wider in (watcher.overflowed, set()):
+            again = _pytree.tree_leaves(load_with_inputs(request, report)[1:])
+            with torch.no_grad():
+                made = Exact(program.module(), wider).run(*again, enable_io_processing=False)
+            compared.append(equal(expected, only_tensors(made)))
+        report.event("compared_exact", equal=compared)
     if request.get("package"):
         loader = load(request, report)
         flat = only_tensors(arguments(program, request))
@@ -66,6 +79,12 @@ class Watcher(torch.fx.Interpreter):
         self.symbols = bind(module, leaves)
         self.event_counts: Counter[str] = Counter()
         self.bad: set[str] = set()
+        self.exact: Optional[torch.Tensor] = None
+        self.overflowed: set[str] = set()
+
+    def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        self.exact = exact(target, args, kwargs)
+        return super().call_function(target, args, kwargs)
 
     def run_node(self, n: torch.fx.Node) -> Any:
         try:
@@ -79,6 +98,10 @@ class Watcher(torch.fx.Interpreter):
         if n.op == "call_function":
             self.count += 1
             self._look(n, result)
+            found = overflowed(result, self.exact) if self.exact is not None else {}
+            if found:
+                self.overflowed.add(n.name)
+                self._report("node_overflow", n, modular=modular(n), **found)
         elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
         return result

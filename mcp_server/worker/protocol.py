@@ -198,9 +198,13 @@ class MadeBy(TypedDict, total=False):
 
 
 class ExportedRequest(LoadRequest, total=False):
-    """An exported program, from its file or else from the script that makes it, and inputs for it."""
+    """An exported program, from its file or else from the script that makes it, and inputs for it.
+
+    `expect`: a file of what the outputs should be.
+    """
 
     exported: Optional[str]
+    expect: Optional[str]
     made_by: Optional[MadeBy]
     inputs: Union[str, list[TensorSpec], None]
     operators: str

@@ -11,6 +11,7 @@ from typing import Any
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.causes.input_mismatch import to_be_placed
+from mcp_server.diagnosis.causes.overflow import exact_trial
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
 from mcp_server.diagnosis.planner import Observation, eager_limit, hangs, limit_of
@@ -276,7 +277,12 @@ class Interpret(Observation):
         return 1.0 if case.program_path is not None and case.inputs is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        case.interpreted = await interpret(case, context)
+        assert case.call is not None
+        expected = case.symptom.expect or case.call.request.get("actual")
+        case.interpreted = await interpret(case, context, **({"expect": str(expected)} if expected else {}))
+        trial = exact_trial(case)
+        if trial is not None:
+            case.trials[trial.intervention.key] = trial
 
 
 async def interpret(case: DiagnosisState, context: Context, **more: str) -> WorkerRun:
