@@ -140,6 +140,26 @@ def test_a_tied_weight_that_an_update_leaves_out_is_told(
     assert tied in found.summary and bool(tied) == ("tied" in found.summary)
 
 
+@pytest.mark.parametrize(("bias", "sure"), [("b", None), ("other", "likely"), (None, "possible")])
+def test_a_constant_left_out_counts_by_the_value_that_it_should_have(
+    zoo: ZooPackage, bias: str | None, sure: str | None
+) -> None:
+    """The model of the check has the same value, another one, or is not seen."""
+    case = package_case(zoo("ranker"))
+    digests = {"in.weight": "a", "in.bias": "b"}
+    modules = [{"name": "model", "type": "Net", "digests": {**digests, "in.bias": bias}}] if bias else []
+    case.capture = capture(
+        compiles=[phase(1, how="aoti_compile_and_package", package="m.pt2", digests=digests)],
+        loads=[phase(2, loader="AOTIModelPackageLoader", package="m.pt2")],
+        updates=[phase(3, load=1, how="load_constants", compiled=[*digests], constants={"in.weight": GOOD})],
+        assertions=[phase(4, modules=modules)],
+    )
+    differs = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+    case.runs["plain"] = run("plain", "", differs)
+    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
+    assert [confidence(found, case) for found in constants.detect(case)] == [*filter(None, [sure])]
+
+
 @pytest.mark.parametrize(("outcome", "count"), [("ok", 0), ("failed", 1)])
 def test_another_device_counts_when_the_update_failed(zoo: ZooPackage, outcome: str, count: int) -> None:
     """Constants may be copied from another device, so that one is a cause only of an update that failed."""

@@ -162,8 +162,13 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
 
 
 def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update that leaves some of the model's constants at what they were."""
-    if not update.missing or not update.constants or update.outcome != "ok":
+    """An update that leaves some of the model's constants at what they were.
+
+    Not where the model that the check sees has these values, too. That they matter was seen only where it has
+    others, or where a constant of the same values was given.
+    """
+    stale = _stale(update, case)
+    if not update.missing or not update.constants or update.outcome != "ok" or stale == []:
         return
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
@@ -173,8 +178,27 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
         evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
         fix=Fix(action="pass every constant, with check_full_update=True"),
-        observed=case.plain_diverges,
+        observed=case.plain_diverges and bool(stale or tied),
     )
+
+
+def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
+    """The constants left out that have other values in the model near the failed check; None if unknown."""
+    capture = case.capture
+    load = capture.load_of(update) if capture is not None else None
+    compiled = capture.compile_of(load) if capture is not None and load is not None else None
+    if capture is None or compiled is None:
+        return None
+    package = dict(compiled.digests)
+    for earlier in capture.updates:
+        if (earlier.pid, earlier.load) == (update.pid, update.load) and earlier.n < update.n:
+            package |= earlier.digests
+    names = set(update.missing)
+    checks: list[CapturedAssertion | CapturedEnd] = [*capture.assertions, *capture.ends]
+    near = [module for check in checks for module in check.modules if names <= module.digests.keys()]
+    if not near or not names <= package.keys():
+        return None
+    return [name for name in update.missing if near[0].digests[name] != package[name]]
 
 
 def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:

@@ -10,7 +10,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import Fix
-from mcp_server.package.wrapper import Buffer
+from mcp_server.package.launches import Buffer
 from mcp_server.plurals import counted
 
 

@@ -41,7 +41,7 @@ class Passed(NamedTuple):
 
     owner: Any  # a weak reference
     part: tuple[Any, ...]
-    count: int
+    writes: int
     calls: int
 
 
@@ -59,12 +59,12 @@ class Repeats:
         """
         before, now, places = self.last.get(load, []), [], []
         for place, leaf in enumerate(leaves):
-            owner, count, part = owner_of(leaf), version_of(leaf), _part(leaf)
+            owner, writes, part = owner_of(leaf), version_of(leaf), _part(leaf)
             old = before[place] if place < len(before) else None
             same = old is not None and old.owner() is owner and old.part == part
             calls = old.calls + 1 if old is not None and same else 1
-            now.append(Passed(weakref.ref(owner), part, count, calls))
-            if old is not None and same and old.count == count >= calls:
+            now.append(Passed(weakref.ref(owner), part, writes, calls))
+            if old is not None and same and old.writes == writes >= calls:
                 places.append(place)
         self.last[load] = now
         return places
