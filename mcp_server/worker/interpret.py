@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .compare import compare_all, equal
 from .loading import arguments, load, load_with_inputs
-from .overflow import Exact, exact, modular, overflowed
+from .overflow import Exact, exact, modular, overflowed, rounded
 from .process import call_padded, synchronize, take_if_used
 from .protocol import ExportedRequest, Frame
 from .report import Report, facts
@@ -40,6 +40,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
     For the integer inputs of the operator that raised (indices, for example), `node_raised` has `behind`, the
     non-finite nodes that they are computed from, and `integers`, the minimum and maximum of each.
 
+    `constant_rounded`: whole numbers in half precision, which may be others than were meant.
     `node_overflow`: integers that do not fit their dtype. With `expect`, event `compared_exact` then tells
     whether the outputs equal that file: as they are, with these operators in int64, and as they are again.
 
@@ -104,6 +105,8 @@ class Watcher(torch.fx.Interpreter):
                 self._report("node_overflow", n, modular=modular(n), **found)
         elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
+        elif n.op == "get_attr" and (whole := rounded(result)):
+            self._report("constant_rounded", n, **whole)
         return result
 
     def _behind(self, node: torch.fx.Node) -> list[str]:

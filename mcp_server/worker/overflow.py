@@ -1,4 +1,4 @@
-"""Whole numbers that do not fit: an operator's result in its own dtype against the same in int64.
+"""Whole numbers that do not fit: results of integer operators, and constants of half precision.
 
 torch computes int8 to int32 modulo their range, without a word, in eager mode as in a package.
 """
@@ -61,6 +61,28 @@ def overflowed(result: Any, wide: torch.Tensor) -> dict[str, Any]:
         "value": int(result[index]),
         "exact": int(wide[index]),
     }
+
+
+EXACT_TO = {torch.bfloat16: 256, torch.float16: 2048}  # beyond it not every whole number has its own value
+SEVERAL = 3
+
+
+def rounded(constant: Any) -> dict[str, Any]:
+    """For a constant of half precision with whole numbers alone: its dtype, largest value, and the bound.
+
+    Only with several values beyond the bound: such numbers are codes, counts or positions, and a cast of the
+    whole model may have rounded them. A mask has one such value.
+    """
+    if not isinstance(constant, torch.Tensor) or not 1 < constant.numel() <= MOST_ELEMENTS:
+        return {}
+    bound = EXACT_TO.get(constant.dtype)
+    if bound is None:
+        return {}
+    values = constant.detach().double().unique()
+    beyond = values[values.abs() > bound]
+    if len(beyond) < SEVERAL or not bool((values == values.round()).all() & values.isfinite().all()):
+        return {}
+    return {"dtype": dtype_name(constant.dtype), "largest": int(values.abs().max()), "bound": bound}
 
 
 def modular(node: torch.fx.Node) -> bool:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes.overflow import KEY, detect_overflow, exact_trial
-from mcp_server.diagnosis.ranking import bystanders, confidence
+from mcp_server.diagnosis.causes.overflow import KEY, detect_overflow, detect_rounded, exact_trial
+from mcp_server.diagnosis.ranking import bystanders, confidence, ranked
 from mcp_server.diagnosis.state import DiagnosisState
 from tests.diagnosis.support import capture, phase, run, worker_run
 
@@ -71,3 +71,19 @@ def test_a_healthy_program_may_mean_it(text: str) -> None:
     """Neither a good end nor a statement that raised is about numbers; nor is a package that diverges."""
     assert not list(detect_overflow(interpreted(AGREES, OVERFLOW, text=text)))
     assert not list(detect_overflow(interpreted({**AGREES, "equal": False}, OVERFLOW)))
+
+
+def test_codes_in_half_precision_are_possible_at_most() -> None:
+    """What they were before the cast is not known; an operator that overflows explains more."""
+    codes = {"event": "constant_rounded", "op": "article", "dtype": "bfloat16", "largest": 540, "bound": 256}
+    case = interpreted(AGREES, codes)
+    (found,) = detect_rounded(case)
+    assert (found.category, found.guilty.name, confidence(found, case)) == (
+        "constants",
+        "article",
+        "possible",
+    )
+    case = interpreted(AGREES, codes, OVERFLOW)
+    best = ranked([*detect_rounded(case), *detect_overflow(case)], case)[0]
+    assert best.category == "wrong_output"
+    assert not list(detect_rounded(interpreted(AGREES, codes, text="")))

@@ -11,6 +11,7 @@ from torch import nn
 
 from mcp_server.tools.context import Event, read_events
 from mcp_server.worker import interpret
+from mcp_server.worker.overflow import rounded
 from mcp_server.worker.report import Report
 
 
@@ -86,3 +87,19 @@ def test_numbers_that_fit_are_not_reported(tmp_path: Path) -> None:
     for inputs in ((small, small), (small.long() << 40, small.long() << 40), (small.float() * 1e30, small)):
         assert not named(events_of(tmp_path, Total(), *inputs), "node_overflow")
         (tmp_path / "report.jsonl").unlink()
+
+
+@pytest.mark.parametrize(
+    ("values", "largest"),
+    [
+        ([100, 301, 401, 541], 540),
+        ([0, 128, 256], None),
+        ([0.5, 300, 400, 500], None),
+        ([0, 300, 400, 500, float("inf")], None),
+        ([0, -30000, 0], None),
+    ],
+)
+def test_whole_numbers_beyond_what_half_precision_has(values: list[float], largest: int | None) -> None:
+    """Codes up to 256 are exact in bfloat16; fractions are no codes, and a mask has one large value."""
+    assert rounded(torch.tensor(values, dtype=torch.bfloat16)).get("largest") == largest
+    assert not rounded(torch.tensor(values)) and not rounded(None)

@@ -1,4 +1,4 @@
-"""Integers that do not fit the dtype in which the model computes them, in eager mode as in the package."""
+"""Whole numbers that do not fit the dtype which the model has for them, in eager mode as in the package."""
 
 from __future__ import annotations
 
@@ -41,6 +41,27 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
         intervention=trial.intervention if trial is not None else None,
         harmful=case.failed,
         observed=not event["modular"],
+    )
+
+
+def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
+    """Whole numbers in half precision: no more than possible, since what was meant is not known."""
+    events = case.eager_events("constant_rounded")
+    if not events or not case.equals_eager or not _check_failed(case):
+        return
+    name, dtype, bound = str(events[0]["op"]), str(events[0]["dtype"]), events[0]["bound"]
+    value = f"{dtype}, up to {events[0]['largest']}"
+    fact = f"{name} has whole numbers alone ({value})"
+    yield Suspect(
+        category="constants",
+        guilty=component("constant", name, case.call_locations, value=value),
+        summary=f"Constant {name} has whole numbers alone ({value}), and {dtype} has a value for each "
+        f"up to {bound} only: if they are codes or positions, a cast of the whole model has rounded them.",
+        level=CausalLevel.FAULT_SITE,
+        evidence=(seen("interpret", fact), *agreement(case)),
+        fix=Fix(action=f"keep {name} as an integer buffer, which a cast of the model leaves as it is"),
+        harmful=case.failed,
+        observed=False,
     )
 
 
