@@ -66,7 +66,7 @@ def _suspect(signal: str, lines: list[ModelLocation], calls: int, case: Diagnosi
     place = f"{lines[0].file}:{lines[0].line}"
     before = f" after {counted(calls, 'call')} that came back" if calls else ""
     facts = [
-        seen("script", f"{signal} ended the program at {place}"),
+        seen("read_log", f"{signal} ended the program at {place}"),
         seen("capture", f"no compile, load, update or call was open{before}"),
     ]
     if case.failure_of("plain") == "none":
