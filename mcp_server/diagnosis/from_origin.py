@@ -34,16 +34,21 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         or fault_launch not in (origin.fault_launch, origin.launch_index)
     ):
         return suspect
-    change, guilty = _change(case), _guilty(suspect.guilty, origin, case)
+    guilty, fix, change = _guilty(suspect.guilty, origin, case), case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         change = _in_model(change, origin.operation, guilty)
+    if fix is not None and fix.key in case.trials and not case.trials[fix.key].proves:
+        fix = None
+    # The corrected expression is the fix where that is at fault, and the changed elements show the cause.
+    changes = [each for each in (fix, change) if each is not None]
     return replace(
         suspect,
         guilty=guilty,
         summary=" ".join((suspect.summary, *_sentences(origin))),
         evidence=(*suspect.evidence, *_evidence(origin, case)),
         fix=_fix(origin, case) or suspect.fix,
-        intervention=change or suspect.intervention,
+        intervention=changes[0] if changes else suspect.intervention,
+        parts=tuple(changes[1:]) if changes else suspect.parts,
     )
 
 
@@ -69,7 +74,8 @@ def _in_model(change: Intervention, operation: Operation, party: Component) -> I
 
 def _missed(case: DiagnosisState) -> list[Trial]:
     """The trials of such changes that did not remove the failure."""
-    trials = (case.trials.get(each.key) for each in case.origin_changes)
+    changes = [*([case.origin_fix] if case.origin_fix is not None else []), *case.origin_changes]
+    trials = (case.trials.get(each.key) for each in changes)
     return [trial for trial in trials if trial is not None and not trial.proves]
 
 
@@ -77,7 +83,7 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
     """The launch that computed the value; the input where no launch changed it."""
     inputs = _inputs(origin)
     others = party.kind == "input" and all(each.input_index != party.input_index for each in inputs)
-    if inputs and (origin.launch_index is None or others):
+    if inputs and (origin.launch_index is None or (others and not origin.of_model)):
         place = inputs[0].input_index
         assert place is not None, "only elements with a place are asked for"
         item = case.compiled_inputs[place] if place < len(case.compiled_inputs) else None
@@ -87,17 +93,20 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
         )
     elif (
         origin.launch_index is not None
-        and party.kind not in ("input", "constant")
-        and party.launch_index != origin.launch_index
+        and (origin.of_model or party.kind not in ("input", "constant"))
+        and (party.kind, party.launch_index) != ("kernel", origin.launch_index)
     ):
         made = launch_component(origin.launch_index, origin.kernel, case)
         lines = made.model_locations or party.model_locations
-        party = made.model_copy(update={"value": party.value, "model_locations": lines})
+        if party.kind == "input":  # with the line that uses the index
+            lines = list(dict.fromkeys([*party.model_locations, *made.model_locations]))
+        own = None if party.kind == "input" else party.value  # that of an input is no index
+        party = made.model_copy(update={"value": own, "model_locations": lines})
     value = f"{origin.bad_value} (allowed: {origin.allowed})" if origin.allowed else origin.bad_value
     if party.kind == "input" and origin.launch_index is not None:
         # Its own elements: the bad value is what the expression makes of them.
-        own = [each.value for each in inputs if each.input_index == party.input_index and each.value]
-        value = ", ".join(dict.fromkeys(own[:MOST_ELEMENTS]))
+        values = [each.value for each in inputs if each.input_index == party.input_index and each.value]
+        value = ", ".join(dict.fromkeys(values[:MOST_ELEMENTS]))
     return party.model_copy(
         update={
             "elements": [each.text() for each in inputs[:MOST_ELEMENTS]],
@@ -142,6 +151,8 @@ def _sentences(origin: Origin) -> list[str]:
         found.append(f"It is in layer {origin.layer}.")
     if origin.sibling_difference:
         found.append(f"It has {origin.sibling_difference}.")
+    elif origin.of_model:
+        found.append(f"The expression is at fault: {origin.of_model}.")
     return found
 
 
@@ -170,7 +181,15 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
 
 
 def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
-    """The change of the elements in words; the code is that of the change that ran."""
+    """The change of the expression or of the elements in words; the code is that of the change that ran."""
+    numbered = any(part.isdigit() for part in origin.layer.split("."))
+    where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
+    if case.origin_fix is not None and origin.correction is not None:
+        fix, correction = case.origin_fix, origin.correction
+        action = f"keep the index within {origin.allowed} where {where} computes it"
+        if correction.old is not None:
+            action = f"correct {where}, if it should be as the others: it has {origin.sibling_difference}"
+        return Fix(action=action, before=fix.before_code, after=fix.after_code)
     change, condition = _change(case), origin.condition
     tried = case.trials.get(change.key) if change is not None else None
     if change is not None and change.action and (tried is None or not tried.side_effects):
@@ -181,9 +200,10 @@ def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
         one_sided = (condition.low is None) != (condition.high is None)
         side = "below" if condition.high is None else "above"
         limit = f"at {condition.good} or {side}" if one_sided else f"where {condition.text} does not hold"
-        action = f"keep {condition.label} {limit}"
+        places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
+        kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
+        action = f"keep {', '.join(kept)} {limit}"
         if origin.sibling_difference:
-            where = f"layer {origin.layer}" if origin.layer else f"launch {origin.launch_index}"
             differs = origin.sibling_difference
             action += f"; or correct {where}, if it should be as the others: it has {differs}"
     else:

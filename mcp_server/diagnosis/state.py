@@ -213,6 +213,7 @@ class DiagnosisState:
     index_values: dict[Any, Event] = field(default_factory=dict)
     origin: Origin | None = None
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
+    origin_fix: Intervention | None = None  # the expression at the origin, corrected
     trials: dict[str, Trial] = field(default_factory=dict)  # by the key of the intervention
     suspects: list[Suspect] = field(default_factory=list)
     done: list[str] = field(default_factory=list)

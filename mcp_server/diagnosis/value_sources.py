@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, prod
 
@@ -12,11 +12,13 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Category, Component, Evidence, ModelLocation
 from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
-from mcp_server.package.kernel_code import position_limit
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
 from mcp_server.package.statements import evaluate, names_in
+from mcp_server.package.terms.accesses import slice_read
+from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.program import read_program
 from mcp_server.tools.context import Event
 
 
@@ -24,8 +26,7 @@ from mcp_server.tools.context import Event
 class InputSlice:
     """Elements offset, offset + stride, … below `end` of a flat input that must lie in [low, high].
 
-    `end` is None where only the end of the input is known to limit them. With `unlike` they may be anything
-    but that number.
+    `end` is None for all to the end of the input. With `unlike` they may be anything but that number.
     """
 
     input: int
@@ -72,12 +73,15 @@ def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
 
 
 def checked_inputs(case: DiagnosisState) -> list[CheckedInput]:
-    """Candidates whose index is an element of an input, as the caller gave it."""
+    """Candidates whose index is an element of an input, as the caller gave it.
+
+    Where others lie between or behind these elements there is none: the origin of the index names them.
+    """
     found = []
     for candidate in candidates(case):
         for source in candidate.sources:
             ends = _allowed(candidate, source, case)
-            part = _read_part(candidate, source, ends, case) if source.direct and ends is not None else None
+            part = _slice_read(candidate, source, ends, case) if source.direct and ends is not None else None
             if part is not None:
                 found.append(CheckedInput(candidate, part))
     return found
@@ -96,7 +100,7 @@ def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None
     if bound is None or _allowed(candidate, source, case) is not None:
         return None
     low = int(candidate.lowest) if re.fullmatch(r"-?\d+", candidate.lowest) else 0
-    part = _read_part(candidate, source, (low, bound - 1), case)
+    part = _slice_read(candidate, source, (low, bound - 1), case)
     integers = part is not None and (case.package.inputs[part.input].dtype or "").startswith(("int", "uint"))
     return part if integers else None
 
@@ -105,36 +109,36 @@ def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) ->
     """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
     if source.allowed is None:
         return None
-    return source.allowed.numbers(_passed(candidate, case))
+    return source.allowed.numbers(_scalars(candidate, case))
 
 
-def _passed(candidate: Candidate, case: DiagnosisState) -> dict[str, int]:
-    """The sizes that the launch passes to its kernel in this call, as far as they are known."""
+def _scalars(candidate: Candidate, case: DiagnosisState) -> dict[str, int]:
+    """The sizes that the launch passes in this call, by parameter."""
     passed = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
     sizes = symbol_values(case.package.signature, case.given.tensors) if case.package and case.given else {}
     values = {name: evaluate(text, sizes) for name, text in passed.items()}
     return {name: int(value) for name, value in values.items() if value is not None}
 
 
-def _read_part(
+def _slice_read(
     candidate: Candidate, source: IndexSource, ends: tuple[int, int], case: DiagnosisState
 ) -> InputSlice | None:
-    """The elements of an input that the load reads in this call, which must lie in `ends`."""
-    index, sizes = _input_index(source, case), _passed(candidate, case)
-    if index is None:
-        return None
-    limits: dict[str, int] = {}
-    for name in names_in(source.load.index):
-        text = position_limit(candidate.kernel.source, name, source.load.line)
-        value = evaluate(text, sizes) if text and name not in sizes else None
-        if value is not None and value.denominator == 1:
-            limits[name] = int(value)
-    read = affine(source.load.index, sizes, limits)
-    if read is None:
-        return None
-    shapes = case.given.tensors if case.given is not None else ()
-    whole = index < len(shapes) and read.end is not None and read.end >= prod(shapes[index].shape)
-    return InputSlice(index, read.offset, read.stride, *ends, end=None if whole else read.end)
+    """The elements of an input that a check reads, which must lie in `ends`; None where they are no slice."""
+    index = _input_index(source, case)
+    check = read_program(candidate.kernel).check_at(candidate.check.line)
+    tensors = case.given.tensors if case.given is not None else ()
+    if check is not None and index is not None and index < len(tensors):
+        try:
+            read = slice_read(check, source.load.parameter, _scalars(candidate, case))
+        except UnknownValue:
+            pass
+        else:
+            if read is None:
+                return None
+            rest = read.stop - 1 + read.step < prod(tensors[index].shape)
+            return InputSlice(index, read.start, read.step, *ends, end=read.stop if rest else None)
+    place = affine(source.load.index)
+    return InputSlice(index, *place, *ends) if place is not None and index is not None else None
 
 
 def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
@@ -154,41 +158,24 @@ def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
 
 
-@dataclass(frozen=True)
-class Region:
-    """Flat elements offset, offset + stride, … below `end`; None: to the end of the tensor."""
+def affine(index: str) -> tuple[int, int] | None:
+    """(offset, stride) of an index expression that is linear in loop variables; None when it is not.
 
-    offset: int
-    stride: int
-    end: int | None = None
-
-
-def affine(index: str, sizes: Mapping[str, int] = {}, limits: Mapping[str, int] = {}) -> Region | None:
-    """What an index expression reads that is linear in loop variables; None when it is not.
-
-    `sizes` are known values. A loop variable runs from 0 to below its entry in `limits`. For several
-    variables the stride is the greatest common divisor of their factors: the region then has all elements
-    that are read, and perhaps more.
+    For several variables the stride is the greatest common divisor of their factors: the slice then has all
+    elements that are read, and perhaps more.
     """
-    names = [name for name in names_in(index) if name not in sizes]
-    zero = {**sizes, **dict.fromkeys(names, 0)}
+    names = names_in(index)
+    zero = dict.fromkeys(names, 0)
     offset = evaluate(index, zero)
     if offset is None or offset.denominator != 1:
         return None
-    factors = {}
+    factors = []
     for name in names:
         once, thrice = (evaluate(index, {**zero, name: value}) for value in (1, 3))
         if once is None or thrice is None or (thrice - offset) != 3 * (once - offset):
             return None
-        factors[name] = int(once - offset)
-    stride = gcd(*factors.values()) or 1
-    if not all(limits.get(name, 0) > 0 for name in names):
-        # Without limits, what runs backwards may begin anywhere.
-        backwards = any(factor < 0 for factor in factors.values())
-        return Region(int(offset) % stride if backwards else int(offset), stride)
-    steps = [factor * (limits[name] - 1) for name, factor in factors.items()]
-    first, last = (int(offset) + sum(limit(0, step) for step in steps) for limit in (min, max))
-    return Region(first, stride, last + 1)
+        factors.append(int(once - offset))
+    return int(offset), gcd(*factors) if factors else 1
 
 
 # A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.
@@ -334,9 +321,9 @@ def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
     """The elements of inputs that are divisors as they are."""
     found = []
     for source in division.sources:
-        index, read = _input_index(source, case), affine(source.load.index) or Region(0, 1)
+        index, place = _input_index(source, case), affine(source.load.index) or (0, 1)
         if source.direct and division.plain and index is not None:
-            found.append(InputSlice(index, read.offset, read.stride, 0, 0, unlike=0))
+            found.append(InputSlice(index, *place, 0, 0, unlike=0))
     return found
 
 

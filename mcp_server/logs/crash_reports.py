@@ -121,6 +121,20 @@ class NativeReport:
         )
 
 
+_SHADOW = 0x7FFF8000  # the shadow of address 0 on x86-64 (compiler-rt, asan_mapping.h)
+_TOP = 1 << 47  # the end of a process's addresses
+
+
+def _accessed(address: int) -> int:
+    """The address that was accessed, where the reported one is its shadow.
+
+    What lies beyond the end of the address space has no shadow: the look-up itself ends in a SEGV. Nothing of
+    a process lies where such shadows would be.
+    """
+    beyond = (address - _SHADOW) << 3
+    return beyond if _TOP <= beyond < 2 * _TOP else address
+
+
 def _generated_frame(frames: tuple[NativeFrame, ...]) -> NativeFrame | None:
     """The innermost frame in the package's kernel.cpp, else in its wrapper.cpp."""
     kernel = next((frame for frame in frames if frame.file.endswith(".kernel.cpp")), None)
@@ -175,7 +189,7 @@ class _NativeReader:
                 tool="asan" if asan else "ubsan",
                 kind=kind if asan else "undefined",
                 text=text,
-                address=int(address["address"], 16) if address else None,
+                address=_accessed(int(address["address"], 16)) if address else None,
             )
         elif undefined := _UNDEFINED.search(line):
             self._end()

@@ -11,6 +11,7 @@ from mcp_server.package.launches import Launch
 from mcp_server.package.mismatch import compare_inputs
 
 OPS = ("proxy_executor", "fallback_shim")
+_SIDES = {"before": "low", "after": "high"}  # where an access misses, and the bound that would prevent it
 NEAR_NULL = 1 << 20  # neither CUDA nor Linux allocates below this address
 
 
@@ -30,6 +31,7 @@ class BlameRules:
             self._misaligned,
             self._other_size,
             self._pointer,
+            self._open_mask,
             self._index,
             self._no_memory,
             self._mismatch,
@@ -88,6 +90,23 @@ class BlameRules:
         if part.producers:
             return self._produced(part, reasons).model_copy(update={"category": "illegal_memory_access"})
         return self._origin(self.situation.variable(part.parameter), "illegal_memory_access", reasons)
+
+    def _open_mask(self) -> Blame | None:
+        """The mask of a user's access bounds a loaded index, but not on the side on which it missed.
+
+        Any value may come in an index that a kernel masks by itself: the other bound is the kernel's as well.
+        """
+        missed = self.missed
+        if not self.user or missed is None or missed.side not in ("before", "after"):
+            return None
+        access = next((a for a in self.situation.accesses if missed.parameter in a.parameters), None)
+        if access is None or len(access.limits) != 1 or access.limits == {_SIDES[missed.side]}:
+            return None
+        there, needed = ("above", "lower") if missed.side == "before" else ("below", "upper")
+        mask = f"the mask in `{access.code}` bounds the index from {there} only"
+        reasons = [f"{mask}; it needs the {needed} bound as well"]
+        reasons += [_range(part) for part in self.parts if part.kind == "index" and part.minimum is not None]
+        return self._kernel(reasons, sure=True)
 
     def _index(self) -> Blame | None:
         """An index tensor holds a value outside the addressed tensor: blame where the index came from."""

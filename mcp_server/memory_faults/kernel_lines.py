@@ -201,11 +201,15 @@ def argument_of(node: ast.Call, name: str, position: int) -> ast.expr | None:
     return by_name if by_name is not None or len(node.args) <= position else node.args[position]
 
 
+Limit = Literal["low", "high"]
+
+
 @dataclass(frozen=True)
 class LineAccess:
     """One memory access. `code` is the call, `address` the pointer expression as a sum.
 
     `parameters` are the pointer parameters in the address. `masked`: the access has a mask argument.
+    `limits` are the sides on which the mask bounds a loaded index of the address.
     """
 
     direction: str
@@ -214,6 +218,7 @@ class LineAccess:
     parameters: tuple[str, ...]
     address: Sum
     masked: bool = False
+    limits: frozenset[Limit] = frozenset()
 
     @property
     def loads(self) -> tuple[Term, ...]:
@@ -243,8 +248,13 @@ _REWRITES = (
     (re.compile(r"c10::div_floor_integer"), "floordiv"),
     (re.compile(r"\b(?:std|at|c10)::"), ""),
 )
-# Arithmetic that may scale a value: a product (not the `*` of a pointer type), shifts, division.
-_ARITHMETIC = re.compile(r"\w\)* ?\* ?\(*[\w]|<<|>>|[/%]")
+# Arithmetic that may scale a value: a product (not the `*` of a pointer type), shifts, division; functions
+# that do not pass it on.
+_ARITHMETIC = re.compile(
+    r"\w\)* ?\* ?\(*[\w]|<<|>>|[/%]|(?:div|divide|remainder|mod)_\w+\(|\b(?:abs|pow|sqrt|floor|ceil|trunc)\("
+)
+# Arithmetic that moves a value; the wrap of a negative index does so, too.
+_SHIFT = re.compile(r"\w\)* ?[-+] ?\(*\w")
 
 
 def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
@@ -290,10 +300,13 @@ def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
         trace = trace_value(use.kernel.source, name, line, use.tensors, use.scalars)
         if not trace.loads:
             return None
-        # A single load that is only copied, converted or wrapped by its bound keeps the factor 1.
+        # A single load that is only copied, converted or wrapped by its bound keeps the factor 1, and what it
+        # may be follows from the size of the tensor alone.
         loaded = {load.line for load in trace.loads}
         computed = [d.value for d in trace.definitions if d.line not in loaded]
-        plain = len(trace.loads) == 1 and not any(_ARITHMETIC.search(value) for value in computed)
+        scaled = any(_ARITHMETIC.search(value) for value in computed)
+        moved = not trace.wraps and any(_SHIFT.search(value) for value in computed)
+        plain = len(trace.loads) == 1 and not scaled and not moved
         first = use.kernel.first_line - 1
         loads = dict.fromkeys(Term("load", load.parameter, load.line + first) for load in trace.loads)
         factors = {term: Fraction(1) if plain else None for term in loads}
@@ -336,6 +349,7 @@ def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
                 parameters=tuple(term.name for term in address.of("pointer")),
                 address=address,
                 masked=not (mask is None or (isinstance(mask, ast.Constant) and mask.value is None)),
+                limits=scope.limits(mask, frozenset(address.of("load"))) if mask is not None else frozenset(),
             )
             found.append((access, node.lineno, node.end_lineno or node.lineno))
     return tuple(found)
@@ -384,10 +398,33 @@ class _Scope:
                 self.assignments.setdefault(target, []).append(node)  # type: ignore[arg-type]
         self._busy: set[tuple[str, int]] = set()
 
-    def _resolve(self, name: str, line: int, depth: int) -> Sum | None:
+    def limits(self, mask: ast.expr, loads: frozenset[Term], depth: int = 0) -> frozenset[Limit]:
+        """The sides on which a mask bounds what depends on these loads; only tests joined by `&` count."""
+        match mask:
+            case ast.BinOp(left=left, op=ast.BitAnd(), right=right) if depth < _MAX_DEPTH:
+                return self.limits(left, loads, depth + 1) | self.limits(right, loads, depth + 1)
+            case ast.Name(id=name) if depth < _MAX_DEPTH:
+                node = self._last(name, mask.lineno)
+                value = _value_for(name, node) if node is not None else None
+                return self.limits(value, loads, depth + 1) if value is not None else frozenset()
+            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
+                small, large = left, right
+            case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
+                small, large = right, left
+            case _:
+                return frozenset()
+        sides: list[tuple[ast.expr, Limit]] = [(small, "high"), (large, "low")]
+        return frozenset(side for part, side in sides if loads & set(self.reader.read(part).of("load")))
+
+    def _last(self, name: str, line: int) -> ast.stmt | None:
+        """The last assignment to a name above a line."""
         above = [n for n in self.assignments.get(name, []) if n.lineno < line]
-        if above:
-            return self._assigned(name, max(above, key=lambda n: n.lineno), depth)
+        return max(above, key=lambda n: n.lineno, default=None)
+
+    def _resolve(self, name: str, line: int, depth: int) -> Sum | None:
+        node = self._last(name, line)
+        if node is not None:
+            return self._assigned(name, node, depth)
         if name in self.parameters:
             return self._parameter(name, depth)
         for node in self.source.tree.body:  # a module-level integer such as `NAME = 16`

@@ -303,7 +303,8 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
     ]
     values = situation.evidence.ranges.get((launch.index, variable))
     factor = access.address.terms[term]
-    lowest, limit = _bounds(missed, factor, wraps=access.address.wraps)
+    moved = access.address.constant if not access.address.wraps else None
+    lowest, limit = _bounds(missed, factor, moved or Fraction(0), wraps=access.address.wraps)
     beyond = _beyond(values.minimum, values.maximum, lowest, limit) if values else None
     if values and limit is None and missed is not None:
         # Without a known factor the index is compared with the number of elements.
@@ -330,7 +331,7 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
 def _scalar(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
     view, value = situation.view, situation.scalars.get(term.name)
     factor = access.address.terms[term]
-    lowest, limit = _bounds(missed, factor, wraps=False)
+    lowest, limit = _bounds(missed, factor, Fraction(0), wraps=False)
     bound = resolve_bound(term.name, situation.launch, view.wrapper.symbols, view.package.inputs)
     size = next((s for s in bound.sizes if s.input_index is not None), None)
     return AddressPart(
@@ -350,17 +351,18 @@ def _scalar(situation: Situation, access: LineAccess, term: Term, missed: Tensor
 
 
 def _bounds(
-    missed: TensorFacts | None, factor: Fraction | None, *, wraps: bool
+    missed: TensorFacts | None, factor: Fraction | None, moved: Fraction, *, wraps: bool
 ) -> tuple[int | None, int | None]:
     """The range [lowest, limit) of a term outside which every access is out of bounds.
 
-    Assumes that the other terms stay within the tensor. A wrapping index may be as low as -limit.
+    `moved` is the constant in the address. Assumes that the other terms stay within the tensor. A wrapping
+    index may be as low as -limit.
     """
     elements = span(missed) if missed is not None else 0
     if not elements or factor is None or factor <= 0:
         return None, None
-    limit = ceil(Fraction(elements) / factor)
-    return (-limit if wraps else 0), limit
+    limit = ceil((elements - moved) / factor)
+    return (-limit if wraps else ceil(-moved / factor)), limit
 
 
 def _beyond(low: int | None, high: int | None, lowest: int | None, limit: int | None) -> bool | None:

@@ -58,7 +58,10 @@ _FOREIGN = (
     (b"MZ", "a Windows library (PE)"),
 )
 # pyelftools trusts offsets and names; a damaged file surfaces as any of these.
-_DAMAGE = (ELFError, ArithmeticError, LookupError, AttributeError, ValueError, TypeError, AssertionError)
+_DAMAGE = (
+    *(ELFError, ArithmeticError, LookupError, AttributeError, ValueError, TypeError, AssertionError),
+    struct.error,
+)
 
 
 def read_library(stream: BinaryIO) -> Library:

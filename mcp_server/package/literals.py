@@ -91,6 +91,11 @@ def _apart(first: float, second: float) -> float:
     return abs(log(first / second)) if first * second > 0 else inf
 
 
+def places_of(kernel: Kernel, value: float) -> int:
+    """How often the kernel loads a number."""
+    return sum(same(float(match["number"]), value) for match in _pattern(kernel).finditer(kernel.source))
+
+
 def same(first: float, second: float) -> bool:
     """Whether two numbers are one, but for rounding to float32."""
     return abs(first - second) <= CLOSE * max(abs(first), abs(second))

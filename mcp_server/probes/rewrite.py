@@ -203,12 +203,26 @@ _KEEP_IN_BOUNDS = (
     "template <typename T> inline T aoti_debug_keep(T value, int64_t low, int64_t bound) "
     "{ return value < T(low) ? T(low) : value < T(bound) ? value : T(bound - 1); } "
 )
+# The same for one end, of a number or of a vector.
+_LIMIT = """
+template <typename T> inline T NAME(T value, int64_t end) { return value SIGN T(end) ? T(end) : value; }
+template <typename T> inline at::vec::Vectorized<T> NAME(at::vec::Vectorized<T> value, int64_t end)
+{ return at::vec::FUNCTION(value, at::vec::Vectorized<T>(T(end))); }
+template <typename T, int N>
+inline at::vec::VectorizedN<T, N> NAME(at::vec::VectorizedN<T, N> value, int64_t end)
+{ return at::vec::FUNCTION(value, at::vec::VectorizedN<T, N>(T(end))); }
+"""
+_LIMITS = {"aoti_debug_at_most": (">", "minimum"), "aoti_debug_at_least": ("<", "maximum")}
 
 
 def compiled_form(source: str) -> str:
     """The kernel with the definitions of the helpers that it may call, on the same lines."""
-    if "aoti_debug_keep(" in source:
-        source = _KEEP_IN_BOUNDS + source
+    helpers = _KEEP_IN_BOUNDS if "aoti_debug_keep(" in source else ""
+    for name, (sign, function) in _LIMITS.items():
+        if f"{name}(" in source:
+            helper = _LIMIT.replace("NAME", name).replace("SIGN", sign).replace("FUNCTION", function)
+            helpers += " ".join(helper.split()) + " "
+    source = helpers + source
     return HELPERS + source if GUARDED.search(source) else source
 
 
@@ -343,6 +357,25 @@ def with_bounds_kept(kernel: Kernel) -> str:
         bounds = f"{check.lower or '0'}, {check.upper.rstrip('L')}"
         lines[number - 1] = f"{head} = aoti_debug_keep({value[:-1]}, {bounds});"
     return "\n".join(lines)
+
+
+def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: int | None) -> str:
+    """The kernel with what is defined on these lines (1-based) kept at `low` or above, or at `high` or below.
+
+    Raises `ProblemError` where a line defines nothing.
+    """
+    texts = kernel.source.split("\n")
+    for number in lines:
+        head, sign, value = texts[number - 1].partition(" = ")
+        if kernel.kind != "cpp" or not sign or not value.endswith(";"):
+            raise ProblemError("the value is not defined on this line", value=texts[number - 1].strip())
+        value = value[:-1]
+        if low is not None:
+            value = f"aoti_debug_at_least({value}, {low}L)"
+        if high is not None:
+            value = f"aoti_debug_at_most({value}, {high}L)"
+        texts[number - 1] = f"{head} = {value};"
+    return "\n".join(texts)
 
 
 def with_finite_mask(kernel: Kernel) -> str:

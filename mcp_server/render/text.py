@@ -280,7 +280,8 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
     yield labelled(label, party_title(party), "bold")
     if party.generated_location:
         yield labelled("", f"generated code {party.generated_location}")
-    if len(party.elements) > 1 or (party.elements and not party.value):  # `value` is of one
+    of_one = party.kind == "input" and party.value and len(party.elements) == 1  # `value` is its value
+    if party.elements and not of_one:
         yield labelled("", f"elements {', '.join(party.elements[:MOST_ELEMENTS])}")
     if party.expression:
         yield labelled("", f"computes {party.expression}")

@@ -43,6 +43,7 @@ OTHERWISE = {
     "compare_with_eager",
     "read_generated_kernel",
     "run_alone",
+    "run_program_with_input_checks",
     "try_padding",
     "try_wider",
     *ASKED_AGAIN,
@@ -78,6 +79,8 @@ def test_a_program_is_run_alone_as_its_user_does(tmp_path: Path) -> None:
         "run_alone", DiagnosisState(ScriptWorkload(script=script, cwd=tmp_path, env={"A": "1"}))
     )
     assert str(script) in line and "A=1" in line and "AOTI_DEBUG" not in line
+    checked = command_for("run_program_with_input_checks", DiagnosisState(ScriptWorkload(script=script)))
+    assert str(script) in checked and "AOTI_RUNTIME_CHECK_INPUTS=1" in checked
 
 
 def test_a_launch_with_other_padding_can_be_made_alone(zoo: ZooPackage) -> None:

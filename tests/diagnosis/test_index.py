@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -19,7 +20,6 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.value_sources import (
     InputSlice,
-    Region,
     affine,
     bound_value,
     candidates,
@@ -28,6 +28,11 @@ from mcp_server.diagnosis.value_sources import (
 )
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.statements import evaluate
+from mcp_server.package.terms.accesses import slice_read
+from mcp_server.package.terms.program import Check
+from mcp_server.package.terms.syntax import read_cpp
+from mcp_server.package.terms.term import Element, Number, Position, Range, Size, Term
+from mcp_server.package.terms.translate import Translator
 from mcp_server.tools.check_devices import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial
@@ -44,33 +49,16 @@ def test_affine_names_every_element_that_is_read(offset: int, factors: list[int]
     """Direct evaluation at any loop variables gives offset + k*stride of what `affine` says."""
     terms = [f"{factor}L*{name}" for factor, name in zip(factors, VARIABLES, strict=False)]
     text = " + ".join([f"{offset}L", *terms])
-    read = affine(text)
-    assert read is not None and read.offset == offset
+    place = affine(text)
+    assert place is not None and place[0] == offset
     element = evaluate(text, dict(zip(VARIABLES, values, strict=True)))
-    assert element is not None and (element - read.offset) % read.stride == 0
-
-
-@given(
-    st.integers(0, 1000),
-    st.lists(st.integers(-500, 500), max_size=3),
-    st.lists(st.integers(1, 50), min_size=3, max_size=3),
-)
-def test_limits_of_loops_bound_what_is_read(offset: int, factors: list[int], limits: list[int]) -> None:
-    """The region begins and ends with an element that some values of the loop variables read."""
-    text = " + ".join(
-        ["ks0", *(f"{factor}*{name}" for factor, name in zip(factors, VARIABLES, strict=False))]
-    )
-    read = affine(text, {"ks0": offset}, dict(zip(VARIABLES, limits, strict=True)))
-    steps = [factor * (limit - 1) for factor, limit in zip(factors, limits, strict=False)]
-    assert read is not None and read.end is not None
-    assert read.offset == offset + sum(min(0, step) for step in steps)
-    assert read.end == offset + sum(max(0, step) for step in steps) + 1
+    assert element is not None and (element - place[0]) % place[1] == 0
 
 
 @given(st.integers(0, 1000), st.integers(1, 500))
 def test_affine_is_exact_for_one_variable(offset: int, stride: int) -> None:
     """With one loop variable the offset and the stride are those of the expression."""
-    assert affine(f"static_cast<int64_t>({offset}L + {stride}L*x0)") == Region(offset, stride)
+    assert affine(f"static_cast<int64_t>({offset}L + {stride}L*x0)") == (offset, stride)
 
 
 @pytest.mark.parametrize("text", ["x0*x0", "x0 % 3", "tmp[x0]", "1 +", ""])
@@ -79,20 +67,17 @@ def test_other_expressions_are_not_affine(text: str) -> None:
     assert affine(text) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "place"),
-    [("x0", Region(0, 1)), ("7L", Region(7, 1, 8)), ("3L + 2L*x1 + 6L*x0", Region(3, 2))],
-)
-def test_affine_examples(text: str, place: Region) -> None:
+@pytest.mark.parametrize(("text", "place"), [("x0", (0, 1)), ("7L", (7, 1)), ("3L + 2L*x1 + 6L*x0", (3, 2))])
+def test_affine_examples(text: str, place: tuple[int, int]) -> None:
     """Offset and greatest common stride of expressions as code generation prints them."""
     assert affine(text) == place
-    assert evaluate(text, dict.fromkeys(VARIABLES, 0)) == Fraction(place.offset)
+    assert evaluate(text, dict.fromkeys(VARIABLES, 0)) == Fraction(place[0])
 
 
 @pytest.fixture
 def replaced(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> DiagnosisState:
     """A failed check whose kernel does to the elements of an input what has no inverse."""
-    case = failed(zoo, "ranker", GivenTensor("float32", (8, 16)), GOOD_IDS)
+    case = failed(zoo, "ranker", GOOD_IDS, GivenTensor("float32", (8, 16)))
     one = next(c for c in candidates(case) if len(c.sources) == 1)
     bare = replace(one, sources=(replace(one.sources[0], allowed=None),))
     for module in (value_sources, index_out_of_bounds):
@@ -137,27 +122,41 @@ def test_the_elements_that_a_check_can_have_seen(zoo: ZooPackage) -> None:
     assert part.low in (0, -32)
 
 
+@pytest.mark.parametrize(
+    ("index", "ranges", "found"),
+    [
+        ("x0", {"x0": 81}, range(81)),
+        ("x0 + 81L", {"x0": 81}, range(81, 162)),
+        ("x0 + ks0", {"x0": 81}, range(81, 162)),
+        ("x1 + 81L*x0", {"x0": 2, "x1": 81}, range(162)),
+        ("x1 + 81L*x0", {"x0": 2, "x1": 80}, None),  # without the last column
+        ("54L*x0 + 5L", {"x0": 3}, range(5, 114, 54)),
+        ("7L", {}, range(7, 8)),
+    ],
+)
+def test_a_check_is_made_of_a_slice_or_of_none(
+    index: str, ranges: dict[str, int], found: range | None
+) -> None:
+    """The elements that are read: no others are judged by the check."""
+    names: dict[str, Term] = {"ks0": Size("ks0"), **{name: Position(name) for name in ranges}}
+    place = Translator({}).term(read_cpp(index), names.__getitem__, 0)
+    loops = tuple(Range(name, Number(0, "int64"), Number(stop, "int64")) for name, stop in ranges.items())
+    check = Check(1, "", Element("in_ptr0", place, "int64"), None, None, loops)
+    assert slice_read(check, "in_ptr0", {"ks0": 81}) == found
+
+
 def test_a_check_of_one_row_is_put_on_that_row(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements that the kernel does not index with may hold anything: neither accused nor clamped."""
+    """Elements that the kernel does not index with may hold anything: they are not clamped."""
     case = failed(zoo, "ranker", GOOD_IDS)
-    (one,) = candidates(case)
-    loop = (
-        "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(16L); x0+=static_cast<int64_t>(1L))"
-    )
-    kernel = replace(one.kernel, source=f"{loop}\n    auto tmp0 = in_ptr0[static_cast<int64_t>(16L + x0)];")
-    load = replace(one.sources[0].load, index="16L + x0", line=2)
-    row = replace(one, kernel=kernel, sources=(replace(one.sources[0], load=load),))
-    for module in (value_sources, index_out_of_bounds):
-        monkeypatch.setattr(module, "candidates", lambda _case: (row,))
-    part = checked_inputs(case)[0].part
-    assert (part.offset, part.stride, part.end) == (16, 1, 32)
+    (checked,) = checked_inputs(case)
+    part = InputSlice(0, 16, 1, 0, 31, end=32)
+    monkeypatch.setattr(index_out_of_bounds, "checked_inputs", lambda _case: [replace(checked, part=part)])
     case.index_values[part] = outside(part, 32)
     (found,) = index_out_of_bounds.detect_index(case)
     assert found.intervention is not None and found.fix is not None
     (change,) = found.intervention.changes
-    assert (change.offset, change.end) == (16, 32) and "every 1 from 16 to 32" in str(
-        found.intervention.spelling
-    )
+    assert (change.offset, change.end) == (16, 32)
+    assert "every 1 from 16 to 32" in str(found.intervention.spelling)
     assert "[16:32].clamp_" in (found.intervention.after_code or "") and "[16:32]" in found.fix.action
 
 
@@ -229,6 +228,12 @@ def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
     (found,) = index_out_of_bounds.detect_index(case)
     assert found.fix is not None
     assert f".clamp({part.low}, {part.high})" in (found.fix.after or "")
+
+
+def test_a_symbolic_bound_is_worded_with_the_size_of_the_call(zoo: ZooPackage) -> None:
+    """As a number, with what it is a size of; no C++."""
+    (found,) = index_out_of_bounds.detect_index(jagged(zoo))
+    assert re.search(r"outside (-6|0)\.\.5 \(6 is s\d+; s\d+ is the size of dim 0 of input 0", found.summary)
 
 
 def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:

@@ -12,7 +12,9 @@ from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_a
 from mcp_server.diagnosis.causes.input_mismatch import refusal
 from mcp_server.diagnosis.components import operator_of
 from mcp_server.diagnosis.interventions.base import Change, Effect, Where
+from mcp_server.diagnosis.observe.find_origin import faults
 from mcp_server.diagnosis.observe.launches import silent_suspicion
+from mcp_server.diagnosis.origin.find import Fault as OriginFault
 from mcp_server.diagnosis.ranking import confidence, health_summary, is_bystander
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Instrument
@@ -297,15 +299,29 @@ def test_without_a_journal_a_party_that_may_be_guilty_stays_possible(
 
 
 def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
-    """A blamed input with a known limit brings the clamp that decides; until then nothing is proven."""
-    blame = Blame(kind="input", name="args[1]", input_index=1, category="index_out_of_bounds")
-    case = located(zoo, blame=blame, parts=[INDEX])
+    """A blamed input with a known limit brings the clamp that decides; until then nothing is proven.
+
+    The input is named as the user writes it, also in the command.
+    """
+    blame = Blame(kind="input", name="input 0 (args[0])", input_index=0, category="index_out_of_bounds")
+    case = located(zoo, blame=blame, parts=[INDEX.model_copy(update={"input_index": 0})])
     (found,) = illegal_memory_access.detect_memory(case)
-    assert found.guilty.input_index == 1 and found.guilty.launch_index is None
+    assert found.guilty.input_index == 0 and found.guilty.launch_index is None
     assert found.intervention is not None
+    assert found.guilty.name == "args[0]" and found.intervention.spelling[1].startswith("args[0]: ")
     (change,) = found.intervention.changes
-    assert (change.input, change.low, change.high) == (1, 0, 31)
+    assert (change.input, change.low, change.high) == (0, 0, 31)
     assert confidence(found, case) == "likely"
+
+
+def test_the_origin_of_a_missed_access_is_sought(zoo: ZooPackage) -> None:
+    """Of an access at a loaded index, in the tensor as it was at the launch; not of any other access."""
+    missed = MissedArgument(
+        parameter="p", variable="v", label="table", kind="constant", shape=[32, 8], stride=[8, 1]
+    )
+    case = located(zoo, parts=[INDEX], missed=missed)
+    assert faults(case) == [OriginFault(1, "access", parameter="p", shape=(32, 8), stride=(8, 1))]
+    assert faults(located(zoo, parts=[INDEX.model_copy(update={"kind": "scalar"})], missed=missed)) == []
 
 
 PAIR = {"shape": [[3, 2], [3, 2]], "equal": False, "differing": 4, "nan": [4, 0], "max_abs": 1e-7}

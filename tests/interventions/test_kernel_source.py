@@ -6,7 +6,14 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.kernels import Kernel, KernelKind
-from mcp_server.probes.rewrite import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
+from mcp_server.probes.rewrite import (
+    compiled_form,
+    replaced_once,
+    with_bounds_kept,
+    with_finite_mask,
+    with_limits,
+    with_zeros,
+)
 
 CPP = """\
 extern "C"  void  cpp_fused_0(const int64_t* in_ptr0, float* out_ptr0, float* in_out_ptr0)
@@ -111,6 +118,17 @@ def test_an_index_is_kept_where_it_is_made() -> None:
     assert kept in changed and changed.count("aoti_debug_keep") == 1
     with pytest.raises(ProblemError, match="no index check"):
         with_bounds_kept(kernel("{}"))
+
+
+def test_a_value_is_limited_where_it_is_defined() -> None:
+    """The right-hand side of its line, with one helper for the end that was missed."""
+    source = "auto tmp0 = in_ptr0[x0];\nauto tmp1 = tmp0 * 2;\nout_ptr0[x0] = tmp1;"
+    changed = with_limits(kernel(source), [2], None, 63)
+    assert changed.split("\n")[1] == "auto tmp1 = aoti_debug_at_most(tmp0 * 2, 63L);"
+    assert "aoti_debug_at_least" not in compiled_form(changed)
+    assert "T aoti_debug_at_most(T value, int64_t end)" in compiled_form(changed).split("\n")[0]
+    with pytest.raises(ProblemError, match="not defined"):
+        with_limits(kernel("call(x);"), [1], 0, None)
 
 
 def test_minus_infinity_is_made_finite_and_results_are_made_zero() -> None:

@@ -85,6 +85,18 @@ def test_the_stack_after_a_runtime_error_names_its_function() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("reported", "accessed"),
+    [("1003717d9060", 0x80178BF08300), ("7f26069a9300", 0x7F26069A9300), ("602000000034", 0x602000000034)],
+)
+def test_the_shadow_of_an_access_beyond_all_addresses(reported: str, accessed: int) -> None:
+    """AddressSanitizer dies in its own look-up then, and reports where that was."""
+    (error,) = read_native(
+        [f"==1==ERROR: AddressSanitizer: SEGV on unknown address 0x{reported} (pc 0x1 bp 0x2 sp 0x3 T0)"]
+    ).errors
+    assert error.address == accessed
+
+
 def test_debugger_backtrace() -> None:
     """gdb's backtrace gives signal and frames, arguments left out."""
     report = read_native(lines_of("null-read.gdb.txt"))

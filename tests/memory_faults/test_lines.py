@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from fractions import Fraction
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from mcp_server.memory_faults.kernel_lines import (
     Sum,
     Term,
     constants_of,
+    cpp_accesses_on,
     triton_accesses_on,
     value_of,
 )
@@ -84,6 +86,26 @@ def test_masks_and_directions_are_told() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("mask", "sides"),
+    [
+        ("inside & (src < n)", {"high"}),
+        ("bounded", {"high"}),
+        ("bounded & (0 <= src)", {"low", "high"}),
+        ("inside", set()),
+        ("inside | (src < n)", set()),
+    ],
+)
+def test_the_sides_on_which_a_mask_bounds_a_loaded_index(mask: str, sides: set[str]) -> None:
+    """By tests of what is loaded, also through variables; not of a position, nor by one of two."""
+    source = (
+        "def k(x, table, out, n):\n    offs = tl.program_id(0) * 64\n    inside = offs < n\n"
+        "    src = offs + tl.load(x + offs, mask=inside)\n    bounded = inside & (src < n)\n"
+        f"    v = tl.load(table + src, mask={mask}, other=0.0)\n"
+    )
+    assert first(source, "table + ").limits == sides
+
+
 def test_a_negative_index_that_is_moved_up_is_known_to_wrap() -> None:
     """Inductor's `tl.where(i < 0, i + n, i)` keeps the index's weight."""
     source = (
@@ -93,6 +115,24 @@ def test_a_negative_index_that_is_moved_up_is_known_to_wrap() -> None:
     access = first(source, "table + ")
     assert factors(access)["load x"] == 8
     assert access.address.wraps
+
+
+@pytest.mark.parametrize(
+    ("value", "factor"),
+    [
+        ("c10::convert<int64_t>(tmp0)", 64),
+        ("floor_divide_integral(tmp0, tmp9)", None),
+        ("int64_t(tmp0 - tmp9)", None),
+        ("tmp0 % tmp9", None),
+        ("std::abs(tmp0)", None),
+    ],
+)
+def test_what_an_element_may_be_is_known_of_a_plain_copy_only(value: str, factor: int | None) -> None:
+    """Of an index that is computed from it, the size of the table says nothing about the element."""
+    source = f"auto tmp0 = x[x0];\nauto tmp9 = 7;\nauto tmp1 = {value};\nauto tmp2 = table[64L*tmp1];"
+    kernel = Kernel("k_0", "cpp", "k", (), 1, source, 1)
+    (access,) = cpp_accesses_on(KernelUse(kernel, frozenset({"x", "table"}), frozenset(), {}), 4)
+    assert factors(access)["load x"] == factor
 
 
 def test_a_source_that_is_no_python_gives_nothing() -> None:

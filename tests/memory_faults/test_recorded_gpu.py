@@ -26,18 +26,26 @@ FAULTS = RECORDINGS / "memory_faults"
 PROGRAMS = sorted(path.name for path in FAULTS.iterdir())
 
 
-def view_of(recording: Path, directory: Path) -> PackageView:
+def view_of(recording: Path, directory: Path, old: str = "", new: str = "") -> PackageView:
+    """The recorded package; with `old` made `new` in its generated code, which keeps its lines."""
     for path in recording.glob("model*"):
         shutil.copyfile(path, directory / path.name)
+    if old:
+        path = directory / "model.wrapper.cpp"
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
     container = DirectoryContainer(directory, recursive=False)
     models = flat_model(container)
     return PackageView(Package(directory, container, tuple(models), models[FLAT_MODEL]))
 
 
-def joined(name: str, directory: Path, *, with_journal: bool = True) -> Fault | None:
+def joined(
+    name: str, directory: Path, *, with_journal: bool = True, old: str = "", new: str = ""
+) -> Fault | None:
     """The first fault of a recorded run, joined with everything that the run left."""
     recording = FAULTS / name
-    view = view_of(recording, directory)
+    view = view_of(recording, directory, old, new)
     found = accesses_of(read_report(recording / "memcheck.txt"), "memcheck", view)
     events = read_events(recording / "report.jsonl")
     leaves: list[Any] = next((e["leaves"] for e in events if e["event"] == "given"), [])
@@ -99,6 +107,32 @@ def test_side_and_distance(name: str, side: str, outside: int | None, tmp_path: 
     fault = joined(name, tmp_path)
     assert fault is not None and fault.missed is not None
     assert (fault.missed.side, fault.missed.bytes_outside) == (side, outside)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "guilty"),
+    [
+        ("read_negative", "index < 512", "kernel"),
+        ("read_negative", "(col < width) & (index < 512)", "kernel"),
+        ("read_negative", "512 > index", "kernel"),
+        ("read_negative", "index >= 0", "input"),
+        ("read_negative", "(index >= 0) & (index < 512)", "input"),
+        ("read_negative", "col < width", "input"),
+        ("read_far", "index >= 0", "kernel"),
+        ("read_far", "index < 512", "input"),
+    ],
+)
+def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
+    name: str, mask: str, guilty: str, tmp_path: Path
+) -> None:
+    """An index that a user's kernel masks on one side may be anything; one that it leaves alone may not."""
+    load = "tl.load(table + index * width + col"
+    fault = joined(name, tmp_path, old=f"{load})", new=f"{load}, {mask})")
+    assert fault is not None and fault.blame is not None
+    assert fault.blame.kind == guilty
+    if guilty == "kernel":
+        assert (fault.blame.name, fault.blame.category) == ("lookup_kernel", "illegal_memory_access")
+        assert mask in fault.blame.reasons[0] and fault.blame.confidence == "likely"
 
 
 def test_uninitialised_memory_blames_who_was_to_write_it(tmp_path: Path) -> None:

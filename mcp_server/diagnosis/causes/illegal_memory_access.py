@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.common import component, seen
+from mcp_server.diagnosis.causes.common import component, name_of, seen
 from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, operator_inside
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY
 from mcp_server.diagnosis.components import launch_component, operator_of
+from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
@@ -47,7 +48,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
-    yield Suspect(
+    suspect = Suspect(
         category=category,
         guilty=guilty,
         summary=fault.summary or fault.text,
@@ -64,10 +65,12 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
             action=INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind],
             before=fault.code.strip() or None,
         ),
-        intervention=_clamp(fault, blame),
+        intervention=_clamp(fault, blame, _user_name(blame, case)),
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
+    # A kernel that is at fault itself computes the address: what it got is no matter.
+    yield suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
 
 
 def _blame(fault: Fault) -> Blame:
@@ -86,13 +89,19 @@ def _guilty(blame: Blame, fault: Fault, case: DiagnosisState) -> Component:
     op = operator_of(launch, case) if own and launch is not None else ""
     return Component(
         kind="op" if op else KINDS[blame.kind],
-        name=op or blame.name or fault.kernel,
+        name=op or _user_name(blame, case) or fault.kernel,
         input_index=blame.input_index,
         dim=blame.dim,
         launch_index=launch if KINDS[blame.kind] == "kernel" else None,
         generated_location=_place(fault) if own else None,
         model_locations=(blame.model or (fault.launch.model if fault.launch else []))[:4],
     )
+
+
+def _user_name(blame: Blame, case: DiagnosisState) -> str:
+    """An input as the user writes it, where the signature tells."""
+    item = next((each for each in case.compiled_inputs if each.index == blame.input_index), None)
+    return name_of(item) if blame.kind == "input" and item is not None else blame.name
 
 
 def _place(fault: Fault) -> str | None:
@@ -109,13 +118,13 @@ def _evidence(fault: Fault, blame: Blame) -> Iterator[Evidence]:
         yield seen("locate_fault", fact[:300])
 
 
-def _clamp(fault: Fault, blame: Blame) -> Intervention | None:
+def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
     """The call with the index values of the blamed input kept inside."""
     for part in fault.parts if blame.kind == "input" else ():
         own = part.input_index is not None and part.input_index == blame.input_index
         if own and part.kind == "index" and part.beyond is True and part.limit is not None:
             assert part.input_index is not None
-            return keep_in_range(Leaf(part.input_index, blame.name), part.lowest or 0, part.limit - 1)
+            return keep_in_range(Leaf(part.input_index, name), part.lowest or 0, part.limit - 1)
     return None
 
 

@@ -42,6 +42,7 @@ from mcp_server.model import Component, ComponentKind, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
+from mcp_server.package.terms.translate import in_words
 from mcp_server.plurals import counted, is_, share
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
 
@@ -62,6 +63,9 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
     yield from _by_nan(error, case)
     # The launches with the check, but for those whose input elements were all looked at and are inside.
     found = candidates(case)
+    if case.origin is not None and case.origin.bad_value:  # the launch that got it was seen
+        seen_at = case.origin.fault_launch
+        found = tuple(each for each in found if each.launch.index == seen_at) or found
     single = len({(c.launch.index, c.check.line) for c in found}) == 1
     for candidate in found[:4]:
         parts = [each.part for each in checked if each.candidate == candidate]
@@ -121,7 +125,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
         fix=Fix(
             action=f"keep the values of {read} in {low}..{high} where they are made{larger}",
             before=user_name,
-            after=f"{user_name}.clamp({low}, {high})  # or reject the request",
+            after=f"{read}.clamp({low}, {high})  # or reject the request",
         ),
         intervention=_clamp(part, case),
     )
@@ -150,7 +154,6 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
-    bound = bound_value(candidate, case)
     guilty = _maker_of_index(candidate, producers, case)
     part = whole_slice(candidate, case)
     evidence = [said(error), seen("inspect_package", f"the check is at {candidate.location}")]
@@ -166,7 +169,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
     return _Index(
         guilty=guilty,
         summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index outside "
-        f"{candidate.lowest}..{bound - 1 if bound is not None else f'{candidate.check.upper} - 1'}"
+        f"{_range(candidate, case)}"
         f"{f'; the index comes from launch {producers[0]}' if producers else ''}"
         f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
         evidence=tuple(evidence),
@@ -176,6 +179,20 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         observed=single,
         weak=not single,
     )
+
+
+def _range(candidate: Candidate, case: DiagnosisState) -> str:
+    """The indices that pass in this call, and what a size in it is that the call decides."""
+    value, bound = bound_value(candidate, case), candidate.bound
+    wraps = candidate.trace.wraps
+    if bound is None or bound.value is not None:
+        return f"{candidate.lowest}..{value - 1 if value is not None else f'{candidate.check.upper} - 1'}"
+    words = in_words(bound.expression)
+    low = in_words(candidate.check.lower or "0")
+    if value is None:
+        return f"{f'-({words})' if wraps else low}..{words} - 1"
+    size = "; ".join([f"{value} is {words}", *map(str, bound.sizes)])
+    return f"{-value if wraps else low}..{value - 1} ({size})"
 
 
 def _maker_of_index(candidate: Candidate, producers: list[int], case: DiagnosisState) -> Component:

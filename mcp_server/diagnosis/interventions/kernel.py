@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.plan import TriedCall
-from mcp_server.diagnosis.origin.records import OddConstant, Operation
+from mcp_server.diagnosis.origin.records import OddConstant, Operation, Origin
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
@@ -20,7 +20,13 @@ from mcp_server.package.terms.term import number
 from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
 from mcp_server.probes.domain_guard import with_domain_guarded
-from mcp_server.probes.rewrite import replaced_once, with_bounds_kept, with_finite_mask, with_zeros
+from mcp_server.probes.rewrite import (
+    replaced_once,
+    with_bounds_kept,
+    with_finite_mask,
+    with_limits,
+    with_zeros,
+)
 from mcp_server.tools.context import Context
 
 
@@ -218,6 +224,30 @@ def _spelled(kernel: Kernel, changed: str) -> tuple[str, ...]:
         return ()
     old, new = (text.partition(" = ")[2].rstrip(";") for text in pairs[0])
     return ("--kernel", kernel.name, "--replace", old, new) if kernel.source.count(old) == 1 else ()
+
+
+async def correct_expression(context: Context, call: TriedCall, origin: Origin) -> Intervention:
+    """The call with the correction of an origin made in its kernel, in all launches of that.
+
+    Raises `ProblemError` for what cannot be edited or does not compile.
+    """
+    correction = origin.correction
+    assert correction is not None, "only an origin with a correction is corrected"
+    package = await _package(call)
+    kernel = kernel_named(package, origin.kernel)
+    if correction.old is not None and correction.new is not None:
+        source = with_number(kernel, correction.old, correction.new)
+    else:
+        source = with_limits(kernel, correction.lines, correction.low, correction.high)
+    return Intervention(
+        key=f"kernel:{origin.kernel}:corrected",
+        kind=Kind.KERNEL,
+        what=f"the call with `{correction.text}` in place of `{origin.expression}` in launch "
+        f"{origin.launch_index}",
+        options=Options(package=await _made(context, call, package, kernel, source)),
+        before_code=origin.expression,
+        after_code=correction.text,
+    )
 
 
 async def _package(call: TriedCall) -> Package:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -214,7 +215,11 @@ class CheckedRun(Observation):
         await run_call(case, context, "checked", env={**CHECK_INPUTS, **ONE_THREAD})
 
 
+OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")
 STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
+
+
+MOST_TEXT = 1 << 24  # bytes of a program that are searched
 
 
 class CheckedProgram(Observation):
@@ -254,11 +259,17 @@ class CheckedProgram(Observation):
 
 
 def _may_start_a_host(case: DiagnosisState) -> bool:
-    """A command that is no Python script, or a script whose text starts other programs."""
-    if not isinstance(case.workload, ScriptWorkload):
-        return True
+    """A program that is linked with torch, or a script whose text starts other programs."""
+    workload = case.workload
+    if isinstance(workload, ScriptWorkload):
+        file, pattern = str(workload.script), STARTS_OTHERS
+    elif isinstance(workload, CommandWorkload):
+        file, pattern = shutil.which(workload.argv[0]) or "", OF_TORCH
+    else:
+        return False
     try:
-        return STARTS_OTHERS.search(case.workload.script.read_bytes()) is not None
+        with Path(file).open("rb") as program:
+            return pattern.search(program.read(MOST_TEXT)) is not None
     except OSError:
         return False
 

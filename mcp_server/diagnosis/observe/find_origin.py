@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
@@ -10,6 +10,7 @@ from mcp_server.diagnosis.from_origin import made_good
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
 from mcp_server.diagnosis.interventions.kernel import (
+    correct_expression,
     guard_operation,
     replace_launch,
     with_constant_of_siblings,
@@ -58,12 +59,16 @@ class FindOrigin(Observation):
         view = case.view
         assert view is not None
         sought = faults(case)
-        values = await _values(sought, view, case, context)
-        for fault in sought:
+        values, reached = await _values(sought, view, case, context)
+        if case.device == "cpu" and reached.intersection(each.launch for each in sought):
+            # One kernel may be launched by many layers: the call ended in the last of these that began.
+            last = max(reached.intersection(each.launch for each in sought))
+            sought = [each for each in sought if each.launch == last]
+        for fault in sought[:MOST_FAULTS]:
             placed = _placed(fault, view, values)
             case.origin = find_origin(view, placed, values) if placed is not None else None
             if case.origin is not None:
-                case.origin_changes = await _changes(case.origin, values, case, context)
+                await _find_changes(case.origin, values, case, context)
                 return
 
 
@@ -80,6 +85,8 @@ def faults(case: DiagnosisState) -> list[Fault]:
         return [fault] if fault is not None and not case.nan_accepted else []
     found = [Fault.of_candidate(candidate) for candidate in candidates(case)]
     if not found:
+        found = _missed(case)
+    if not found:
         found = [
             Fault(each.launch.index, "value", buffer=each.argument.target, low=0, high=each.bound)
             for each in refused
@@ -91,13 +98,27 @@ def faults(case: DiagnosisState) -> list[Fault]:
             for each in beyond(case)
             if each.seen.launch is not None
         ]
-    return list(dict.fromkeys(found))[:MOST_FAULTS]
+    return list(dict.fromkeys(found))[:MOST_LAUNCHES]
+
+
+def _missed(case: DiagnosisState) -> list[Fault]:
+    """The access at a loaded index that a memory checker saw miss its tensor."""
+    seen = case.located.fault if case.located is not None else None
+    if seen is None or seen.launch is None or seen.missed is None:
+        return []
+    if seen.blame is not None and seen.blame.kind == "kernel":
+        return []  # the kernel is at fault itself, whatever it got
+    missed = seen.missed
+    if missed.shape is None or not missed.stride or not any(part.kind == "index" for part in seen.parts):
+        return []
+    shape, stride = tuple(missed.shape), tuple(missed.stride)
+    return [Fault(seen.launch.index, "access", parameter=missed.parameter, shape=shape, stride=stride)]
 
 
 async def _values(
     sought: Sequence[Fault], view: PackageView, case: DiagnosisState, context: Context
-) -> Values:
-    """What the launches behind the faults read and wrote; nothing where no probes can be put in."""
+) -> tuple[Values, set[int]]:
+    """What the launches behind the faults read and wrote, and which began; nothing without probes."""
     launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
     try:
         seen = await dump_kernel_io(
@@ -110,13 +131,13 @@ async def _values(
         )
     except ProblemError as problem:
         case.notes.append(f"the origin follows from the code alone: {problem}")
-        return NoValues()
-    return ProbedValues(seen.launches)
+        return NoValues(), set()
+    return ProbedValues(seen.launches), {each.launch for each in seen.launches if each.launch is not None}
 
 
 def _placed(fault: Fault, view: PackageView, values: Values) -> Fault | None:
     """The fault with its first element; None where no value is at fault."""
-    if fault.kind == "check" or fault.element:
+    if fault.kind != "value" or fault.element:
         return fault
     launch = view.wrapper.launches[fault.launch]
     argument = next((each for each in launch.tensors if each.target == fault.buffer), None)
@@ -130,38 +151,51 @@ def _placed(fault: Fault, view: PackageView, values: Values) -> Fault | None:
     return None
 
 
-async def _changes(
-    origin: Origin, values: Values, case: DiagnosisState, context: Context
-) -> list[Intervention]:
-    """What would remove the bad value, the best first.
-
-    The offending elements made good; else the kernel edited, where that is a matter of seconds. An operation
-    of several elements that left its domain is guarded first: no element of them is at fault by itself.
-    """
+async def _find_changes(origin: Origin, values: Values, case: DiagnosisState, context: Context) -> None:
+    """What would remove the bad value, and the corrected expression where that is at fault."""
     inputs = case.compiled_inputs
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]
     made = made_good(origin, leaves, lambda place: _seen(inputs[place].name, values, case))
-    of_inputs = [made] if made is not None else []
-    several = origin.operation is not None and origin.element_count > 1
-    if (of_inputs and not several) or case.device != "cpu" or not case.call_fails:
-        return of_inputs
-    if origin.result == "index" and origin.explanation:
-        return of_inputs  # the index is a NaN: kept within its bound, it would be as wrong as before
-    call, edited = tried_call(case), []
+    case.origin_changes = [made] if made is not None else []
+    # An index that is NaN, kept within its bound, would be as wrong as before.
+    of_nan = origin.result == "index" and bool(origin.explanation)
+    if case.device != "cpu" or not case.call_fails or of_nan:
+        return
+    # Alone, a correction in the crashing kernel would be a guard at the crash site.
+    elsewhere = origin.launch_index != origin.fault_launch
+    if origin.correction is not None and (made is not None or elsewhere):
+        case.origin_fix = await _made_if_possible(correct_expression(context, tried_call(case), origin), case)
+        return
+    # No element of several is at fault by itself: the operation that left its domain is guarded first.
+    if made is None or (origin.operation is not None and origin.element_count > 1):
+        case.origin_changes = [*await _edits(origin, case, context), *case.origin_changes]
+
+
+async def _edits(origin: Origin, case: DiagnosisState, context: Context) -> list[Intervention]:
+    """The kernel edited, which is a matter of seconds; the best first."""
+    call, found = tried_call(case), []
     launch = origin.fault_launch
     if origin.result != "index" and origin.launch_index is not None:
         launch = origin.launch_index
+    if origin.odd_constant is not None and origin.result != "index":
+        found.append(with_constant_of_siblings(context, call, origin.odd_constant))
+    if origin.operation is not None:
+        found.append(guard_operation(context, call, origin.operation))
+    elif not found:
+        how = "guard" if origin.result == "index" else "finite-mask"
+        found.append(replace_launch(context, call, launch, how))
+    made = [await _made_if_possible(each, case) for each in found]
+    return [each for each in made if each is not None]
+
+
+async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisState) -> Intervention | None:
+    """The edit, unless its kernel cannot be changed so."""
     try:
-        if origin.odd_constant is not None and origin.result != "index":
-            edited.append(await with_constant_of_siblings(context, call, origin.odd_constant))
-        if origin.operation is not None:
-            edited.append(await guard_operation(context, call, origin.operation))
-        elif not edited:
-            how = "guard" if origin.result == "index" else "finite-mask"
-            edited.append(await replace_launch(context, call, launch, how))
+        edited = await making
     except ProblemError as problem:
-        case.notes.append(f"the kernel of launch {launch} was not edited: {problem}")
-    return [*(each for each in edited if not each.unavailable), *of_inputs]
+        case.notes.append(f"a kernel at the origin was not edited: {problem}")
+        return None
+    return None if edited.unavailable else edited
 
 
 def _seen(name: str, values: Values, case: DiagnosisState) -> Tensor | None:

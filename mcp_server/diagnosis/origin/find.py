@@ -28,13 +28,16 @@ from mcp_server.diagnosis.origin.expression import (
     tensor_of,
 )
 from mcp_server.diagnosis.origin.layers import (
+    Difference,
     Sibling,
     difference,
     layer_of,
     odd_constant,
+    of_bound,
     siblings,
     tables_of,
 )
+from mcp_server.diagnosis.origin.of_model import correction_of, why_of_model
 from mcp_server.diagnosis.origin.operation import (
     Outside,
     operation_of,
@@ -56,15 +59,17 @@ from mcp_server.diagnosis.origin.walk import (
     Produced,
     Walked,
     Walker,
+    argument_of,
     is_carrier,
     operator_name,
     value_of,
 )
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.terms.accesses import index_checks
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
-from mcp_server.package.terms.program import Check, places, read_program, used
-from mcp_server.package.terms.term import Element, Range, Scalar, Term, parts, understood
+from mcp_server.package.terms.program import Check, Program, places, read_program, used
+from mcp_server.package.terms.term import Element, Number, Range, Scalar, Term, number, parts, understood
 from mcp_server.package.view import PackageView
 from mcp_server.tools.kernel_io import FirstBad
 
@@ -80,13 +85,18 @@ class Fault:
     """What went wrong in a call.
 
     `check`: the index check on line `line` (1-based in the kernel's source) of launch `launch` failed.
+    `access`: the launch missed the tensor that it has as `parameter`, of this shape and stride in elements,
+    without a check.
     `value`: launch `launch` has a bad value in `buffer` at `element`, before or after it ran; `low` and
     `high` are the ends of what was allowed, `high` exclusive (None: it is bad for not being finite).
     """
 
     launch: int
-    kind: Literal["check", "value"] = "check"
+    kind: Literal["check", "access", "value"] = "check"
     line: int = 0
+    parameter: str = ""
+    shape: tuple[int, ...] = ()
+    stride: tuple[int, ...] = ()
     buffer: str = ""
     element: tuple[int, ...] = ()
     when: Literal["before", "after"] = "before"
@@ -107,6 +117,13 @@ class Fault:
         place = tuple(found.element.index)
         return Fault(found.launch, "value", buffer=found.argument, element=place, when=when)
 
+    def checks(self, program: Program) -> tuple[Check, ...]:
+        """What the kernel checks there, or would check."""
+        if self.kind == "access":
+            return index_checks(program, self.parameter, self.shape, self.stride)
+        found = program.check_at(self.line) if self.kind == "check" else None
+        return (found,) if found is not None else ()
+
 
 def behind(view: PackageView, fault: Fault) -> list[int]:
     """The launch where the fault was seen, and the launches that the walk back may go through.
@@ -116,10 +133,10 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
     names = [fault.buffer] if through_all else []
-    if fault.kind == "check":
+    if fault.kind != "value":
         # The variables that the checked index is computed from.
-        check = read_program(view.wrapper.kernels[launch.kernel]).check_at(fault.line)
-        terms = parts(check.value, inside_indices=True) if check is not None else ()
+        checks = fault.checks(read_program(view.wrapper.kernels[launch.kernel]))
+        terms = (each for check in checks for each in parts(check.value, inside_indices=True))
         loaded = {each.parameter for each in terms if isinstance(each, Element)}
         names = [a.target for a in launch.tensors if a.name in loaded and a.target]
     queue = [(name, launch) for name in names or launch.reads]
@@ -146,7 +163,7 @@ def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -
         return None
     finder = _Finder(view, fault, values or NoValues())
     try:
-        return finder.of_check() if fault.kind == "check" else finder.of_value()
+        return finder.of_value() if fault.kind == "value" else finder.of_checks()
     except (UnknownValue, RecursionError, StopIteration):
         return None
 
@@ -174,10 +191,13 @@ class _Finder:
         self.launch = view.wrapper.launches[fault.launch]
         self.seen = not isinstance(values, NoValues)
 
-    def of_check(self) -> Origin | None:
+    def of_checks(self) -> Origin | None:
         program = self.walker.program(self.launch)
-        check = program.check_at(self.fault.line) if program else None
-        if check is None or not understood(check.value):
+        checks = self.fault.checks(program) if program else ()
+        return next((found for each in checks if (found := self._of_check(each)) is not None), None)
+
+    def _of_check(self, check: Check) -> Origin | None:
+        if not understood(check.value):
             return None
         # The points of the loops at which the check fails; the first point where nothing was seen.
         points = _points_of(self.walker, self.launch, check, _SCANNED)
@@ -192,7 +212,10 @@ class _Finder:
         blamed = Counter(_element_key(each) for found in elements for each in found)
         most = [max((blamed[_element_key(each)] for each in found), default=0) for found in elements]
         first = failing[most.index(max(most))]
-        bound = _Bound(*_ends(check, first), tables_of(self.view, self.launch, check))
+        tables = tables_of(self.view, self.launch, check)
+        if self.fault.kind == "access":
+            tables = [argument_of(self.launch, self.fault.parameter).target or ""]
+        bound = _Bound(*_ends(check, first), tables)
         origin = self._origin(Computed(self.launch, check.value, first), bound, check, first, blamed)
         return _with_elements(origin, elements, blamed)
 
@@ -233,7 +256,7 @@ class _Finder:
         source = self.walker.back(computed).source
         if isinstance(source, Computed):
             return list(offending(Closing(self.walker).close(source)))
-        return []
+        return list(offending(self._not_computed(source)[0]))
 
     def _origin(
         self,
@@ -283,7 +306,24 @@ class _Finder:
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
         )
-        return self._compared(origin, source, check) if isinstance(source, Computed) else origin
+        if not isinstance(source, Computed):
+            return origin
+        compared, usual = self._compared(origin, source, check)
+        if origin.result != "index" or value is None or origin.explanation:
+            return compared
+        of_model = why_of_model(expression.term, value, allowed, self._made_here(bound.tables))
+        if usual.text:
+            of_model = "it differs from its siblings"
+        if not of_model:
+            return compared
+        correction = correction_of(self.view, source, expression, value, allowed, usual)
+        return compared.model_copy(update={"of_model": of_model, "correction": correction})
+
+    def _made_here(self, tables: Sequence[str]) -> str:
+        """The tensor that is indexed, if the call made it: it is no input, and no constant."""
+        package = self.view.package
+        outside = {each.name for each in package.inputs} | {each.name for each in package.constants}
+        return next(iter(tables), "") if outside.isdisjoint(tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
         """A value that no kernel computed: an element as it is given, or the call of an operator."""
@@ -297,7 +337,7 @@ class _Finder:
             name = f"{operator_name(source.launch)}({labels})"
         return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
 
-    def _compared(self, origin: Origin, source: Computed, check: Check | None) -> Origin:
+    def _compared(self, origin: Origin, source: Computed, check: Check | None) -> tuple[Origin, Difference]:
         """The origin with what the other layers have."""
         term: Term = source.term
         checked = check is not None and term is check.value
@@ -307,15 +347,20 @@ class _Finder:
             term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
         dormant = list(self._dormant(others, origin.condition)) if checked and origin.condition else []
+        found = difference(term, others, atens)
+        if checked and check is not None and not found.text:
+            alike = of_bound(others, check)
+            rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
+            found = difference(term, alike, atens, f"with {rows} rows")
         origin = origin.model_copy(
             update={
-                "sibling_difference": difference(term, others, atens),
+                "sibling_difference": found.text,
                 "dormant": dormant,
                 "odd_constant": _odd(origin, source.launch, odd_constant(term, others)),
             }
         )
         left = outside_of(self.walker, source) if check is None else None
-        return origin if left is None else self._with_operation(origin, left)
+        return (origin if left is None else self._with_operation(origin, left)), found
 
     def _with_operation(self, origin: Origin, made: Outside) -> Origin:
         """The origin with the operation that left its domain, and what its operand is computed from."""

@@ -124,19 +124,44 @@ def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[
                 yield part, check
 
 
-def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str]) -> str:
-    """The constants in which a term differs from most of its siblings; empty when it differs in none."""
+@dataclass(frozen=True)
+class Difference:
+    """How a term differs from its siblings, in words. `old` and `new` are set where one constant decides."""
+
+    text: str = ""
+    old: Scalar | None = None
+    new: Scalar | None = None
+
+
+def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
+    """The siblings whose check allows as much."""
+
+    def bound(of: Check | None) -> Scalar | None:
+        return of.upper.value if of is not None and isinstance(of.upper, Number) else None
+
+    own = bound(check)
+    return [each for each in others if own is not None and bound(each.check) == own]
+
+
+def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str], which: str = "") -> Difference:
+    """The constants in which a term differs from most of its siblings; empty when it differs in none.
+
+    `which` says what these siblings have in common.
+    """
     found = _differing(term, others)
     if not found:
-        return ""
+        return Difference()
     place, value, theirs = found[0]
     values = [each for each, _ in theirs.most_common(8)]
     sign, dtype = _context(term, place)
     operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
     there = ", ".join(number(each, dtype, operators) for each in sorted(values))
-    who = "the other layer has" if len(others) == 1 else f"the {len(others)} other layers have"
+    who = "the other layer{} has" if len(others) == 1 else f"the {len(others)} other layers{{}} have"
+    who = who.format(f" {which}" if which else "")
     more = f" (and {len(found) - 1} more constants)" if found[1:] else ""
-    return f"{sign}{number(value, dtype, operators)} where {who} {there}{more}"
+    text = f"{sign}{number(value, dtype, operators)} where {who} {there}{more}"
+    single = not more and len(values) == 1
+    return Difference(text, value, values[0]) if single else Difference(text)
 
 
 def odd_constant(term: Term, others: Sequence[Sibling]) -> tuple[Scalar, Scalar] | None:

@@ -81,13 +81,29 @@ class OddConstant(Record):
     usual: float
 
 
+class Correction(Record):
+    """An edit of the expression, which is `text` then: `lines` of the kernel's source (1-based) compute it.
+
+    The constant `old` is made `new`, as the siblings have it; or the value is kept at `low` or above, or at
+    `high` or below.
+    """
+
+    text: str
+    lines: list[int]
+    low: int | None = None
+    high: int | None = None
+    old: float | int | None = None
+    new: float | int | None = None
+
+
 class Origin(Record):
     """Where a bad value was computed.
 
     `launch_index` and `kernel` are None and "" for a value that is an input's as given. `bad_value` is what
     the expression gave at the offending element, `carriers` the launches between it and the fault, the last
     one first. `elements` are at most 16 of `element_count`. `sibling_difference` says how the kernel differs
-    from those that compute the same with other constants.
+    from those that compute the same with other constants. `of_model` says why the expression is at fault and
+    not the elements; `correction` is what would make it right, where the source of the kernel shows that.
     """
 
     launch_index: int | None
@@ -106,5 +122,7 @@ class Origin(Record):
     sibling_difference: str = ""
     operation: Operation | None = None
     odd_constant: OddConstant | None = None
+    of_model: str = ""
+    correction: Correction | None = None
     dormant: list[Dormant] = Field(default_factory=list)
     carriers: list[int] = Field(default_factory=list)

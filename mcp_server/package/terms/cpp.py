@@ -98,6 +98,16 @@ def read_cpp_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ..
     return tuple(stores), tuple(checks)
 
 
+def definitions(kernel: Kernel) -> Iterator[tuple[int, Term]]:
+    """What each variable is defined as, with the 1-based line of the kernel's source."""
+    reader = _Reader(kernel)
+    for (block, number), statement in _statements(_blocks(reader.source)):
+        match = _ASSIGN.match(statement.text)
+        term = reader.defined(match["name"], block, number) if match and match["type"] == "auto" else None
+        if term is not None and understood(term):
+            yield statement.line, term
+
+
 def _blocks(source: str) -> _Block:
     """The nested blocks of a kernel, whose statements stand on lines of their own."""
     root = block = _Block("", 0)
@@ -183,13 +193,13 @@ class _Reader:
             return self._reduced(match[1], name.partition(".")[2], place)
         for block, at in _upward(place):
             for number in range(at - 1, -1, -1):
-                if (found := self._defined(name, block, number)) is not None:
+                if (found := self.defined(name, block, number)) is not None:
                     return found
             if (loop := block.loop) and loop["name"] == name:
                 return Position(name)
         return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
 
-    def _defined(self, name: str, block: _Block, number: int) -> Term | None:
+    def defined(self, name: str, block: _Block, number: int) -> Term | None:
         """The value that item `number` assigns to `name`; None if it assigns none."""
         item = block.items[number]
         match = _ASSIGN.match(item.text) if isinstance(item, _Statement) else None

@@ -253,7 +253,7 @@ class _Writer:
         op, args = term.op, term.args
         if op == "cast":
             return self._cast(term, outer)
-        if (index := _unwrapped(term)) is not None:
+        if (index := unwrapped(term)) is not term:
             return self.text(index, outer)
         if (ends := _clamped(term)) is not None:
             return f"clamp({', '.join(map(self.text, ends))})"
@@ -293,12 +293,12 @@ def say(term: Term, name_of: NameOf, atens: Collection[str] = ()) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
-def _unwrapped(term: Apply) -> Term | None:
-    """The index itself of `where(i < 0, i + size, i)`; None for another term."""
+def unwrapped(term: Term) -> Term:
+    """The index itself of `where(i < 0, i + size, i)`; another term as it is."""
     match term:
         case Apply("where", (Apply("lt", (tested, Number(0))), Apply("add", moved), same)):
-            return same if tested is same and same in moved else None
-    return None
+            return same if tested is same and same in moved else term
+    return term
 
 
 def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:

@@ -12,8 +12,29 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcp_server.package.terms.evaluate import MATH
-from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Operation, Syntax
-from mcp_server.package.terms.term import DTYPES, Apply, Element, Number, Term, Unread, is_float, promoted
+from mcp_server.package.terms.syntax import (
+    Call,
+    Item,
+    Literal,
+    Name,
+    NotRead,
+    Operation,
+    Syntax,
+    read_cpp,
+)
+from mcp_server.package.terms.term import (
+    DTYPES,
+    Apply,
+    Element,
+    Number,
+    Size,
+    Term,
+    Unread,
+    is_float,
+    promoted,
+    say,
+    understood,
+)
 
 Lookup = Callable[[str], Term]
 
@@ -116,6 +137,10 @@ class Translator:
                 # `mask.template cast<float, 1>()` keeps the test as it is.
                 value = self.term(args[0], look, line)
                 return value if value.dtype == "bool" else cast(value, dtype_of(type_))
+        if last == "loadu" and isinstance(call.receiver, Call) and "VecMask" in call.receiver.name:
+            # `VecMask<float,1>::from(test).template loadu<float,1>(place)`: zero where the test fails.
+            loaded = self._load(_pointer(args[1], self.pointers), args[1:], look, line)
+            return chosen(self.term(call.receiver, look, line), loaded, Number(0, loaded.dtype))
         pointer = _pointer(args[0], self.pointers) if args else None
         if last in ("loadu", "load") or (last == "from" and pointer is not None):
             return self._load(pointer, args, look, line)
@@ -167,6 +192,10 @@ def _choice_or_cast(
         return cast(at(0), look(call.template).dtype if call.template else None)
     if "numeric_limits" in call.name:
         return _limit(last, call.template)
+    if last == "from" and "VecMask" in call.name and len(args) == 1:
+        return cast(at(0), "bool")
+    if last == "set" and len(args) == 3:
+        return at(1)  # the first lanes of a vector: the others are not stored
     if last in _PLAIN and args:
         value = at(0)
         broadcast = last.startswith("Vectorized") and isinstance(value, Number)
@@ -234,7 +263,45 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
     """A choice by a test; masks of the iteration space alone choose the first."""
     if isinstance(test, Number):
         return first if test.value else second
+    if (operands := _rounded_down(test, first, second)) is not None:
+        return operator("floordiv", operands)
     return Apply("where", (test, first, second), promoted(first.dtype, second.dtype))
+
+
+def _rounded_down(test: Term, first: Term, second: Term) -> tuple[Term, Term] | None:
+    """The operands of a floor division of whole numbers as C++ code writes it; None for another choice.
+
+    `(a < 0) != (b < 0) ? (a % b != 0 ? a / b - 1 : a / b) : a / b` (cpp.py `floordiv`, torch 2.8-2.12).
+    """
+    match test, first, second:
+        case (
+            Apply("ne", (Apply("lt", (a, Number(0))), _)),
+            Apply(
+                "where",
+                (
+                    Apply("ne", (Apply("remainder" | "fmod", (c, d)), Number(0))),
+                    Apply("sub", (Apply("div" | "truncdiv", (e, f)), Number(1))),
+                    Apply("div" | "truncdiv"),
+                ),
+            ),
+            Apply("div" | "truncdiv", (g, h)),
+        ) if all(_is_same(a, each) for each in (c, e, g)) and all(_is_same(h, each) for each in (d, f)):
+            return None if is_float(second.dtype) else (g, h)
+    return None
+
+
+def _is_same(a: Term, b: Term) -> bool:
+    """Whether two terms are one, or the same number."""
+    return a is b or (isinstance(a, Number) and isinstance(b, Number) and a.value == b.value)
+
+
+def in_words(text: str) -> str:
+    """A C++ expression over sizes as a model has it: `s71 // 2`; as it is where it is not understood."""
+    try:
+        term = Translator({}).term(read_cpp(text), lambda name: Size(name), 0)
+    except (NotRead, RecursionError, IndexError):
+        return text
+    return say(term, lambda element: element.parameter) if understood(term) else text
 
 
 def operator(op: str, args: tuple[Term, ...]) -> Term:

@@ -220,6 +220,22 @@ def test_the_origin_is_sought_where_a_check_failed(zoo: ZooPackage) -> None:
     assert FindOrigin().gain(DiagnosisState(case.workload), []) == 0
 
 
+@pytest.mark.slow
+def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
+    """Every layer makes the check: they are candidates only, until the origin names the launch."""
+    package = build("layers")
+    case = failing(package_case(package), index_text(package))
+    several = list(index_out_of_bounds.detect_index(case))
+    assert len(several) > 1 and all(each.weak for each in several)
+    assert len(faults(case)) == 12
+    case.origin = origin(
+        element(70, 1), launch_index=16, fault_launch=16, bad_value="16", allowed="0 to 15", result="index"
+    )
+    (found,) = index_out_of_bounds.detect_index(case)
+    assert found.crashing is not None and found.crashing.launch_index == 16
+    assert not found.weak and found.observed and found.guilty.elements == ["args[1][1] = 70"]
+
+
 def verdict(directory: Path, name: str) -> Verdict:
     package = build(name)
     context = Context(directory=directory, python=Path(sys.executable))
@@ -236,6 +252,18 @@ def test_an_index_that_a_launch_computed_is_proven(tmp_path: Path) -> None:
     assert (found.guilty.elements, found.guilty.expression) == (["args[1][2, 5] = 17"], "x * 3 - 2")
     assert found.fix is not None and found.fix.after == "args[1] = args[1].clamp(max=13)"
     assert found.fix.ran is not None and found.fix.side_effects.startswith("none")
+
+
+@pytest.mark.slow
+def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> None:
+    """The kernel is the cause and its expression the fix; the element of the input shows that as well."""
+    found = verdict(tmp_path, "buckets")
+    assert (found.category, found.confidence) == ("index_out_of_bounds", "proven"), found.summary
+    assert found.guilty is not None and found.guilty.kind == "kernel"
+    assert found.guilty.elements == ["args[1][2] = 731"] and (found.guilty.value or "").startswith("64 ")
+    assert found.fix is not None and found.fix.ran is not None
+    assert found.fix.after == f"({found.guilty.expression}).clamp(max=63)"
+    assert any("args[1] above 499 made 499" in each.fact for each in found.evidence)
 
 
 @pytest.mark.slow

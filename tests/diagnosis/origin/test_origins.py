@@ -146,6 +146,49 @@ def test_a_window_of_zero_in_one_layer(origin: FindOrigin) -> None:
     assert found.sibling_difference == "< 0 where the 3 other layers have 3, 5, 9"
 
 
+@pytest.mark.parametrize("name", ["buckets", "window"])
+def test_an_access_without_a_check_has_the_same_origin(origin: FindOrigin, tmp_path: Path, name: str) -> None:
+    """From the load that missed the table: what a kernel compiled without index checks leaves to go by."""
+    package = build(name)
+    view = view_package(package)
+    checked = origin(name)
+    launch = view.wrapper.launches[checked.fault_launch]
+    table = next(each for each in view.package.constants if each.fqn and "table" in each.fqn)
+    parameter = next(each.name for each in launch.tensors if each.target == table.name)
+    fault = Fault(launch.index, "access", parameter=parameter, shape=table.shape, stride=table.stride)
+    workload = PackageWorkload(package=package, inputs=package.with_name(f"{name}.bad.pt"))
+    context = Context(directory=tmp_path, python=default_python({}))
+    kept = Choice(launches=behind(view, fault))
+    seen = anyio.run(
+        partial(dump_kernel_io, context, workload, kept, save=True, backend="probes", shown=1000)
+    )
+    found = find_origin(view, fault, ProbedValues(seen.launches))
+    assert found is not None
+    assert (found.expression, found.allowed) == (checked.expression, checked.allowed)
+    assert (found.elements, found.condition) == (checked.elements, checked.condition)
+
+
+@pytest.mark.parametrize(
+    ("name", "why", "corrected"),
+    [
+        ("buckets", "it goes up to 64 by its own limits", ".clamp(max=63)"),
+        ("log_buckets", "it is one past the end", ".clamp(max=31)"),
+        ("layers", "it differs from its siblings", ".clamp(max=15)"),
+        ("window", "", ""),
+        ("relative", "", ""),
+        ("carried", "", ""),
+    ],
+)
+def test_an_expression_is_at_fault_or_its_operands(
+    origin: FindOrigin, name: str, why: str, corrected: str
+) -> None:
+    """An expression that leaves its table by itself is corrected; one that any table fits is not accused."""
+    found = origin(name)
+    assert found.of_model.startswith(why) and bool(found.of_model) == bool(why)
+    text = found.correction.text if found.correction is not None else ""
+    assert text == (f"({found.expression}){corrected}" if corrected else "")
+
+
 def test_the_launches_behind_the_fault_are_enough(tmp_path: Path) -> None:
     """With the fault known, one run that keeps only what is behind it leads to the same origin."""
     package = build("carried")

@@ -70,6 +70,14 @@ def test_bucket_expressions_rise() -> None:
     assert (bounds.of(read(text)).low, bounds.of(read(text)).high) == (0, 64)
 
 
+def test_floats_beyond_a_whole_type_are_all_its_least_value() -> None:
+    """Of a bucket only the span across the limit has no direction; beyond it stays the same."""
+    bucket = read("static_cast<int64_t>(std::floor(x * 32.0f)) + 1L", "float32")
+    beyond = Bounds({"x": Interval(1e18, 3e38)})
+    assert beyond.direction(bucket, "x") == 0 and beyond.of(bucket).high == 1 - (1 << 63)
+    assert Bounds({"x": Interval(1.0, 3e38)}).direction(bucket, "x") is None
+
+
 def test_an_overflow_is_no_direction() -> None:
     """`4 * x` wraps for the largest numbers: nothing is claimed there, and all is where it fits."""
     term = read("x * 4")

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.syntax import NotRead, read_cpp, read_python
-from mcp_server.package.terms.term import Scalar
-from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.term import Scalar, say
+from mcp_server.package.terms.translate import Translator, in_words
 from tests.package.terms.made import element, read, value
 
 NUMBERS = st.integers(0, 20).map(str) | st.just("x")
@@ -29,6 +30,7 @@ TESTS = st.sampled_from(["<", "<=", ">", ">=", "==", "!="])
 @pytest.mark.parametrize(
     ("text", "x", "expected"),
     [
+        ("floor_divide_integral(x, decltype(x)::set(decltype(x)(1), x, static_cast<int64_t>(8L)))", 7, 1),
         ("x + 2*x - 8L*x", 3, -15),
         ("x < 0 ? x + 20L : x", -3, 17),
         ("decltype(x)(x * x)", 5, 25),
@@ -81,6 +83,37 @@ def test_what_both_languages_write_alike_means_what_python_computes(
         python = Translator({}).term(read_python(tree.body), lambda _name: element("int64"), 0)
         expected = eval(compile(tree, "expression", "eval"), {"x": x})
         assert value(read(text), x) == value(python, x) == expected
+
+
+def test_a_floor_division_that_is_written_out_is_one() -> None:
+    """As torch 2.8 to 2.12 write it, for numbers of both signs; with another divisor it stays as it is."""
+    known = {"x": element("int64")}
+    text = "((x < 0) != (D < 0) ? (x % D != 0 ? x / D - 1 : x / D) : x / D)".replace("D", "2L")
+    term = Translator({}).term(read_cpp(text), known.__getitem__, 0)
+    assert say(term, lambda _element: "x") == "x // 2"
+    assert [value(term, x) for x in (-3, -2, 0, 3)] == [-2, -1, 0, 1]
+    other = Translator({}).term(read_cpp(text.replace("% 2L", "% 3L")), known.__getitem__, 0)
+    assert "where" in say(other, lambda _element: "x")
+
+
+def test_a_load_under_a_mask_is_zero_where_the_mask_is_not_set() -> None:
+    """As padding is read: the mask is no value of its own."""
+    text = "at::vec::VecMask<float,1>::from(x > 2).template loadu<float,1>(in_ptr0 + x)"
+    known = {"x": element("int64")}
+    term = Translator({"in_ptr0": "float32"}).term(read_cpp(text), known.__getitem__, 0)
+
+    def at(x: int) -> Scalar:
+        read = {"x": x, "in_ptr0": 0.5}
+        return Evaluator({}, {}, lambda each, _offset: read[each.parameter]).value(term)
+
+    assert (at(3), at(2)) == (0.5, 0.0)
+
+
+def test_a_size_is_worded_as_a_model_has_it() -> None:
+    """Code that is not understood stays as it is."""
+    text = "c10::div_floor_integer(static_cast<int64_t>(s71), static_cast<int64_t>(2L))"
+    assert in_words(text) == "s71 // 2" and in_words(f"-({text})") == "-(s71 // 2)"
+    assert in_words("s71 +") == "s71 +"
 
 
 @pytest.mark.parametrize(
