@@ -85,8 +85,9 @@ def exact_trial(case: DiagnosisState) -> Trial | None:
     if before or again:
         return None
     wrong = Seen("ok", differs="other values than expected")
+    operators = ", ".join(dict.fromkeys(str(each["op"]) for each in case.eager_events("node_overflow")))
     return Trial(
-        Intervention(KEY, Kind.OPERATOR, "the exported program with the integers that do not fit in int64"),
+        Intervention(KEY, Kind.OPERATOR, f"the call in eager mode with {operators} in int64"),
         Effect.GONE if exact else Effect.SAME,
         wrong,
         Seen("ok", facts=CallFacts("exact", "", "ok")) if exact else wrong,
