@@ -28,6 +28,14 @@ def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
     return (seen("interpret", "package and exported program agree"),) if case.equals_eager else ()
 
 
+def check_failed(case: DiagnosisState) -> bool:
+    """Whether every call of a program came back, and what failed is a check of results, however it ended."""
+    script = case.runs.get("script")
+    if script is None or script.failure != "exception" or any(call.outcome != "ok" for call in case.calls):
+        return False
+    return script.root is None or "result_check" in script.root.family.tags
+
+
 def name_of(item: CompiledInput) -> str:
     """As the user writes it, where the signature tells."""
     return item.path or item.name

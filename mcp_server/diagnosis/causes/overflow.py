@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.common import agreement, component, lines_of, seen
+from mcp_server.diagnosis.causes.common import agreement, check_failed, component, lines_of, seen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, SideEffects, Trial
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -22,7 +22,7 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
     A healthy program may mean it so: hashes and checksums are computed modulo the range of their dtype.
     """
     events = case.eager_events("node_overflow")
-    if not events or not case.equals_eager or not _check_failed(case):
+    if not events or not case.equals_eager or not _fails(case):
         return
     event = next((each for each in events if not each["modular"]), events[0])
     trial = case.trials.get(KEY)
@@ -47,7 +47,7 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
 def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
     """Whole numbers in half precision: no more than possible, since what was meant is not known."""
     events = case.eager_events("constant_rounded")
-    if not events or not case.equals_eager or not _check_failed(case):
+    if not events or not case.equals_eager or not _fails(case):
         return
     name, dtype, bound = str(events[0]["op"]), str(events[0]["dtype"]), events[0]["bound"]
     value = f"{dtype}, up to {events[0]['largest']}"
@@ -65,14 +65,9 @@ def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def _check_failed(case: DiagnosisState) -> bool:
-    """Whether every call came back, and a check of the program's, or the user's expectation, failed."""
-    script, plain = case.runs.get("script"), case.runs.get("plain")
-    if plain is not None and plain.failure == "differs":
-        return True
-    if script is None or script.failure != "exception" or any(call.outcome != "ok" for call in case.calls):
-        return False
-    return script.root is None or "result_check" in script.root.family.tags
+def _fails(case: DiagnosisState) -> bool:
+    """Whether a check of the program's, or the user's expectation, failed."""
+    return case.failure_of("plain") == "differs" or check_failed(case)
 
 
 def exact_trial(case: DiagnosisState) -> Trial | None:

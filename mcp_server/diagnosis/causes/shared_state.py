@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import groupby
 
-from mcp_server.diagnosis.causes.common import component, launch_lines, seen, written_storages
+from mcp_server.diagnosis.causes.common import check_failed, component, launch_lines, seen, written_storages
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
@@ -16,13 +16,9 @@ from mcp_server.plurals import counted
 
 def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
     """The state that threads share, where only a check of the program failed and the call itself is right."""
-    capture, load, script = case.capture, case.suspect_load, case.runs.get("script")
-    if capture is None or load is None or script is None or script.failure != "exception":
-        return
-    if script.root is not None and "result_check" not in script.root.family.tags:
-        return
+    capture, load = case.capture, case.suspect_load
     wrong_alone = case.failure_of("plain") not in (None, "none", "differs")
-    if wrong_alone or case.equals_eager is False or any(call.outcome != "ok" for call in capture.calls):
+    if capture is None or load is None or wrong_alone or case.equals_eager is False or not check_failed(case):
         return
     mixed = [call for call in capture.calls if (call.pid, call.load) == (load.pid, load.number)]
     threads = in_turn(mixed)
