@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel
@@ -272,8 +272,16 @@ class _Reader:
                 before = (block.parent, block.place)
                 ends = [self.term(loop[end], before, block.line) for end in ("start", "stop")]
                 found.append(Range(loop["name"], *ends))
-        tails = {each.name.removesuffix("_tail") for each in found if each.name.endswith("_tail")}
-        return tuple(each for each in reversed(found) if each.name not in tails)
+        # A scalar tail goes on where its vector loop ends: it stands for all that both of them do.
+        loops = {each.name: each for each in found}
+        tails = {name.removesuffix("_tail") for name in loops if name.endswith("_tail")}
+        whole = (
+            replace(each, start=loops[base].start)
+            if (base := each.name.removesuffix("_tail")) in loops
+            else each
+            for each in reversed(found)
+        )
+        return tuple(each for each in whole if each.name not in tails)
 
     def store(self, statement: _Statement, place: _Place) -> Store | None:
         """The store of a statement to a parameter or a local buffer; None for another statement."""

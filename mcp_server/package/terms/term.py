@@ -151,9 +151,13 @@ def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
             case Element(index=index):
                 moved = visit(index)
                 return each if moved is index else replace(each, index=moved)
-            case Fold(body=body):
-                changed = visit(body)
-                return each if changed is body else replace(each, body=changed)
+            case Fold(body=body, ranges=ranges):
+                changed, ends = visit(body), tuple((visit(r.start), visit(r.stop)) for r in ranges)
+                if changed is body and ends == tuple((r.start, r.stop) for r in ranges):
+                    return each
+                pairs = zip(ranges, ends, strict=True)
+                moved = tuple(Range(r.name, start, stop) for r, (start, stop) in pairs)
+                return replace(each, body=changed, ranges=moved)
         return each
 
     return visit(term)
