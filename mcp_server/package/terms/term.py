@@ -156,8 +156,8 @@ def rebuilt(term: Term, change: Callable[[Term], Term | None]) -> Term:
                 if changed is body and ends == tuple((r.start, r.stop) for r in ranges):
                     return each
                 pairs = zip(ranges, ends, strict=True)
-                moved = tuple(Range(r.name, start, stop) for r, (start, stop) in pairs)
-                return replace(each, body=changed, ranges=moved)
+                spans = tuple(Range(r.name, start, stop) for r, (start, stop) in pairs)
+                return replace(each, body=changed, ranges=spans)
         return each
 
     return visit(term)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.package.kernels import Kernel
+from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.program import Program, position_of, read_program
-from mcp_server.package.terms.term import Element, Number, Scalar, Term, number, say
+from mcp_server.package.terms.term import Element, Number, Scalar, Size, Term, number, rebuilt, say
 from mcp_server.package.wrapper import read_wrapper
 from tests.package.terms.made import unread
 from tests.recorded import RECORDINGS
@@ -110,3 +110,49 @@ def test_the_kernel_of_a_user_is_read() -> None:
 def test_constants_are_worded(value: float, operators: set[str], text: str) -> None:
     """A folded logarithm is written as one if the launch has that operator."""
     assert number(value, "float32", operators) == text
+
+
+SCALAR_TAIL = """\
+extern "C" void k(const float* in_ptr0, float* out_ptr0, const int64_t ks0)
+{
+    {
+        float tmp_acc0 = 0;
+        at::vec::Vectorized<float> tmp_acc0_vec = at::vec::Vectorized<float>(0);
+        for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(ks0); x0+=static_cast<int64_t>(16L))
+        {
+            if(C10_LIKELY(x0 >= static_cast<int64_t>(0) && x0 < static_cast<int64_t>(16L)))
+            {
+                auto tmp0 = at::vec::Vectorized<float>::loadu(in_ptr0 + static_cast<int64_t>(x0));
+                tmp_acc0_vec = tmp_acc0_vec + tmp0;
+            }
+            if(C10_UNLIKELY(x0 >= static_cast<int64_t>(16L) && x0 < static_cast<int64_t>(ks0)))
+            {
+                for (int64_t x0_tail = 16L; x0_tail < static_cast<int64_t>(ks0); x0_tail++)
+                {
+                    auto tmp0 = in_ptr0[static_cast<int64_t>(x0_tail)];
+                    tmp_acc0 = tmp_acc0 + tmp0;
+                }
+            }
+        }
+        out_ptr0[static_cast<int64_t>(0L)] = static_cast<float>(tmp_acc0);
+    }
+}"""
+
+
+def test_a_scalar_tail_stands_for_the_whole_loop() -> None:
+    """The sum is over all elements, with its size as an argument, and with the size put in its place."""
+    parameters = (
+        Parameter("in_ptr0", "const float*", "read"),
+        Parameter("out_ptr0", "float*", "written"),
+        Parameter("ks0", "const int64_t", "read"),
+    )
+    found = read_program(Kernel("k", "cpp", "k", parameters, 1, SCALAR_TAIL, 1))
+    row = [float(2**place) for place in range(19)]
+    assert stored(found, "out_ptr0", 0, {"in_ptr0": row}, ks0=19) == sum(row)
+    (store,) = found.stores
+
+    def sized(term: Term) -> Term | None:
+        return Number(19, "int64") if isinstance(term, Size) else None
+
+    closed = rebuilt(store.value, sized)
+    assert Evaluator({}, {}, lambda _element, place: row[place]).value(closed) == sum(row)
