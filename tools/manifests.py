@@ -1,7 +1,7 @@
 """Writes manifests, the launcher's dependencies and the owner's name in texts from `pyproject.toml`.
 
 With `--check` it only compares. `--release BUNDLE TARGET` writes the registry's entry of a release.
-After a change of dependencies: `uv lock --script tools/aoti_debug.py`.
+After a change of dependencies: this, then `uv lock --script tools/aoti_debug.py`, then this again.
 """
 
 from __future__ import annotations
@@ -24,6 +24,12 @@ else:
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "aoti-debug"
 LAUNCHER = "tools/aoti_debug.py"
+LOCK = "tools/aoti_debug.py.lock"
+ELSEWHERE = re.compile(
+    r"[-_](?:win32|win_amd64|win_arm64|i686|ppc64|ppc64le|s390x|armv\w+|riscv64|loongarch64)\.whl"
+    r"|macosx|android|_ios_|emscripten|pyodide|musllinux|-pp\d"
+)
+"""Wheels for systems without AOTInductor: torch's wheels with it are for Linux on x86-64 and 64-bit ARM."""
 TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
 OWNED = (
@@ -216,6 +222,14 @@ def launcher(facts: Mapping[str, Any]) -> str:
     return re.sub(r"# /// script\n.*?\n# ///", lambda _: header, text, flags=re.DOTALL)
 
 
+def lock() -> str:
+    """The launcher's lock without wheels that nobody can use here: more than half of what uv writes."""
+    lines = (ROOT / LOCK).read_text(encoding="utf-8").split("\n")
+    return "\n".join(
+        line for line in lines if not (".whl" in line and ELSEWHERE.search(line.split(", hash")[0]))
+    )
+
+
 def owned(path: str) -> str:
     """A text with the owner's name in its addresses, and in the README's name for the registry."""
     text = (ROOT / path).read_text(encoding="utf-8")
@@ -228,7 +242,12 @@ def files() -> dict[str, str]:
     """The text of every file that is written from the project's table, by its path."""
     texts = {path: json.dumps(made, indent=2, ensure_ascii=False) for path, made in manifests().items()}
     written = {path: text + "\n" for path, text in texts.items()}
-    return {**written, LAUNCHER: launcher(project()), **{path: owned(path) for path in OWNED}}
+    return {
+        **written,
+        LAUNCHER: launcher(project()),
+        LOCK: lock(),
+        **{path: owned(path) for path in OWNED},
+    }
 
 
 def stale() -> list[str]:
