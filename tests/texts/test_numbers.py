@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from statistics import median
 
 import pytest
 
@@ -194,3 +195,19 @@ def test_proven_verdicts_on_two_defects_are_counted_in_their_tables() -> None:
     text = (ROOT / CORPUS).read_text().partition("### After")[2]
     verdicts = re.findall(r"\w, p: ([^|]+?) \|", text)
     assert (len(verdicts), verdicts.count("right")) == (32, 32)
+
+
+def test_readers_are_counted_from_their_packages() -> None:
+    """Calls and seconds of the page are those that were kept for each package."""
+    kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["packages"]
+    page = (ROOT / RACES).read_text()
+    sides = [[package[side] for package in kept] for side in ("with", "without")]
+    calls = [[each["calls"] for each in side] for side in sides]
+    seconds = [[each["seconds"] for each in side] for side in sides]
+    cells = [f"{sum(each)}, {median(each):.0f}" for each in calls]
+    assert f"| calls, all and median | {cells[0]} | {cells[1]} |" in page
+    cells = [f"{sum(each) / 60:.1f}" for each in seconds]
+    assert f"| minutes, all | {cells[0]} | {cells[1]} |" in page
+    cells = [f"{median(each):.0f}" for each in seconds]
+    assert f"| seconds a package, median | {cells[0]} | {cells[1]} |" in page
+    assert all(each["solved"] for side in sides for each in side)
