@@ -37,7 +37,7 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     guilty, fix, change = _guilty(suspect.guilty, origin, case), case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         change = _in_model(change, origin.operation, guilty)
-    if fix is not None and fix.key in case.trials and not case.trials[fix.key].proves:
+    if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
     # The corrected expression is the fix where that is at fault, and the changed elements show the cause.
     changes = [each for each in (fix, change) if each is not None]

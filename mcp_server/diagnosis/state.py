@@ -196,6 +196,7 @@ class DiagnosisState:
     mismatches: tuple[Mismatch, ...] = ()
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
+    may_be_a_host: bool = False  # the program may call a package from a process that is no Python
     call: CallSpec | None = None
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None
@@ -279,8 +280,8 @@ class DiagnosisState:
     @property
     def suspect_compile(self) -> CapturedCompile | None:
         """The compile that wrote the package of the suspect call."""
-        load = self.suspect_load
-        return self.capture.compile_of(load) if self.capture is not None and load is not None else None
+        call = self.suspect_call
+        return self.capture.compile_of(call) if self.capture is not None and call is not None else None
 
     @property
     def outputs_nonfinite(self) -> bool:
@@ -361,8 +362,7 @@ class DiagnosisState:
         if self.capture is None or not self.capture.loads:
             return None
         call = self.suspect_call
-        load = self.capture.load_of(call) if call is not None else self.capture.loads[-1]
-        compiled = self.capture.compile_of(load) if load is not None else None
+        compiled = self.capture.compile_of(call if call is not None else self.capture.loads[-1])
         path = compiled.exported if compiled is not None else None
         return path if path is not None and path.exists() else None
 

@@ -385,7 +385,8 @@ class Captured(Record):
         """The load whose model was called."""
         return next((load for load in self.loads if (load.pid, load.number) == (call.pid, call.load)), None)
 
-    def compile_of(self, load: CapturedLoad) -> CapturedCompile | None:
-        """The last compile before that load that wrote its package."""
-        wrote = [c for c in self.compiles if c.package == load.package and c.outcome == "ok"]
-        return wrote[-1] if wrote else None
+    def compile_of(self, phase: CapturedLoad | CapturedCall | CapturedUpdate) -> CapturedCompile | None:
+        """The last compile that wrote the package of a load, or of the load that was called or updated."""
+        load = phase if isinstance(phase, CapturedLoad) else self.load_of(phase)
+        wrote = [c for c in self.compiles if load is not None and c.package == load.package]
+        return next((c for c in reversed(wrote) if c.outcome == "ok"), None)

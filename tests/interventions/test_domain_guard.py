@@ -12,7 +12,7 @@ import torch
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.kernel import replace_launch, with_constant_of_siblings
 from mcp_server.diagnosis.interventions.plan import TriedCall
-from mcp_server.diagnosis.origin.records import OddConstant
+from mcp_server.diagnosis.origin.records import OddConstant, Origin
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel, KernelKind
@@ -130,11 +130,14 @@ def faulty_norm(zoo: ZooPackage, directory: Path) -> tuple[Path, TriedCall, Inte
     """A stack of layer norms whose first has an epsilon that float32 takes for 0, and a constant row."""
     package = zoo("norms")
     kernel = open_package(package).wrapper.run.launches[0].kernel
-    constant = OddConstant(launch_index=0, kernel=kernel, layer="norms.0", value=1e-5, usual=1e-50)
+    constant = OddConstant(value=1e-5, usual=1e-50)
+    origin = Origin(
+        launch_index=0, kernel=kernel, fault_launch=0, expression="", layer="norms.0", odd_constant=constant
+    )
     rows = torch.randn(21, 24, generator=torch.Generator().manual_seed(0))
     rows[3] = 0.0
     inputs = saved(directory, "rows.pt", [rows])
-    made = served(with_constant_of_siblings, context_in(directory), the_call(package, inputs), constant)
+    made = served(with_constant_of_siblings, context_in(directory), the_call(package, inputs), origin)
     assert made.options.package is not None
     return package, the_call(made.options.package, inputs), made
 

@@ -185,8 +185,7 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
     """The constants left out that have other values in the model near the failed check; None if unknown."""
     capture = case.capture
-    load = capture.load_of(update) if capture is not None else None
-    compiled = capture.compile_of(load) if capture is not None and load is not None else None
+    compiled = capture.compile_of(update) if capture is not None else None
     if capture is None or compiled is None:
         return None
     package = dict(compiled.digests)
@@ -204,8 +203,7 @@ def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
 def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
     """That the first constant left out was compiled with the values of one that was given, where it was."""
     capture = case.capture
-    load = capture.load_of(update) if capture is not None else None
-    compiled = capture.compile_of(load) if capture is not None and load is not None else None
+    compiled = capture.compile_of(update) if capture is not None else None
     digests = compiled.digests if compiled is not None else {}
     left = update.missing[0]
     for name in digests:

@@ -22,7 +22,7 @@ from mcp_server.diagnosis.causes.common import (
 from mcp_server.diagnosis.components import launch_component, said
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention, Where
-from mcp_server.diagnosis.interventions.input import Places, keep_in_range, replace_where
+from mcp_server.diagnosis.interventions.input import EVERYWHERE, Places, keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import (
@@ -87,9 +87,13 @@ def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInpu
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
+    return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _places(part))
+
+
+def _places(part: InputSlice) -> Places:
+    """The elements of an input that a kernel indexes with."""
     whole = (part.stride, part.offset, part.end) == (1, 0, None)
-    places = Places() if whole else Places(part.stride, part.offset, part.end)
-    return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, places)
+    return EVERYWHERE if whole else Places(part.stride, part.offset, part.end)
 
 
 def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
@@ -97,9 +101,8 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     item, where = _first_outside(part, case)
     facts, low, high = case.index_values[part], part.low, part.high
     user_name = item.path or f"inputs[{item.index}]"
-    read = user_name
-    if (part.stride, part.offset, part.end) != (1, 0, None):  # the kernel indexes with some elements only
-        read += f".flatten(){Places(part.stride, part.offset, part.end)}"
+    places = _places(part)
+    read = user_name if places == EVERYWHERE else f"{user_name}.flatten(){places}"
     larger = f", or make the indexed dimension larger than {facts['max']}" if facts["max"] > high else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
     return _Index(

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.plan import TriedCall
-from mcp_server.diagnosis.origin.records import OddConstant, Operation, Origin
+from mcp_server.diagnosis.origin.records import Operation, Origin
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
@@ -194,20 +194,22 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     return replace(made, before_code=found.code, after_code=found.guarded_code, action=found.action)
 
 
-async def with_constant_of_siblings(context: Context, call: TriedCall, found: OddConstant) -> Intervention:
-    """One constant of a kernel made that of its sibling layers. Raises `ProblemError` if it is not found."""
+async def with_constant_of_siblings(context: Context, call: TriedCall, origin: Origin) -> Intervention:
+    """The odd constant of an origin made that of the siblings. Raises `ProblemError` if it is not found."""
+    found = origin.odd_constant
+    assert found is not None, "only an origin with an odd constant is asked about"
     package = await _package(call)
-    kernel = kernel_named(package, found.kernel)
+    kernel = kernel_named(package, origin.kernel)
     source = with_number(kernel, found.value, found.usual)
     if source == kernel.source:
         raise ProblemError("the kernel does not load this number", value=found.value, allowed=kernel.name)
     old, new = number(found.value, "float32"), number(found.usual, "float32")
     made = await _made(context, call, package, kernel, source)
-    where = found.layer or f"launch {found.launch_index}"
+    where = origin.layer or f"launch {origin.launch_index}"
     return Intervention(
-        key=f"constant:{found.kernel}:{old}:{new}",
+        key=f"constant:{origin.kernel}:{old}:{new}",
         kind=Kind.KERNEL,
-        what=f"the call with {new} in place of {old} in {found.kernel}",
+        what=f"the call with {new} in place of {old} in {origin.kernel}",
         options=Options(package=made),
         before_code=old,
         after_code=new,

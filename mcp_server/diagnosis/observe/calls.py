@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import anyio.to_thread
+
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.causes.input_mismatch import to_be_placed
@@ -80,6 +82,7 @@ class CaptureProgram(Observation):
             case.artifacts.append(context.artifact(log, f"output of rank {rank}, which failed"))
         case.notes += seen.notes
         case.call = suspect_call(seen)
+        case.may_be_a_host = await anyio.to_thread.run_sync(_may_be_a_host, case.workload)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
@@ -122,19 +125,24 @@ class RunAlone(Observation):
         return 0.9 if seen is not None and seen.finished.ok and seen.cross_stream_frees else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = case.workload
-        assert isinstance(workload, ScriptWorkload | CommandWorkload)
-        limit = limit_of(case, share=SHARE_OF_PROGRAM)
-        command = Command(
-            argv=workload_argv(context, workload),
-            cwd=workload.cwd or Path.cwd(),
-            env=workload.env,
-            timeout_s=limit.seconds,
-            gpus=gpus_of(None),
-        )
-        finished = await context.run(command, "alone", runs=1)
-        limit.check(finished, "the program")
-        case.runs["alone"] = see("alone", finished)
+        await _run_program(case, context, "alone", {})
+
+
+async def _run_program(case: DiagnosisState, context: Context, label: str, env: Mapping[str, str]) -> None:
+    """Run the whole program without the hook, with further variables; the result is `case.runs[label]`."""
+    workload = case.workload
+    assert isinstance(workload, ScriptWorkload | CommandWorkload)
+    limit = limit_of(case, share=SHARE_OF_PROGRAM)
+    command = Command(
+        argv=workload_argv(context, workload),
+        cwd=workload.cwd or Path.cwd(),
+        env={**workload.env, **env},
+        timeout_s=limit.seconds,
+        gpus=gpus_of(None),
+    )
+    finished = await context.run(command, label, runs=1)
+    limit.check(finished, "the program")
+    case.runs[label] = see(label, finished)
 
 
 async def run_call(
@@ -217,8 +225,6 @@ class CheckedRun(Observation):
 
 OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")
 STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
-
-
 MOST_TEXT = 1 << 24  # bytes of a program that are searched
 
 
@@ -240,33 +246,18 @@ class CheckedProgram(Observation):
         if case.call is not None and case.failure_of("plain") != "none":
             return 0.0  # the call that fails is known, or is still to be made
         known = any(each.harmful and not each.weak for each in open_suspects)
-        return 0.0 if known or not _may_start_a_host(case) else 0.5
+        return 0.5 if case.may_be_a_host and not known else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        workload = case.workload
-        assert isinstance(workload, ScriptWorkload | CommandWorkload)
-        limit = limit_of(case, share=SHARE_OF_PROGRAM)
-        command = Command(
-            argv=workload_argv(context, workload),
-            cwd=workload.cwd or Path.cwd(),
-            env={**workload.env, **CHECK_INPUTS},
-            timeout_s=limit.seconds,
-            gpus=gpus_of(None),
-        )
-        finished = await context.run(command, "checked", runs=1)
-        limit.check(finished, "the program")
-        case.runs["checked"] = see("checked", finished)
+        await _run_program(case, context, "checked", CHECK_INPUTS)
 
 
-def _may_start_a_host(case: DiagnosisState) -> bool:
-    """A program that is linked with torch, or a script whose text starts other programs."""
-    workload = case.workload
+def _may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
+    """Whether a program is linked with torch, or the text of a script starts other programs."""
     if isinstance(workload, ScriptWorkload):
         file, pattern = str(workload.script), STARTS_OTHERS
-    elif isinstance(workload, CommandWorkload):
-        file, pattern = shutil.which(workload.argv[0]) or "", OF_TORCH
     else:
-        return False
+        file, pattern = shutil.which(workload.argv[0]) or "", OF_TORCH
     try:
         with Path(file).open("rb") as program:
             return pattern.search(program.read(MOST_TEXT)) is not None

@@ -178,7 +178,7 @@ async def _edits(origin: Origin, case: DiagnosisState, context: Context) -> list
     if origin.result != "index" and origin.launch_index is not None:
         launch = origin.launch_index
     if origin.odd_constant is not None and origin.result != "index":
-        found.append(with_constant_of_siblings(context, call, origin.odd_constant))
+        found.append(with_constant_of_siblings(context, call, origin))
     if origin.operation is not None:
         found.append(guard_operation(context, call, origin.operation))
     elif not found:

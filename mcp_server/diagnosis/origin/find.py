@@ -352,11 +352,12 @@ class _Finder:
             alike = of_bound(others, check)
             rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
             found = difference(term, alike, atens, f"with {rows} rows")
+        odd = odd_constant(term, others)
         origin = origin.model_copy(
             update={
                 "sibling_difference": found.text,
                 "dormant": dormant,
-                "odd_constant": _odd(origin, source.launch, odd_constant(term, others)),
+                "odd_constant": OddConstant(value=odd[0], usual=odd[1]) if odd is not None else None,
             }
         )
         left = outside_of(self.walker, source) if check is None else None
@@ -392,15 +393,6 @@ class _Finder:
             if found is not None:
                 layer = layer_of(self.view, launch, tables_of(self.view, launch, check))
                 yield Dormant(launch_index=launch.index, layer=layer, passes=found.text)
-
-
-def _odd(origin: Origin, launch: Launch, found: tuple[Scalar, Scalar] | None) -> OddConstant | None:
-    if found is None:
-        return None
-    value, usual = found
-    return OddConstant(
-        launch_index=launch.index, kernel=launch.kernel, layer=origin.layer, value=value, usual=usual
-    )
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:

@@ -72,11 +72,8 @@ class Operation(Record):
 
 
 class OddConstant(Record):
-    """The constant in which a kernel differs from its siblings, most of which have `usual`."""
+    """The constant in which the kernel of an origin differs from its siblings, most of which have `usual`."""
 
-    launch_index: int
-    kernel: str
-    layer: str
     value: float
     usual: float
 

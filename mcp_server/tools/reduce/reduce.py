@@ -180,8 +180,7 @@ async def _find_target(
     if isinstance(phase, CapturedCompile):
         call, compiled = None, phase
     elif call is not None and call.file is not None and not isinstance(phase, CapturedUpdate):
-        load = seen.load_of(call)
-        compiled = seen.compile_of(load) if load is not None else None
+        compiled = seen.compile_of(call)
     made_by = how_made(seen, compiled, workload) if compiled is not None else None
     if compiled is None or (compiled.exported is None and made_by is None):
         what, allowed = "the script compiles no exported program whose call could be taken", HELP
