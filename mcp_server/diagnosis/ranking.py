@@ -153,7 +153,10 @@ def health_summary(case: DiagnosisState) -> str:
     elif case.outputs_nonfinite:
         outputs = "minus infinity in its outputs, as masks use it,"
     fit = " and inputs that fit"
-    if case.package is not None and not case.package.signature.known:
+    if case.mismatches:
+        more = f" ({len(case.mismatches) - 1} more)" if len(case.mismatches) > 1 else ""
+        fit = f". One thing does not fit: {case.mismatches[0].sentence}{more}; the package did not refuse it"
+    elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
     plain = case.runs.get("plain")

@@ -197,6 +197,7 @@ class DiagnosisState:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is no Python
+    host_package: Path | None = None  # the one package among the arguments of such a program
     call: CallSpec | None = None
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None

@@ -128,7 +128,9 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     intervention = replace(intervention, smallest=bool(intervention.changes))
     trial = await try_intervention(context, call, intervention)
     if trial.after.ended == "refused":
-        raise ProblemError(f"the change cannot be made: {trial.after.text}", allowed=FORMS)
+        raise ProblemError(
+            f"the change cannot be made: {trial.after.text}", allowed=FORMS if asked.changes else ""
+        )
     return _tried_fix(trial, package.inputs)
 
 

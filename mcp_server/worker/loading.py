@@ -115,7 +115,11 @@ def update_package(
     constants: dict[str, torch.Tensor] = dict(load_file(step["file"]))
     if step.get("only_known"):
         known = set(loader.get_constant_fqns())
+        unknown = sorted(constants.keys() - known)
         constants = {name: value for name, value in constants.items() if name in known}
+        if not constants:
+            names = ", ".join(sorted(known)[:40])
+            raise Refused("the package has none of these constants", unknown[:10], names)
     for name in constants.keys() & cast.keys():
         constants[name] = constants[name].to(getattr(torch, cast[name]))
     for name in constants.keys() & set(changed.get("copied", ())):

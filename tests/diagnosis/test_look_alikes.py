@@ -292,6 +292,26 @@ def test_a_program_that_worked_until_shortly_before_its_limit_may_be_slow() -> N
     assert suspect.weak and "may just be slow" in suspect.summary
 
 
+def test_threads_that_wait_for_a_lock_are_named_with_their_lines(tmp_path: Path) -> None:
+    """A lock leaves no frame of its own; two threads that wait for 20 s may hang."""
+    program = tmp_path / "serve.py"
+    program.write_text("def reload():\n    done.wait()\n\nwith lock:\n    run()\n")
+    stacks = f"""Timeout (0:00:21)!
+Thread 0x1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "{program}", line 2 in reload
+
+Thread 0x2 (most recent call first):
+  File "{program}", line 4 in <module>
+"""
+    case = DiagnosisState(ScriptWorkload(script=program))
+    case.capture = capture().model_copy(update={"quiet_s": 20.0})
+    case.runs["script"] = run("script", stacks, ending="timeout")
+    (found,) = hang.detect_no_end(case)
+    assert not found.weak and confidence(found, case) == "possible"
+    assert [line.code for line in found.guilty.model_locations] == ["done.wait()", "with lock:"]
+
+
 @pytest.mark.parametrize(("ended", "harmful"), [("", False), ("RuntimeError: no answer", True)])
 def test_a_refused_call_that_the_program_handled_is_no_fault(
     zoo: ZooPackage, ended: str, harmful: bool

@@ -16,6 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.model import ScriptWorkload
+from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.context import Context, Event
 from tests.conftest import ZooPackage
@@ -45,6 +46,14 @@ def writes(kind: str, *checksums: str) -> list[Event]:
     ]
     told = [{**event, "checksum": text} for event, text in zip(seen, checksums, strict=True)]
     return [{"event": "outputs", "run": kind, "checksums": [checksums[-1]]}, *told]
+
+
+def test_a_size_outside_its_range_is_mentioned_by_a_healthy_verdict(zoo: ZooPackage) -> None:
+    """The package did not refuse it, and nothing says that its numbers are right: inputs do not "fit"."""
+    case = package_case(zoo("ranker"), GivenTensor("int64", (100_000, 6)))
+    case.runs["plain"] = run("plain", "", called())
+    summary = health_summary(case)
+    assert "One thing does not fit" in summary and "100000" in summary and "inputs that fit" not in summary
 
 
 def test_outputs_that_follow_what_new_memory_holds(zoo: ZooPackage) -> None:

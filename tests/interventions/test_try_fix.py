@@ -42,6 +42,16 @@ def test_a_clamp_says_which_element_was_enough_and_what_else_it_changes(masked: 
     assert (wrong["enough"]["needed"], wrong["enough"]["changed"]) == (1, wrong["inputs"][0]["changed"])
 
 
+def test_constants_that_the_package_does_not_have_are_refused(masked: Path, tmp_path: Path) -> None:
+    """A mistyped name changes nothing, and so clears nothing."""
+    torch.save({"tabel.weight": torch.zeros(2)}, tmp_path / "weights.pt")
+    argv = [COMMAND, "try-fix", str(masked), "--inputs", str(masked.with_name("masked.index.pt"))]
+    more = ["--constants", str(tmp_path / "weights.pt")]
+    done = subprocess.run([*argv, *more], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "the package has none of these constants" in done.stderr and "tabel.weight" in done.stderr
+
+
 def test_the_command_that_is_printed_does_the_same_again(masked: Path) -> None:
     """Two words after --replace, and quotes where the shell needs them."""
     kernel = json.loads(

@@ -20,6 +20,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.call import as_promised
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.errors import argument
 from mcp_server.memory_faults.triton_reductions import (
     narrow_pointers,
     narrow_sums,
@@ -27,7 +28,7 @@ from mcp_server.memory_faults.triton_reductions import (
     repaired,
     widened,
 )
-from mcp_server.model import Component, Fix, ModelLocation
+from mcp_server.model import Component, Fix, ModelLocation, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.variant import Changed
@@ -73,6 +74,10 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
         return
     needed = ", ".join(sorted({node.target for node in case.package.proxy_nodes}))
     failed = [load for load in case.capture.loads if load.outcome != "ok"] if case.capture is not None else []
+    here = ""
+    if isinstance(case.workload, PackageWorkload) and not case.workload.extra_imports:
+        # It may be missing in this diagnosis alone, and the failure that the user saw is another one.
+        here = f". If your program does that, diagnose again and name the module: {argument('extra_imports')}"
     for label, facts in case.logs:
         root = facts.root
         op = (root.fields.get("operator") or root.fields.get("op") or "") if root is not None else ""
@@ -84,7 +89,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"Operator {op} is not registered in the process that loads the package; packages do not "
             "bring Python operators along.",
             evidence=(reported(root, label), seen("open_package", f"the package calls {needed[:300]}")),
-            fix=Fix(action=f"import the module that registers {op} before the package is loaded"),
+            fix=Fix(action=f"import the module that registers {op} before the package is loaded{here}"),
         )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import linecache
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 
@@ -173,7 +176,11 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
             fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
             weak=True,
         )
-    elif own and capture.quiet_s is not None and capture.quiet_s < HANGING_S:
+    elif (
+        own
+        and capture.quiet_s is not None
+        and capture.quiet_s < (WAITING_S if all(map(_waits, own)) else HANGING_S)
+    ):
         line = locations_of(own[0].frames_of_user)[0]
         seconds, quiet = run.finished.wall_s, capture.quiet_s
         yield _Hang(
@@ -185,28 +192,42 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
             weak=True,
         )
     elif own:
-        yield _outside(own)
+        short = capture.quiet_s is not None and capture.quiet_s < HANGING_S
+        yield replace(_outside(own), observed=False) if short else _outside(own)
+
+
+WAITING_S = 10.0  # after which threads that all wait are no longer taken for a slow program
+
+# A lock is taken in C, which leaves no frame of its own: the line says so.
+_TAKES_LOCK = re.compile(r"\s*(?:with\b.*lock|.*\.acquire\()", re.IGNORECASE)
+
+
+def _waits(thread: ThreadStack) -> bool:
+    """Whether the thread waits for another one, by its innermost frame."""
+    frame = thread.frames[-1]
+    in_library = frame.function in _WAITS.get(PurePath(frame.file).name, ())
+    return in_library or (frame.user and bool(_TAKES_LOCK.match(linecache.getline(frame.file, frame.line))))
 
 
 def _outside(threads: list[ThreadStack]) -> Suspect:
     """Threads that wait; or, where no frame of the standard library says so, a program that may be slow."""
-    lines = [locations_of(thread.frames_of_user)[0] for thread in threads]
+    lines = [
+        line.model_copy(update={"code": line.code or linecache.getline(line.file, line.line).strip()[:200]})
+        for line in (locations_of(thread.frames_of_user)[0] for thread in threads)
+    ]
     places = [f"{line.file}:{line.line}" for line in lines]
-    waits = all(
-        t.frames and t.frames[-1].function in _WAITS.get(PurePath(t.frames[-1].file).name, ())
-        for t in threads
-    )
+    waits = all(map(_waits, threads))
+    verb = "waits" if waits else "was"
+    facts = [
+        f"{thread.thread} {verb} at {place}, in {thread.frames[-1].function}"
+        for thread, place in zip(threads, places, strict=True)
+    ]
     if waits:
         who = f"All {len(threads)} threads of the program wait" if threads[1:] else "The program waits"
         summary = f"{who}, outside any call of a package."
-        facts = [f"{thread.thread} waits in {thread.frames[-1].function}" for thread in threads]
         action = "make sure that the awaited event happens, or wait with a timeout"
     else:
         summary = f"At its time limit the program was at {places[0]}, outside any call of a package."
-        facts = [
-            f"{thread.thread} was in {thread.frames[-1].function}, {place}"
-            for thread, place in zip(threads, places, strict=True)
-        ]
         action = "find out what that line waits for or repeats, and make it end"
     return _Hang(
         guilty=Component(kind="script", name=places[0], model_locations=lines[:4]),

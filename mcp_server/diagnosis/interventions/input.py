@@ -400,7 +400,9 @@ def _conditions(words: list[str]) -> Where:
 
 
 def _number(word: str) -> Number:
-    """A number of a text; NaN and infinities stay text."""
+    """A number of a text, or True or False; NaN and infinities stay text."""
+    if word in ("True", "False"):
+        return int(word == "True")
     if re.fullmatch(r"[+-]?\d+", word):
         return int(word)
     value = float(word)

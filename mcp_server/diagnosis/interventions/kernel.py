@@ -165,6 +165,9 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         return replace(made, unavailable=why)
     if how not in HOWS:
         raise ProblemError("no such way to do a launch", value=how, allowed=", ".join((*HOWS, "eager")))
+    if name not in package.wrapper.kernels:
+        why = f"launch {launch} is the operator {name}: only a generated kernel can be done as {how}"
+        return replace(made, unavailable=why)
     way = HOWS[how]
     try:
         kernel = kernel_named(package, name)

@@ -83,6 +83,8 @@ class CaptureProgram(Observation):
         case.notes += seen.notes
         case.call = suspect_call(seen)
         case.may_be_a_host = await anyio.to_thread.run_sync(_may_be_a_host, case.workload)
+        if case.may_be_a_host and not seen.loads:
+            case.host_package = await anyio.to_thread.run_sync(_named_package, case.workload)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
@@ -263,6 +265,16 @@ def _may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
             return pattern.search(program.read(MOST_TEXT)) is not None
     except OSError:
         return False
+
+
+def _named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
+    """The package that the program is started with; None where its arguments name none, or several."""
+    words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
+    folder = workload.cwd or Path.cwd()
+    # Also as the value of an option: --model=ranker.pt2.
+    paths = {folder / word.rpartition("=")[2] for word in words if word.endswith(".pt2")}
+    found = [path for path in paths if path.is_file()]
+    return found[0] if len(found) == 1 else None
 
 
 class Interpret(Observation):

@@ -212,13 +212,15 @@ class LocateFault(Observation):
         if not _program_only(case):
             case.located = await locate_fault(context, case.package_call, plain_runs=0)
         elif case.capture is not None and isinstance(case.workload, ScriptWorkload | CommandWorkload):
-            case.located = await run_under_checker(context, case.workload, case.capture)
+            case.located = await run_under_checker(
+                context, case.workload, case.capture, package=case.host_package
+            )
 
 
 def _program_only(case: DiagnosisState) -> bool:
     """Whether a program died of a bad access, or of a signal, and left no call that could show it again."""
     script, seen = case.runs.get("script"), case.capture
-    if script is None or seen is None or not seen.loads:
+    if script is None or seen is None or not (seen.loads or case.host_package):
         return False
     replayable = case.call is not None and not (in_graph(seen) and seen.failing is None)
     return not replayable and (_admits(script) or (script.failure == "signal" and script.root is None))

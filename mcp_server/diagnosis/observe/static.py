@@ -64,7 +64,7 @@ def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
         return case.call.package, case.call.request.get("model_name")
     if isinstance(case.workload, PackageWorkload):
         return case.workload.package, case.workload.model_name
-    return None
+    return (case.host_package, None) if case.host_package is not None else None
 
 
 def _gone(path: Path, case: DiagnosisState) -> str:
