@@ -1,70 +1,128 @@
-"""What `diagnose` and `check_devices` cost beside one plain run of the same call.
+"""What a verdict costs beside one plain failing run of the same program, or of the same package's call.
 
-`python -m benchmarks.diagnose_cost PACKAGE INPUTS [REPEATS [STEP...]]` prints medians of wall-clock seconds:
-importing torch, one plain run in the worker, `check_devices` and `diagnose` (or the steps that are named),
-with their ratios. The demo's package and inputs are made by `make demo`.
+`python -m benchmarks.diagnose_cost [--needs cpu|cuda] [--programs N] [NAME...]` takes programs of the corpus,
+one after the other: the plain run of the script and `diagnose` of it, each with an empty compile cache; then
+the call of its package as a user makes it (import torch, `aoti_load_package`, call) and `diagnose` of package
+and inputs. It prints wall-clock seconds and ratios, and keeps them with their medians in
+`benchmarks/diagnose_cost/NEEDS.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import anyio
+import torch
 
-from mcp_server.diagnosis.diagnose import diagnose
-from mcp_server.interpreter import default_python
-from mcp_server.model import PackageWorkload
-from mcp_server.tools.check_devices import check_devices
-from mcp_server.tools.context import Context
-from mcp_server.tools.requests import run_request
+from benchmarks.corpus.answers import Answer
+from benchmarks.corpus.forms import Program, Question, program
+from benchmarks.corpus.validate import CASES, select
+from benchmarks.warm_worker import PLAIN, ROOT
 
-Step = Callable[[Context, PackageWorkload], Awaitable[object]]
-
-
-async def plain(context: Context, workload: PackageWorkload) -> object:
-    """One run of the call, as it is."""
-    return await context.worker("run", run_request(workload))
+RESULTS = Path(__file__).parent / "diagnose_cost"
+TARGETS = {"cpu": {"script": 1.25, "package": 1.0}, "cuda": {"script": 1.4, "package": 1.0}}
+Measured = dict[str, dict[str, float]]  # by form: seconds of both, and their ratio
+COMMAND = (sys.executable, "-c", "from mcp_server.cli.main import main; main()", "diagnose")
 
 
-STEPS: dict[str, Step] = {"plain run": plain, "check_devices": check_devices, "diagnose": diagnose}
+def seconds_of(argv: Sequence[str], cwd: Path, env: Mapping[str, str]) -> float:
+    """Wall-clock seconds of a command; that it fails is expected."""
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "AOTI_DEBUG_PYTHON": sys.executable, **env}
+    began = time.monotonic()
+    subprocess.run(argv, cwd=cwd, env=variables, capture_output=True, check=False, timeout=400)
+    return time.monotonic() - began
 
 
-def seconds_of(step: Step, workload: PackageWorkload) -> float:
-    """Wall-clock seconds of one step in a directory of its own."""
-    with tempfile.TemporaryDirectory() as directory:
-        context = Context(Path(directory), default_python())
-        start = time.monotonic()
-        anyio.run(step, context, workload)
-        return time.monotonic() - start
+def of_script(asked: Question) -> tuple[float, float]:
+    """Seconds of the plain run and of the diagnosis, each with an empty compile cache."""
+    assert asked.script is not None
+    taken = []
+    for argv in ((sys.executable, str(asked.script)), (*COMMAND, *asked.arguments)):
+        with tempfile.TemporaryDirectory() as cache:
+            variables = {"TORCHINDUCTOR_CACHE_DIR": f"{cache}/inductor", "AOTI_DEBUG_STATE": f"{cache}/state"}
+            taken.append(seconds_of(argv, asked.cwd, variables))
+    return taken[0], taken[1]
 
 
-def import_seconds() -> float:
-    """Wall-clock seconds of a Python that only imports torch."""
-    start = time.monotonic()
-    subprocess.run([str(default_python()), "-c", "import torch"], check=True)
-    return time.monotonic() - start
+def of_package(asked: Question) -> tuple[float, float] | None:
+    """Seconds of the plain call and of the diagnosis; None for a call without inputs in a file."""
+    given = dict(zip(asked.arguments[::2], asked.arguments[1::2], strict=True))
+    if "--inputs" not in given or "--extra-imports" in given or given["--model-name"] != "model":
+        return None
+    with tempfile.TemporaryDirectory() as state:
+        # A captured call holds its leaves, not the arguments.
+        code = PLAIN.replace("weights_only=True))", 'weights_only=True)["leaves"])')
+        plain = (sys.executable, "-c", code, given["--package"], given["--inputs"])
+        variables = {"AOTI_DEBUG_STATE": state}
+        return (
+            seconds_of(plain, asked.cwd, variables),
+            seconds_of((*COMMAND, *asked.arguments), asked.cwd, variables),
+        )
 
 
-def main(package: str, inputs: str, repeats: str = "3", *chosen: str) -> None:
-    workload = PackageWorkload(package=Path(package).resolve(), inputs=Path(inputs).resolve())
-    rounds = range(int(repeats))
-    imported = statistics.median(import_seconds() for _ in rounds)
-    print(f"import torch   {imported:6.2f} s")
+def measured(asked: Program) -> Measured:
+    """Seconds and ratio of each form that the program has."""
+    found = {}
+    for form, measure in (("script", of_script), ("package", of_package)):
+        question = asked.question(form)
+        taken = measure(question) if question is not None else None
+        if taken is not None:
+            plain, verdict = (round(seconds, 2) for seconds in taken)
+            found[form] = {"plain": plain, "diagnose": verdict, "ratio": round(verdict / plain, 2)}
+            print(f"{asked.answer.name:24} {form:8} {plain:7.2f} s {verdict:7.2f} s {verdict / plain:6.2f} x")
+    return found
+
+
+def chosen(needs: str, names: Sequence[str], most: int) -> list[Answer]:
+    """Failing programs of the corpus that ask for this hardware and end by themselves, evenly spread."""
+    fitting = [
+        answer
+        for answer in select(CASES, needs, [])
+        if answer.outcome == "fault" and answer.category != "hang"
+    ]
+    if names:
+        return [answer for answer in fitting if answer.name in names]
+    return fitting[:: max(1, len(fitting) // most)][:most]
+
+
+def keep(rows: Mapping[str, Measured], needs: str) -> None:
+    """Write what was measured so far, and print the medians."""
     medians = {
-        name: statistics.median(seconds_of(STEPS[name], workload) for _ in rounds)
-        for name in dict.fromkeys(["plain run", *(chosen or STEPS)])
+        form: round(statistics.median(row[form]["ratio"] for row in rows.values() if form in row), 2)
+        for form in TARGETS[needs]
+        if any(form in row for row in rows.values())
     }
-    for name, seconds in medians.items():
-        print(f"{name:14} {seconds:6.2f} s  {seconds / medians['plain run']:5.2f} x a plain run")
-    if "check_devices" in medians:
-        print(f"check_devices beyond the import: {medians['check_devices'] - imported:.2f} s")
+    for form, ratio in medians.items():
+        target = TARGETS[needs][form]
+        print(
+            f"median {form:8} {ratio:5.2f} x (target {target}: {'reached' if ratio <= target else 'MISSED'})"
+        )
+    RESULTS.mkdir(exist_ok=True)
+    load = round(os.getloadavg()[0], 1)
+    kept = {"torch": torch.__version__, "load": load, "medians": medians, "programs": rows}
+    (RESULTS / f"{needs}.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--needs", choices=list(TARGETS), default="cpu")
+    parser.add_argument("--programs", type=int, default=12)
+    options = parser.parse_args()
+    rows: dict[str, Measured] = {}
+    for answer in chosen(options.needs, options.names, options.programs):
+        rows[answer.name] = measured(program(answer, CASES))
+        keep(rows, options.needs)
+    return 0
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main())

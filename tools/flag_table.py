@@ -1,4 +1,4 @@
-"""Writes the tables of flags, each between its two marks: all flags, and those that the guides use.
+"""Writes the tables of flags between their marks: all, those of the guides, and what each release brought.
 
 With `--check` it only compares.
 """
@@ -9,6 +9,7 @@ import re
 import sys
 from pathlib import Path
 
+from mcp_server import versions
 from mcp_server.flags import FLAGS, Flag, table_markdown
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,13 +20,24 @@ TABLES: dict[str, tuple[Flag, ...]] = {
 }
 
 
-def written(path: str, flags: tuple[Flag, ...]) -> str:
+def by_release() -> str:
+    """The flags that came after the first supported release, by the release that brought them."""
+    rows = ["| from torch | flags |", "| --- | --- |"]
+    for release in sorted({flag.since for flag in FLAGS if flag.since > versions.FIRST}):
+        names = ", ".join(f"`{flag.name}`" for flag in FLAGS if flag.since == release)
+        rows.append(f"| {versions.text(release)} | {names} |")
+    return "\n".join(rows)
+
+
+def written(path: str, table: str) -> str:
     """The text of the file at `path` with the current table."""
-    return MARKED.sub(lambda _found: f"\n{table_markdown(flags).strip()}\n\n", (ROOT / path).read_text())
+    return MARKED.sub(lambda _found: f"\n{table.strip()}\n\n", (ROOT / path).read_text())
 
 
 def main() -> int:
-    current = {path: written(path, flags) for path, flags in TABLES.items()}
+    tables = {path: table_markdown(flags) for path, flags in TABLES.items()}
+    tables["docs/releases.md"] = by_release()
+    current = {path: written(path, table) for path, table in tables.items()}
     if "--check" in sys.argv[1:]:
         return int(any((ROOT / path).read_text() != text for path, text in current.items()))
     for path, text in current.items():
