@@ -65,8 +65,9 @@ def tools_page() -> str:
         "",
         NOTE,
         "",
-        "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. The "
-        "command takes its main argument without a name; all others are options.",
+        "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. What a "
+        "command works on (a script, a package, an exported program or a program) stands without a name; "
+        "all other arguments are options.",
         "",
         "| tool | does | runs your code |",
         "| --- | --- | --- |",

@@ -13,14 +13,21 @@ import typer
 from pydantic.fields import FieldInfo
 
 from mcp_server.errors import ProblemError
-from mcp_server.operations.arguments import Arguments, ProgramArguments, fields_of, validated
+from mcp_server.operations.arguments import Arguments, RunArguments, fields_of, validated
 from mcp_server.operations.table import COMMANDS, PAIRS, is_mapping, option_names
 from mcp_server.operations.workload import is_exported_program
+from mcp_server.plurals import listed
 
 # The command waits for the end, so these mean nothing to it.
 NOT_ON_THE_COMMAND_LINE = frozenset({"wait_s"})
 
-TARGET_HELP = "A script (.py), a package or exported program (.pt2), or a program to run."
+# What a positional target may be, by the argument that it stands for.
+TARGETS = {
+    "script": "a script (.py)",
+    "package": "a package (.pt2)",
+    "exported": "an exported program (.pt2)",
+    "command": "a program to run",
+}
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
 
 
@@ -31,13 +38,14 @@ def parameter(name: str, annotation: object, default: object) -> inspect.Paramet
 def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
     """The signature of the command: positionals first, then one option per field."""
     positional, options = [], []
-    if issubclass(model, ProgramArguments):
-        target = typer.Argument(help=TARGET_HELP, metavar="TARGET")
+    kinds = targets_of(model)
+    if kinds:
+        words = listed([TARGETS[kind] for kind in kinds], "or")
+        target = typer.Argument(help=f"{words[:1].upper()}{words[1:]}.", metavar="TARGET")
+        positional = [parameter("target", Annotated[str, target], "")]
+    if "script" in kinds:
         rest = typer.Argument(help=REST_HELP, metavar="ARGS")
-        positional = [
-            parameter("target", Annotated[str, target], ""),
-            parameter("rest", Annotated[list[str], rest], []),
-        ]
+        positional.append(parameter("rest", Annotated[list[str], rest], []))
     for name, field in fields_of(model):
         if field.is_required():
             info = typer.Argument(help=field.description, metavar=name.upper())
@@ -45,6 +53,12 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
         elif name not in NOT_ON_THE_COMMAND_LINE:
             options.append(_option(name, field))
     return positional + options
+
+
+def targets_of(model: type[Arguments]) -> list[str]:
+    """The arguments that a positional target may stand for: the workload of a command that has one."""
+    fields = model.model_fields if issubclass(model, RunArguments) else {}
+    return [kind for kind in TARGETS if kind in fields and not fields[kind].is_required()]
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
@@ -78,7 +92,13 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
         if name in model.model_fields and value is not None
     }
     if given.get("target"):
-        values.update(_target_values(given["target"], list(given["rest"])))
+        found = _target_values(given["target"], list(given.get("rest", ())))
+        unfit = [kind for kind in found if kind in TARGETS and kind not in model.model_fields]
+        if unfit:
+            allowed = listed([TARGETS[kind] for kind in targets_of(model)], "or")
+            what = f"this command does not take {TARGETS[unfit[0]]}"
+            raise ProblemError(what, value=given["target"], allowed=allowed)
+        values.update(found)
     return validated(model, values)
 
 
