@@ -124,7 +124,7 @@ def test_what_few_need_is_imported_where_it_is_asked_for(optional: str) -> None:
 LOADED = """
 import json, sys
 import mcp_server.server.app, mcp_server.operations.workload, mcp_server.operations.work
-import mcp_server.diagnosis.diagnose, mcp_server.diagnosis.registry
+import mcp_server.diagnosis.diagnose
 print(json.dumps(sorted(sys.modules)))
 """
 

@@ -1,27 +1,64 @@
-"""The procedure: observe, weigh, choose the next observation, until a verdict stands."""
+"""The procedure: observe, weigh, choose the next observation, until a verdict stands or the budget ends.
+
+A detector is a function `detect…` of a module in `causes/`, an observation a class of a module in `observe/`:
+both are found, not listed, and neither depends on the order.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import importlib
+import inspect
+import logging
+import pkgutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import anyio
 
-from mcp_server.diagnosis.planner import choose, perform, with_budget
+from mcp_server.diagnosis import causes, observe
+from mcp_server.diagnosis.observe import BudgetTooShort, Observation
 from mcp_server.diagnosis.ranking import confidence, ranked
-from mcp_server.diagnosis.registry import DETECTORS, observations
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.errors import ProblemError
-from mcp_server.model import PackageWorkload, Verdict, Workload
+from mcp_server.model import NextStep, PackageWorkload, Verdict, Workload
 from mcp_server.tools.context import Context
 from mcp_server.tools.failure import read_users_log
 from mcp_server.tools.fault_methods import ONE_THREAD
 from mcp_server.tools.requests import run_request
+
+Detector = Callable[[DiagnosisState], Iterator[Suspect]]
+
+
+def _defined_in(folder: ModuleType) -> Iterator[tuple[str, object]]:
+    """What the modules of a folder define, by name; not what they import."""
+    for found in pkgutil.iter_modules(folder.__path__):
+        module = importlib.import_module(f"{folder.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", "") == module.__name__:
+                yield name, value
+
+
+DETECTORS: tuple[Detector, ...] = tuple(
+    value for name, value in _defined_in(causes) if name.startswith("detect") and inspect.isfunction(value)
+)
+OBSERVATIONS: tuple[type[Observation], ...] = tuple(
+    value
+    for _, value in _defined_in(observe)
+    if isinstance(value, type) and issubclass(value, Observation) and not inspect.isabstract(value)
+)
+
+
+def observations() -> list[Observation]:
+    """One of each, in no particular order."""
+    return [make() for make in OBSERVATIONS]
+
 
 # What reading an exported program imports beyond torch, most of the time that it takes (1.3 s of processor
 # time, and 0.3 s for the rest, torch 2.13). A package alone is not read with them.
@@ -122,3 +159,110 @@ def detect(case: DiagnosisState) -> list[Suspect]:
     """What every detector makes of the case as it is now; a call that the program handled did no harm."""
     found = [suspect for detector in DETECTORS for suspect in detector(case)]
     return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An observation with what spoke for it."""
+
+    observation: Observation
+    gain: float
+
+
+def choose(
+    observations: Sequence[Observation],
+    case: DiagnosisState,
+    suspects: Sequence[Suspect],
+    *,
+    whatever_it_takes: bool = False,
+) -> list[Choice]:
+    """The best observation, and one that can run at the same time; empty when nothing is worth its time.
+
+    An observation that takes longer than the budget leaves is tried only if there is no other and nothing has
+    run yet.
+    """
+    open_ones = [each for each in observations if each.name not in case.done]
+    possible = [each for each in open_ones if whatever_it_takes or each.seconds < case.seconds_left]
+    choices = [Choice(each, gain) for each in possible if (gain := each.gain(case, suspects)) > 0]
+    best = sorted(choices, key=lambda c: c.gain / (c.observation.seconds + 1), reverse=True)
+    if not best and not case.runs and not whatever_it_takes:
+        return choose(observations, case, suspects, whatever_it_takes=True)
+    if not best or best[0].observation.alone:
+        return best[:1]
+    return [best[0], *(c for c in best[1:2] if not c.observation.alone)]
+
+
+async def perform(choices: Sequence[Choice], case: DiagnosisState, context: Context) -> None:
+    """Make the chosen observations side by side; one that cannot do its job leaves a note."""
+    still = open_categories(case)
+    for choice in choices:
+        each = choice.observation
+        why = f"gain {choice.gain:.2f}, about {each.seconds:.0f} s{f'; open: {still}' if still else ''}"
+        case.done.append(each.name)
+        case.decisions.append(f"{each.name} ({why})")
+    case.running = [choice.observation.name for choice in choices]
+    async with anyio.create_task_group() as group:
+        for choice in choices:
+            group.start_soon(_attempt, choice.observation, case, context)
+
+
+async def _attempt(observation: Observation, case: DiagnosisState, context: Context) -> None:
+    try:
+        await observation.act(case, context)
+    except ProblemError as problem:
+        case.notes.append(f"{observation.name}: {problem}")
+        if isinstance(problem, BudgetTooShort):
+            case.cut_short.append(observation.name)
+    except Exception as error:  # one broken observation must not cost the others
+        logging.getLogger(__name__).exception("%s broke", observation.name)
+        case.notes.append(f"{observation.name} broke: {type(error).__name__}: {error}")
+
+
+MORE = 4  # times the budget that did not do
+LEAST_S = 120.0
+MOST_S = 86_400.0
+MOST_OPEN = 3  # categories that are named
+MOST_TEXT = 200  # characters of an error
+
+
+def with_budget(verdict: Verdict, case: DiagnosisState, context: Context) -> Verdict:
+    """`verdict`, and where it is not proven and the budget ended: what the reader has to know to go on."""
+    if not case.cut_short or (verdict.outcome == "fault" and verdict.confidence == "proven"):
+        return verdict
+    phases = ", ".join(dict.fromkeys(case.cut_short))
+    job, budget_s = context.directory.name, min(MOST_S, max(LEAST_S, MORE * case.budget_s))
+    step = NextStep(
+        why=f"continue where the budget ended ({phases}); finished checks are not repeated",
+        tool="diagnose",
+        arguments={"log": job, "budget_s": budget_s},
+    )
+    waited = case.clock.waited_s
+    ended = (
+        f"The budget of {case.budget_s:g} s ended during {phases}"
+        f"{f' ({waited:.0f} s of waiting for a GPU are not counted)' if waited >= 1 else ''}. "
+        f"Known so far: {_known(case)}. "
+        f"To continue: aoti-debug diagnose --resume {job} --budget-s {budget_s:g}"
+    )
+    return verdict.model_copy(
+        update={
+            "summary": " ".join(filter(None, (verdict.summary.strip(), ended))),
+            "next_steps": [step, *verdict.next_steps],
+        }
+    )
+
+
+def _known(case: DiagnosisState) -> str:
+    """How the workload failed, as far as that was seen, and which categories are open."""
+    failed = next((run for run in case.runs.values() if run.failure != "none"), None)
+    how = "no run has failed" if case.runs else "no run has finished"
+    if failed is not None:
+        text = failed.root.text[:MOST_TEXT].rstrip(". ") if failed.root is not None else ""
+        end = failed.finished.signal or failed.failure.replace("_", " ")
+        how = f"{failed.label}: {end}{f' ({text})' if text else ''}"
+    still = open_categories(case)
+    return f"{how}; possible causes: {still}" if still else how
+
+
+def open_categories(case: DiagnosisState) -> str:
+    """The categories of the suspects, each once."""
+    return ", ".join(list(dict.fromkeys(suspect.category for suspect in case.suspects))[:MOST_OPEN])

@@ -8,8 +8,8 @@ from dataclasses import replace
 from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Trial, Where
 from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
-from mcp_server.diagnosis.origin.operation import guarded_line
-from mcp_server.diagnosis.origin.records import Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.origin.of_model import guarded_line
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect

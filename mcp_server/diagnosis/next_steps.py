@@ -220,7 +220,7 @@ def command_for(step: str, case: DiagnosisState) -> str:
             return ""
         return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken))
     if step == "read_log":
-        plain = str(case.plain.finished.output) if case.plain is not None else ""
+        plain = str(case.own_run.finished.output) if case.own_run is not None else ""
         log = case.log_source if case.log is not None else plain
         return _line("explain-error", "--log", log) if log else ""
     if step == "read_generated_kernel" and case.generated is not None:
@@ -353,7 +353,7 @@ def unseen_symptom(case: DiagnosisState) -> str:
     seen = case.symptom.seen
     if seen is None or not case.healthy:
         return ""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     agrees = case.with_eager is not None and case.with_eager.first is None
     known_right = (plain is not None and plain.as_expected) or case.equals_eager or agrees
     return "" if seen == "wrong-output" and known_right else UNSEEN[seen]

@@ -65,7 +65,7 @@ def is_bystander(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the call fails in the same way without it."""
     if any(trial.effect is Effect.SAME for trial in trials_of(suspect, case)):
         return True
-    script, plain = case.runs.get("script"), case.runs.get("plain")
+    script, plain = case.script_run, case.plain_run
     if not suspect.only_in_program or script is None or plain is None or script.failure != plain.failure:
         return False
     # The call by itself fails as the program did: nothing around it is needed for that.
@@ -159,7 +159,7 @@ def health_summary(case: DiagnosisState) -> str:
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     if plain is not None and plain.as_expected:
         return f"{sentences[0]} The outputs are what is expected of them."
     if compared(case):
@@ -213,7 +213,7 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
 
 def compared(case: DiagnosisState) -> bool:
     """Whether the outputs of the call were compared with anything."""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     if plain is not None and (plain.last("compared_expected") or plain.as_expected):
         return True
     return case.equals_eager is not None or case.with_eager is not None

@@ -8,13 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from mcp_server.diagnosis.interventions.base import Failure, Intervention, Trial
-from mcp_server.diagnosis.origin.records import Origin
+from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.types import Finished
-from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedLoad, CapturedUpdate
+from mcp_server.logs.captured import (
+    Captured,
+    CapturedCall,
+    CapturedCompile,
+    CapturedLoad,
+    CapturedUpdate,
+    Phase,
+)
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.model import Artifact, ExportedWorkload, ModelLocation, PackageWorkload, Workload
 from mcp_server.package.archive import Package
@@ -69,11 +76,6 @@ class RunSeen:
         return list(self.last("called").get("outputs", ()))
 
     @property
-    def nonfinite(self) -> list[int]:
-        """Positions of outputs with NaN or infinities."""
-        return [i for i, out in enumerate(self.outputs) if out.get("nan") or out.get("inf")]
-
-    @property
     def failure(self) -> Failure:
         """How the run failed, as far as its end tells."""
         ending = self.finished.ending
@@ -107,11 +109,6 @@ class RunSeen:
     def frame_tensors(self) -> dict[str, bool]:
         """For each tensor that the program had when its own check failed: whether the call gives it."""
         return dict(self.last("compared_frame_tensors").get("equal", {}))
-
-    @property
-    def attributes_compared(self) -> dict[str, bool]:
-        """The same for attributes that are named in the functions in which the check failed."""
-        return dict(self.last("compared_frame_tensors").get("attributes", {}))
 
     @property
     def left_alone(self) -> list[int]:
@@ -244,14 +241,19 @@ class DiagnosisState:
         return self.package.inputs if self.package is not None else ()
 
     @property
+    def captured(self) -> Captured:
+        """What the capture hook recorded; nothing where no program ran under it."""
+        return self.capture if self.capture is not None else Captured()
+
+    @property
     def calls(self) -> list[CapturedCall]:
         """The calls of the program, where one was captured."""
-        return self.capture.calls if self.capture is not None else []
+        return self.captured.calls
 
     @property
     def updates(self) -> list[CapturedUpdate]:
         """The updates of constants in the program, where one was captured."""
-        return self.capture.updates if self.capture is not None else []
+        return self.captured.updates
 
     @property
     def named_leaves(self) -> list[tuple[str, Event]]:
@@ -270,25 +272,26 @@ class DiagnosisState:
     @property
     def suspect_call(self) -> CapturedCall | None:
         """The call of a program that failed, or that is to blame if one is."""
-        return self.capture.suspect if self.capture is not None else None
+        return self.captured.suspect
 
     @property
     def suspect_load(self) -> CapturedLoad | None:
         """The load of the model of the suspect call."""
         call = self.suspect_call
-        return self.capture.load_of(call) if self.capture is not None and call is not None else None
+        return self.captured.load_of(call) if call is not None else None
 
     @property
     def suspect_compile(self) -> CapturedCompile | None:
         """The compile that wrote the package of the suspect call."""
         call = self.suspect_call
-        return self.capture.compile_of(call) if self.capture is not None and call is not None else None
+        return self.captured.compile_of(call) if call is not None else None
 
     @property
     def outputs_nonfinite(self) -> bool:
         """Whether NaN or infinities came out of a call, seen without probes."""
         call = self.suspect_call
-        return any(run.nonfinite for run in self.runs.values()) or (call is not None and call.nonfinite)
+        called = any(out.get("nan") or out.get("inf") for run in self.runs.values() for out in run.outputs)
+        return called or (call is not None and call.nonfinite)
 
     @property
     def outputs_nan(self) -> bool:
@@ -296,6 +299,16 @@ class DiagnosisState:
         call = self.suspect_call
         called = any(out.get("nan") for run in self.runs.values() for out in run.outputs)
         return called or (call is not None and any(leaf.nan for leaf in call.outputs))
+
+    @property
+    def script_run(self) -> RunSeen | None:
+        """The user's program, run under the capture hook."""
+        return self.runs.get("script")
+
+    @property
+    def plain_run(self) -> RunSeen | None:
+        """The call by itself, made again as it was."""
+        return self.runs.get("plain")
 
     def failure_of(self, run: str) -> Failure | None:
         """How the run of that label failed; None where it was not made."""
@@ -309,8 +322,7 @@ class DiagnosisState:
     @property
     def plain_diverges(self) -> bool:
         """Whether the call, made as it was, gives what the script found wrong."""
-        plain = self.runs.get("plain")
-        return plain is not None and plain.differs
+        return self.plain_run is not None and self.plain_run.differs
 
     @property
     def call_locations(self) -> list[ModelLocation]:
@@ -360,10 +372,9 @@ class DiagnosisState:
             return self.workload.exported
         if self.symptom.program is not None:
             return self.symptom.program
-        if self.capture is None or not self.capture.loads:
-            return None
-        call = self.suspect_call
-        compiled = self.capture.compile_of(call if call is not None else self.capture.loads[-1])
+        seen = self.captured
+        phase = seen.suspect or next(reversed(seen.loads), None)
+        compiled = seen.compile_of(phase) if phase is not None else None
         path = compiled.exported if compiled is not None else None
         return path if path is not None and path.exists() else None
 
@@ -394,7 +405,7 @@ class DiagnosisState:
         return self.budget_s - self.clock.worked_s
 
     @property
-    def plain(self) -> RunSeen | None:
+    def own_run(self) -> RunSeen | None:
         """The run that is nearest to what the user did."""
         return next((self.runs[label] for label in OWN_RUNS if label in self.runs), None)
 
@@ -409,6 +420,21 @@ class DiagnosisState:
         """The logs of what the user did, without those of our experiments."""
         own = [(self.log_source, self.log)] if self.log else []
         return own + [(label, run.log) for label, run in self.runs.items() if label in OWN_RUNS]
+
+    @property
+    def roots(self) -> list[tuple[str, ErrorFact]]:
+        """The root error of each log that has one, with the name of the log."""
+        return [(source, log.root) for source, log in self.logs if log.root is not None]
+
+    @property
+    def own_roots(self) -> list[tuple[str, ErrorFact]]:
+        """The same of the logs of what the user did."""
+        return [(source, log.root) for source, log in self.own_logs if log.root is not None]
+
+    @property
+    def errors(self) -> list[tuple[str, ErrorFact]]:
+        """Every error of every log, with the name of the log."""
+        return [(source, error) for source, log in self.logs for error in log.errors]
 
     @property
     def device(self) -> str | None:
@@ -451,14 +477,14 @@ class DiagnosisState:
     @property
     def exit_locations(self) -> list[ModelLocation]:
         """The user's lines that ended the program with `sys.exit` and a status of failure."""
-        last = self.capture.ends[-1] if self.capture is not None and self.capture.ends else None
+        last = next(reversed(self.captured.ends), None)
         exited = last is not None and last.error is not None and last.error.type.endswith("SystemExit")
         return last.stack[:2] if last is not None and exited else []
 
     @property
     def own_check(self) -> bool:
         """Whether the program failed over a check of its own, which raised or ended it with `sys.exit`."""
-        script = self.runs.get("script")
+        script = self.script_run
         if script is None or script.failure != "exception":
             return False
         return script.family == "own_check" or (script.root is None and bool(self.exit_locations))
@@ -466,8 +492,7 @@ class DiagnosisState:
     @property
     def ran_out_of_memory(self) -> bool:
         """Whether what the user saw is that memory did not suffice."""
-        roots = [facts.root for _, facts in self.own_logs]
-        return any(root is not None and root.candidates[:1] == ("out_of_memory",) for root in roots)
+        return any(root.candidates[:1] == ("out_of_memory",) for _, root in self.own_roots)
 
     @property
     def handled(self) -> bool:
@@ -475,10 +500,15 @@ class DiagnosisState:
         return self.suspect_call is not None and self.suspect_call.outcome == "failed" and not self.failed
 
     @property
+    def failing_phase(self) -> Phase | None:
+        """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there."""
+        seen = self.capture
+        return failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
+
+    @property
     def failing_locations(self) -> list[ModelLocation]:
         """The user's lines of the compile, load, update or call that failed."""
-        seen = self.capture
-        phase = failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
+        phase = self.failing_phase
         return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
 
     @property
@@ -493,7 +523,7 @@ class DiagnosisState:
 
         A program that never reached AOTInductor is no evidence for a package, however well it ends.
         """
-        ran = self.plain is not None and not self.only_loaded and not self.never_reached
+        ran = self.own_run is not None and not self.only_loaded and not self.never_reached
         return ran and not self.failed
 
     @property

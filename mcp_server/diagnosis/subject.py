@@ -93,7 +93,7 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
         inputs=call.inputs if call and isinstance(call.inputs, Path) else None,
         extra_imports=call.extra_imports if call else [],
         script=getattr(case.workload, "script", None),
-        log=case.plain.finished.output if case.plain is not None else None,
+        log=case.own_run.finished.output if case.own_run is not None else None,
         environment=_environment(case, context),
         shapes={
             number: [int(size) for size in leaf["shape"]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,12 +11,18 @@ from typing import Literal
 import anyio.to_thread
 from pydantic import Field
 
-from mcp_server.diagnosis.interventions.base import UNSEEN, Effect, Intervention, Trial
-from mcp_server.diagnosis.interventions.call import given_values, with_variables
+from mcp_server.diagnosis.interventions.base import (
+    UNSEEN,
+    Effect,
+    Intervention,
+    Kind,
+    Options,
+    Trial,
+    update_from,
+)
 from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_change, together
 from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
-from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
-from mcp_server.diagnosis.interventions.run import try_intervention
+from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
@@ -152,7 +159,18 @@ async def _intervention(
     if asked.launch is not None:
         parts.append(await replace_launch(context, call, asked.launch, asked.how))
     if asked.constants is not None:
-        parts.append(given_values(asked.constants))
+        file = asked.constants
+        parts.append(
+            Intervention(
+                key=f"constant:file:{file}",
+                kind=Kind.CONSTANT,
+                what=f"the call with the constants of {file.name}",
+                options=Options(updates=(update_from(file),)),
+                before_code="loader(...)",
+                after_code=f'loader.load_constants(torch.load("{file}"), check_full_update=False)',
+                spelling=("--constants", str(file)),
+            )
+        )
     if asked.set_env:
         parts.append(with_variables(asked.set_env))
     if not parts:
@@ -163,6 +181,19 @@ async def _intervention(
     if len(parts) == 1:
         return parts[0]
     return together(" + ".join(part.key for part in parts), "; ".join(part.what for part in parts), parts)
+
+
+def with_variables(env: Mapping[str, str]) -> Intervention:
+    """The call with environment variables set, in a process of its own."""
+    settings = [f"{name}={value}" for name, value in env.items()]
+    return Intervention(
+        key=f"environment:{','.join(settings)}",
+        kind=Kind.ENVIRONMENT,
+        what=f"the call with {' '.join(settings)}",
+        options=Options(env=dict(env)),
+        after_code="export " + shlex.join(settings),
+        spelling=tuple(word for setting in settings for word in ("--set-env", setting)),
+    )
 
 
 def _input_change(text: str, known: tuple[CompiledInput, ...]) -> Intervention:

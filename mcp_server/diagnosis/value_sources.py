@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, prod
 
+from mcp_server.diagnosis.components import reported
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Category, Component, Evidence, ModelLocation
@@ -52,11 +53,7 @@ class CheckedInput:
 
 def index_error(case: DiagnosisState) -> ErrorFact | None:
     """The index assertion that some run or the given log ended with."""
-    for _, facts in case.logs:
-        for error in facts.errors:
-            if "index_assert" in error.family.tags:
-                return error
-    return None
+    return next((error for _, error in case.errors if "index_assert" in error.family.tags), None)
 
 
 def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
@@ -235,10 +232,7 @@ class OperatorIndex:
 
 def refused_index(case: DiagnosisState) -> ErrorFact | None:
     """The text with which an operator of the call refused an index."""
-    for _, facts in case.logs:
-        if facts.root is not None and facts.root.family.id == "aten_index":
-            return facts.root
-    return None
+    return next((root for _, root in case.roots if root.family.id == "aten_index"), None)
 
 
 def operator_indices(case: DiagnosisState) -> list[OperatorIndex]:
@@ -247,8 +241,7 @@ def operator_indices(case: DiagnosisState) -> list[OperatorIndex]:
     if error is None or view is None:
         return []
     # The operator calls of the generated code that reported an error.
-    errors = (each for _, facts in case.logs for each in facts.errors)
-    names = {each.fields["call"] for each in errors if each.family.id == "shim_call"}
+    names = {each.fields["call"] for _, each in case.errors if each.family.id == "shim_call"}
     inputs = {item.name: item.index for item in case.compiled_inputs}
     found = []
     for launch in view.wrapper.launches:
@@ -283,14 +276,11 @@ _BY_ZERO = ("ZeroDivision", "by zero")
 
 def failure(case: DiagnosisState) -> Evidence | None:
     """What shows that a division by zero ended the call: the text of the run, or its signal."""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     if plain is not None and plain.finished.signal == "SIGFPE":
         return Evidence(step="run", fact="the process died of SIGFPE: the processor refused a division")
-    for source, facts in case.logs:
-        root = facts.root
-        if root is not None and root.family.id == "kernel_division":
-            return Evidence(step="run", fact=root.text[:300], source=f"{source}:{root.line}")
-    return None
+    found = ((source, root) for source, root in case.roots if root.family.id == "kernel_division")
+    return next((reported(root, source) for source, root in found), None)
 
 
 def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
@@ -311,10 +301,8 @@ def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
 
 def raised(case: DiagnosisState) -> Event | None:
     """The operator of the exported program that refuses to divide by zero in eager mode, too."""
-    for event in case.eager_events("node_raised"):
-        if any(text in str(event["text"]) for text in _BY_ZERO):
-            return event
-    return None
+    events = case.eager_events("node_raised")
+    return next((each for each in events if any(text in str(each["text"]) for text in _BY_ZERO)), None)
 
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
@@ -356,7 +344,7 @@ def deepened(party: Component, category: Category, case: DiagnosisState) -> tupl
     made_index = party.kind == "kernel" and category == "index_out_of_bounds"
     kind = KINDS.get(category) if not made_index else None
     kind = DIVISIONS if failure(case) is not None else kind
-    ran = case.capture is not None and bool(case.capture.compiles)
+    ran = bool(case.captured.compiles)
     line = _only_line(party, kind, case) if kind is not None and not ran else None
     if line is None or line in party.model_locations:
         return party, []

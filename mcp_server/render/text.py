@@ -227,7 +227,7 @@ def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
 SHOWN_WAIT_S = 0.1
 MOST_ELEMENTS = 4
-PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # of `planner.decision`
+PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # of `diagnose.perform`
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes.crash_outside import detect_crash_outside
+from mcp_server.diagnosis.causes.environment import detect_crash_outside
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import ScriptWorkload

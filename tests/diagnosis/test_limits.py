@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.diagnose import DEFAULT_BUDGET_S
+from mcp_server.diagnosis.observe import HANGING_S, eager_limit, limit_of
 from mcp_server.diagnosis.observe.calls import SHARE_OF_HANG
 from mcp_server.diagnosis.observe.launches import REBUILD_S, SHORTEST_S, hang_limit
-from mcp_server.diagnosis.planner import HANGING_S, eager_limit, limit_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.errors import ProblemError
 from mcp_server.model import ScriptWorkload

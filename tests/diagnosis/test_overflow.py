@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes.overflow import KEY, detect_overflow, detect_rounded, exact_trial
+from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, detect_rounded, exact_trial
 from mcp_server.diagnosis.ranking import bystanders, confidence, ranked
 from mcp_server.diagnosis.state import DiagnosisState
 from tests.diagnosis.support import capture, phase, run, worker_run

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis.diagnose import detect
+from mcp_server.diagnosis.diagnose import detect, observations
 from mcp_server.diagnosis.ranking import ranked
-from mcp_server.diagnosis.registry import observations
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import conclude

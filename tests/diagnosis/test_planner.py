@@ -12,8 +12,8 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis import causes, observe
-from mcp_server.diagnosis.planner import Observation, choose, perform
-from mcp_server.diagnosis.registry import DETECTORS, observations
+from mcp_server.diagnosis.diagnose import DETECTORS, choose, observations, perform
+from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError

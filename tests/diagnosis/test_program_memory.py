@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mcp_server.diagnosis.causes.program_memory import detect_lost_constants, detect_retained
+from mcp_server.diagnosis.causes.out_of_memory import detect_lost_constants, detect_retained
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import capture, phase, run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.diagnosis.causes.shared_state import detect_shared_state
+from mcp_server.diagnosis.causes.concurrency import detect_shared_state
 from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from tests.conftest import ZooPackage

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Trial
-from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
-from mcp_server.diagnosis.interventions.run import try_interventions
+from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_interventions
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.model import PackageWorkload
 from tests.served import served

@@ -11,8 +11,8 @@ import torch
 
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.kernel import replace_launch, with_constant_of_siblings
-from mcp_server.diagnosis.interventions.plan import TriedCall
-from mcp_server.diagnosis.origin.records import OddConstant, Origin
+from mcp_server.diagnosis.interventions.run import TriedCall
+from mcp_server.diagnosis.origin import OddConstant, Origin
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel, KernelKind

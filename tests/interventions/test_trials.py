@@ -9,7 +9,7 @@ import torch
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, Options, Where
-from mcp_server.diagnosis.interventions.call import with_variables
+from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.errors import ProblemError
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried

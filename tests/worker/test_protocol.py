@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
-from mcp_server.diagnosis.interventions.plan import FACTS, Planned, TriedCall
+from mcp_server.diagnosis.interventions.run import FACTS, Planned, TriedCall
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.value_sources import InputSlice
 from mcp_server.model import PackageWorkload

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mcp_server.diagnosis.causes.common import seen
-from mcp_server.diagnosis.components import own_code
+from mcp_server.diagnosis.components import own_code, seen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, SideEffects, Trial
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect

@@ -1,4 +1,4 @@
-"""Memory that is written, freed or reused while a call uses it: by threads, streams, or the call itself."""
+"""Memory that is written, freed or shared while a call uses it: by threads, streams, or the call itself."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 
-from mcp_server.diagnosis.causes.common import (
+from mcp_server.diagnosis.components import (
     agreement,
+    check_failed,
     component,
     confirming,
     input_component,
@@ -16,14 +18,15 @@ from mcp_server.diagnosis.causes.common import (
     name_of,
     seen,
     written_inputs,
+    written_storages,
 )
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
-from mcp_server.diagnosis.interventions.call import twice
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedReplay, CrossStreamFree
 from mcp_server.model import Fix, ModelLocation
-from mcp_server.package.signature import CompiledInput, copied_when_misaligned
+from mcp_server.package.signature import copied_when_misaligned
+from mcp_server.plurals import counted
 
 # What a call that is made again by itself is free of.
 _Race = partial(Suspect, category="concurrency", level=CausalLevel.STATE, only_in_program=True)
@@ -31,10 +34,9 @@ _Race = partial(Suspect, category="concurrency", level=CausalLevel.STATE, only_i
 
 def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
     """Threads inside a model that was loaded for one; constants whose memory moved."""
-    if case.capture is None:
-        return
-    for load in case.capture.loads:
-        pair = _overlapping(case.capture, load) if load.options.get("run_single_threaded") else None
+    hooked = case.captured
+    for load in hooked.loads:
+        pair = _overlapping(hooked, load) if load.options.get("run_single_threaded") else None
         if pair is None:
             continue
         first, second = pair
@@ -57,7 +59,24 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
             ),
             harmful=case.failed,
         )
-    yield from _moved(case.capture, case)
+    # User-managed constants whose memory was freed or moved between their update and a call.
+    for call in [c for c in hooked.calls if c.moved][:1]:
+        names = ", ".join(call.moved[:4])
+        update = next((u for u in hooked.updates if set(call.moved) <= set(u.constants)), None)
+        lines = [*(update.stack[:1] if update else []), *call.stack[:1]]
+        yield _Race(
+            guilty=component("constant", call.moved[0], lines),
+            summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: "
+            "the package keeps its old address and reads whatever is there now.",
+            evidence=(
+                seen("capture", f"at the call, {names} is no longer where load_constants was given it"),
+            ),
+            fix=Fix(
+                action="keep the tensors given with user_managed=True where they are, or call load_constants "
+                "again after they moved"
+            ),
+            harmful=case.failed,
+        )
 
 
 def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, CapturedCall] | None:
@@ -72,27 +91,6 @@ def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, C
             if second.thread != first.thread:
                 return first, second
     return None
-
-
-def _moved(capture: Captured, case: DiagnosisState) -> Iterator[Suspect]:
-    """User-managed constants whose memory was freed or moved between their update and a call."""
-    call = next((c for c in capture.calls if c.moved), None)
-    if call is None:
-        return
-    names = ", ".join(call.moved[:4])
-    update = next((u for u in capture.updates if set(call.moved) <= set(u.constants)), None)
-    lines = [*(update.stack[:1] if update else []), *call.stack[:1]]
-    yield _Race(
-        guilty=component("constant", call.moved[0], lines),
-        summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: the "
-        "package keeps its old address and reads whatever is there now.",
-        evidence=(seen("capture", f"at the call, {names} is no longer where load_constants was given it"),),
-        fix=Fix(
-            action="keep the tensors given with user_managed=True where they are, or call load_constants "
-            "again after they moved"
-        ),
-        harmful=case.failed,
-    )
 
 
 @dataclass(frozen=True)
@@ -174,7 +172,7 @@ def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
     Else an input with the same content in several calls of a worker thread: that may be right for the
     program.
     """
-    calls = case.capture.calls if case.capture is not None and case.failed else []
+    calls = case.calls if case.failed else []
     own = written_inputs(case)
     for call in calls:
         changed = [place for place in call.rewritten if place not in own]
@@ -191,18 +189,16 @@ def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
 
 def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
     """The first call that raced with a stream, inputs that a graph lost, and one that was freed early."""
-    if case.capture is None:
-        return
     written = written_inputs(case)
-    for call in case.capture.calls:
+    for call in case.calls:
         late = [place for place in call.raced if place not in written]
         if late:
             yield _overlap(_RACED, late[0], call.stack[:2], case)
             break
-    for replay in case.capture.replays:
+    for replay in case.captured.replays:
         lines = [*replay.stack[:2], *_lines_of_call(replay, case)[:1]]
         yield _overlap(_LOST_BY_GRAPH, replay.input, lines, case)
-    for freed in case.capture.cross_stream_frees[:1]:
+    for freed in case.captured.cross_stream_frees[:1]:
         found = _overlap(_FREED_EARLY, freed.input, _lines_of_call(freed, case)[:2], case)
         # Proven only where the program fails by itself, and not under the hook, which waits for each call.
         alone = "the program fails by itself and ends well where each call is waited for"
@@ -217,15 +213,13 @@ def _lines_of_call(event: CrossStreamFree | CapturedReplay, case: DiagnosisState
 
 def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
     """An output that is a view of an input, where a check of the program failed and every call came back."""
-    capture = case.capture
-    if capture is None or not (capture.assertions or case.own_check):
-        return
-    later = next((call for call in capture.calls if call.overwritten), None)
-    if later is None or any(call.outcome != "ok" for call in capture.calls):
+    assertions = case.captured.assertions
+    later = next((call for call in case.calls if call.overwritten), None)
+    if later is None or not (assertions or case.own_check) or any(c.outcome != "ok" for c in case.calls):
         return
     number, output, place = later.overwritten[0]
-    first = next((c for c in capture.calls if (c.pid, c.number) == (later.pid, number)), later)
-    checks = [line for check in capture.assertions[-1:] for line in check.stack[:1]]
+    first = next((c for c in case.calls if (c.pid, c.number) == (later.pid, number)), later)
+    checks = [line for check in assertions[-1:] for line in check.stack[:1]]
     fact = (
         f"output {output} of a call is a view of its input {place}; by two calls later the program had "
         "written into that input, and still kept the output"
@@ -279,6 +273,13 @@ def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 MOST_LINES = 3
+# Inputs that the call changes in place are changed again.
+TWICE = Intervention(
+    key="call:twice",
+    kind=Kind.CALL,
+    what="the call made twice on the same tensors",
+    options=Options(twice=True),
+)
 
 
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
@@ -286,20 +287,23 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 
     Only if a check of the program failed and the package still gives what its exported program gives.
     """
-    script, plain = case.runs.get("script"), case.runs.get("plain")
-    root = script.root if script is not None else None
-    changed = written_inputs(case).difference(plain.left_alone if plain is not None else [])
+    root = case.script_run.root if case.script_run is not None else None
+    changed = written_inputs(case).difference(case.plain_run.left_alone if case.plain_run else [])
     checked = root is not None and "result_check" in root.family.tags
-    if case.package is None or not changed or not checked or not case.equals_eager:
+    if case.view is None or not changed or not checked or not case.equals_eager:
         return
-    item = case.package.inputs[min(changed)]
+    item = case.compiled_inputs[min(changed)]
+    # The model's lines that write in place, where there are few, and those of the launch that writes it.
+    own = case.exported.in_place if case.exported is not None else []
+    buffer = case.view.wrapper.buffers.get(item.name)
+    writers = case.view.writers.get(buffer.storage, []) if buffer is not None else []
+    of_launch = next((lines for number in writers if (lines := launch_lines(number, case))), [])
+    lines = list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *of_launch]))[:MOST_LINES]
     fact = f"{item.label} is modified in place by the call, as it is by the model"
     replayed = case.call is not None and case.call.operation == "replay"
     yield Suspect(
         category="wrong_output",
-        guilty=input_component(
-            item, [*_writing_lines(item, case), *case.call_locations], "changed by the call"
-        ),
+        guilty=input_component(item, [*lines, *case.call_locations], "changed by the call"),
         summary=f"The package matches its exported program, but {fact}. A reference computed from the same "
         "tensor after the call therefore sees different values.",
         level=CausalLevel.FAULT_SITE,
@@ -309,20 +313,9 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         ),
         fix=Fix(action="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
         # It can only confirm: a reference that was made before the call is out of its reach.
-        intervention=confirming(twice(), case) if replayed else None,
+        intervention=confirming(TWICE, case) if replayed else None,
         observed=False,
     )
-
-
-def _writing_lines(item: CompiledInput, case: DiagnosisState) -> list[ModelLocation]:
-    """The model's lines that write in place, where there are few, and those of the launch that writes it."""
-    own = case.exported.in_place if case.exported is not None else []
-    writers: list[int] = []
-    if case.view is not None and item.name in case.view.wrapper.buffers:
-        writers = case.view.writers.get(case.view.wrapper.buffers[item.name].storage, [])
-    found = (launch_lines(number, case) for number in writers)
-    first: list[ModelLocation] = next((lines for lines in found if lines), [])
-    return list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *first]))[:3]
 
 
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
@@ -349,47 +342,90 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
     Only for calls that come back. If the program failed, its own check must be what failed: any other failure
     has another cause.
     """
-    plain, capture = case.runs.get("plain"), case.capture
+    plain, hooked = case.plain_run, case.captured
     if plain is None or plain.failure not in ("none", "differs"):
         return
-    own_check = capture is not None and bool(capture.assertions or case.own_check) and capture.failing is None
+    own_check = bool(hooked.assertions or case.own_check) and hooked.failing is None
     if case.failed and not own_check:
         return
+    call, own = case.suspect_call, case.exported.in_place if case.exported is not None else []
     for place, size in updated_in_a_copy(case).items():
-        if place in plain.left_alone:
-            yield _lost_update(place, size, case)
+        if place not in plain.left_alone:
+            continue
+        item = case.compiled_inputs[place]
+        offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
+        unaligned = f"its address is no multiple of {size} bytes"
+        where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
+        copied = f"run_impl copies {item.label} where {unaligned}, and writes the copy"
+        yield Suspect(
+            category="input_mismatch",
+            guilty=input_component(item, [*own[:1], *case.call_locations], f"at {where}"),
+            summary=f"The model updates {item.label} in place, and was given it at {where}: the package "
+            "copies such an input and updates the copy, so that the caller's tensor stays as it was.",
+            level=CausalLevel.CALL,
+            evidence=(
+                seen("inspect_package", copied),
+                seen("run", f"the call leaves input {place}, at such an address, as it was"),
+            ),
+            fix=Fix(
+                action="give the call a tensor of its own and copy it back, or lay the views out so that "
+                f"each begins at a multiple of {size} bytes",
+                after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
+            ),
+            intervention=Intervention(
+                f"align {place}",
+                Kind.INPUT,
+                f"the call with an aligned copy of input {place}",
+                (Change("align", input=place),),
+            ),
+            harmful=not case.ended_well,
+        )
 
 
-def _lost_update(place: int, size: int, case: DiagnosisState) -> Suspect:
-    assert case.package is not None
-    item = case.package.inputs[place]
-    call = case.suspect_call
-    offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
-    where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
+def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
+    """A constant that each call updates, in a package that several threads call in turn.
+
+    Only where a check of the program failed and the call by itself is right.
+    """
+    view, load = case.view, case.suspect_load
+    wrong_alone = case.failure_of("plain") not in (None, "none", "differs")
+    if view is None or load is None or wrong_alone or case.equals_eager is False or not check_failed(case):
+        return
+    calls = [call for call in case.calls if (call.pid, call.load) == (load.pid, load.number)]
+    threads, written = in_turn(calls), written_storages(case)
+    states = [b for b in view.wrapper.buffers.values() if b.kind == "constant" and b.storage in written]
+    state = next((buffer for buffer in states if view.flow.forward([buffer.name]).outputs), None)
+    if not threads or state is None:
+        return
+    fqn = next((c.fqn for c in view.package.constants if c.name == state.name), state.name)
     own = case.exported.in_place if case.exported is not None else []
-    copied = (
-        f"run_impl copies {item.label} where its address is no multiple of {size} bytes, and writes the copy"
-    )
-    return Suspect(
-        category="input_mismatch",
-        guilty=input_component(item, [*own[:1], *case.call_locations], f"at {where}"),
-        summary=f"The model updates {item.label} in place, and was given it at {where}: the package copies "
-        "such an input and updates the copy, so that the caller's tensor stays as it was.",
-        level=CausalLevel.CALL,
+    writers = view.writers.get(state.storage, [])
+    behind = next((found for number in writers if (found := launch_lines(number, case))), [])
+    lines = [*calls[-1].stack[:1], *(own[:2] or behind)]
+    shown = ", ".join(threads[:3])
+    yield _Race(
+        guilty=component("constant", fqn, lines, value=f"one state for {len(threads)} threads"),
+        summary=f"Every call of the package updates its constant {fqn} and computes with it, and "
+        f"{len(threads)} threads call one loaded package in turn ({shown}): each goes on from the state that "
+        "another left.",
         evidence=(
-            seen("inspect_package", copied),
-            seen("run", f"the call leaves input {place}, at such an address, as it was"),
+            seen("inspect_package", f"a call writes constant {fqn}, and its outputs depend on it"),
+            seen("capture", f"{shown} took turns in {counted(len(calls), 'call')} of one load"),
         ),
         fix=Fix(
-            action=f"give the call a tensor of its own and copy it back, or lay the views out so that each "
-            f"begins at a multiple of {size} bytes",
-            after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
+            action="load the package once for each stream of calls, or make the state an input and an output "
+            "of the model",
         ),
-        intervention=Intervention(
-            f"align {place}",
-            Kind.INPUT,
-            f"the call with an aligned copy of input {place}",
-            (Change("align", input=place),),
-        ),
-        harmful=not case.ended_well,
+        harmful=case.failed,
     )
+
+
+def in_turn(calls: list[CapturedCall]) -> list[str]:
+    """The names of the threads, if one called again after another had; else none.
+
+    One thread that goes on where another has ended may well continue its state.
+    """
+    order = sorted(calls, key=lambda call: call.t)
+    turns = [key for key, _ in groupby(order, key=lambda call: (call.thread, call.thread_name))]
+    first = next((n for n, turn in enumerate(turns) if turn in turns[n + 1 :]), len(turns))
+    return [name for _, name in dict.fromkeys(turns[first:])]

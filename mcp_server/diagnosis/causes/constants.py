@@ -6,13 +6,12 @@ another shape gives wrong numbers or overruns the constant's memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, seen, written_storages
+from mcp_server.diagnosis.components import component, seen, written_storages
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.input import cast_in_update, compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate, Leaf
@@ -55,7 +54,7 @@ def _different(
     update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: DiagnosisState
 ) -> Iterator[Suspect]:
     """Constants given in another form than compiled."""
-    load = case.capture.load_of(update) if case.capture is not None else None
+    load = case.captured.load_of(update)
     home = load.device_index if load is not None else None
     pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
     compared = {name: _difference(*pair, update, home) for name, pair in pairs.items()}
@@ -79,7 +78,7 @@ def _different(
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
             # A shape cannot be changed without the user's values.
-            intervention=cast_in_update({name: wanted}) if aspect == "dtype" else None,
+            intervention=_cast(name, wanted) if aspect == "dtype" else None,
         )
 
 
@@ -106,6 +105,18 @@ def _difference(
     if update.user_managed and home is not None and given.device_index not in (None, home):
         return "device", given.device, f"{kind}:{home}"
     return None
+
+
+def _cast(name: str, dtype: str) -> Intervention:
+    """The updates with this constant cast to the dtype that the package was compiled for."""
+    return Intervention(
+        key=f"constant:cast:{name}",
+        kind=Kind.CONSTANT,
+        what=f"the update with {name} as {dtype}",
+        options=Options(cast={name: dtype}),
+        before_code=f'"{name}": {name}',
+        after_code=f'"{name}": {name}.to(torch.{dtype})',
+    )
 
 
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
@@ -148,8 +159,7 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
-    call = case.call
-    test = None
+    call, test = case.call, None
     if call is not None and call.operation == "replay" and call.updated:
         test = compiled_values(call.steps)
     yield _OfUpdate(
@@ -158,6 +168,18 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
         intervention=test,
+    )
+
+
+def compiled_values(steps: Sequence[Mapping[str, object]]) -> Intervention:
+    """The captured call without the updates of constants before it."""
+    return Intervention(
+        key="constant:compiled",
+        kind=Kind.CONSTANT,
+        what="the call with the values that the package was compiled with, without the updates",
+        options=Options(steps=tuple(step for step in steps if step["do"] != "constants")),
+        before_code="loader.update_constant_buffer(...)",
+        after_code="# without this update",
     )
 
 
@@ -184,16 +206,16 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
     """The constants left out that have other values in the model near the failed check; None if unknown."""
-    capture = case.capture
-    compiled = capture.compile_of(update) if capture is not None else None
-    if capture is None or compiled is None:
+    hooked = case.captured
+    compiled = hooked.compile_of(update)
+    if compiled is None:
         return None
     package = dict(compiled.digests)
-    for earlier in capture.updates:
+    for earlier in hooked.updates:
         if (earlier.pid, earlier.load) == (update.pid, update.load) and earlier.n < update.n:
             package |= earlier.digests
     names = set(update.missing)
-    checks: list[CapturedAssertion | CapturedEnd] = [*capture.assertions, *capture.ends]
+    checks: list[CapturedAssertion | CapturedEnd] = [*hooked.assertions, *hooked.ends]
     near = [module for check in checks for module in check.modules if names <= module.digests.keys()]
     if not near or not names <= package.keys():
         return None
@@ -202,8 +224,7 @@ def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
 
 def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
     """That the first constant left out was compiled with the values of one that was given, where it was."""
-    capture = case.capture
-    compiled = capture.compile_of(update) if capture is not None else None
+    compiled = case.captured.compile_of(update)
     digests = compiled.digests if compiled is not None else {}
     left = update.missing[0]
     for name in digests:
@@ -306,11 +327,9 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-# With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15): what is written there
-
-
-# later, through whatever view of it, the package computes with. A call that is made again gets the values as
-# they were given, so that it shows what it would have been without the writes.
+# With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15): it computes with what
+# is written there later, through whatever view. A call that is made again gets the values as they were given:
+# it shows what it would have been without the writes.
 MOST_NAMED = 4
 
 AS_LOADED = "with the constants as originally loaded"
@@ -388,8 +407,7 @@ def written_by_calls(case: DiagnosisState) -> set[str]:
 
 def _check(call: CapturedCall, case: DiagnosisState) -> CapturedAssertion | CapturedEnd | None:
     """The first check that failed after the call."""
-    assert case.capture is not None
-    checks: list[CapturedAssertion | CapturedEnd] = [*case.capture.assertions, *case.capture.ends]
+    checks: list[CapturedAssertion | CapturedEnd] = [*case.captured.assertions, *case.captured.ends]
     later = [check for check in checks if check.pid == call.pid and check.n > call.n]
     return min(later, key=lambda check: check.n, default=None)
 
@@ -398,7 +416,7 @@ def _as_given(
     call: CapturedCall, names: list[str], update: CapturedUpdate, case: DiagnosisState
 ) -> _Again | None:
     """None where the call made again shows nothing of the writes, or that they do not matter."""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     if plain is None or plain.failure != "none" or plain.worker is None:
         return None
     expected, gave = plain.worker.last("compared_expected"), plain.worker.last("compared_returned")
@@ -414,7 +432,7 @@ def _as_given(
     # What the program got is known: right is what its check compared that with, if it has the given values.
     check = _check(call, case)
     compared = check.compared if isinstance(check, CapturedEnd) else []
-    tensors = {**plain.frame_tensors, **plain.attributes_compared}
+    tensors = {**plain.frame_tensors, **plain.last("compared_frame_tensors").get("attributes", {})}
     now = {name: equal for name, equal in tensors.items() if name in compared}
     reached = [name for name, equal in now.items() if equal and not gave["frame_tensors"].get(name)]
     if reached and all(equal or gave["frame_tensors"].get(name) for name, equal in now.items()):
@@ -460,4 +478,14 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
         intervention=constant_own_memory(names),
         observed=False,
         harmful=case.failed,
+    )
+
+
+def constant_own_memory(names: Sequence[str]) -> Intervention:
+    """The updates with these constants in memory of their own: no views of what changes later."""
+    return Intervention(
+        key=f"constant:own-memory:{','.join(sorted(names))}",
+        kind=Kind.CONSTANT,
+        what="the call after those constants were given as copies of their own",
+        options=Options(copied=tuple(names)),
     )

@@ -6,18 +6,22 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, launch_lines, lines_of, reported, seen
 from mcp_server.diagnosis.components import (
     TORCHS,
     changeable,
     changed_launches,
+    component,
     kernel_party,
+    launch_lines,
     line_in_script,
+    lines_of,
     operator_of,
     own_operators,
+    reported,
     script_text,
+    seen,
 )
-from mcp_server.diagnosis.interventions.call import as_promised
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
@@ -28,14 +32,22 @@ from mcp_server.memory_faults.triton_reductions import (
     repaired,
     widened,
 )
-from mcp_server.model import Component, Fix, ModelLocation, PackageWorkload
+from mcp_server.model import Fix, ModelLocation, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.variant import Changed
 
 Layout = Mapping[str, object]  # shape, stride, dtype and device, as the worker reports them
 
-REPAIRED = as_promised()
+# Results of custom operators laid out as their fake functions promise, with room around them.
+REPAIRED = Intervention(
+    key="operator:promised",
+    kind=Kind.OPERATOR,
+    what="the call with the operators' results laid out as their fake functions promise",
+    options=Options(operators="repair"),
+    before_code="return result",
+    after_code="return result.to(promised.dtype).reshape(promised.shape).contiguous()",
+)
 SAME = "returns the same values"
 _SETTLE = (
     "This does not change what the package returns for this call. Run the program, or compare_with_eager, to "
@@ -47,25 +59,23 @@ _OfOperator = partial(Suspect, level=CausalLevel.STATE)
 
 def detect_wrong_layout(case: DiagnosisState) -> Iterator[Suspect]:
     """Failures of `assert_size_stride` that name an operator (torch >= 2.13 with the input checks on)."""
-    for label, facts in case.logs:
-        for error in facts.errors:
-            op = error.fields.get("op", "input").strip()
-            if error.family.id != "size_stride_assert" or op == "input":
-                continue
-            launch, lines = launch_of(op, case)
-            step = "run_with_input_checks" if label in case.runs else "read_log"
-            yield _OfOperator(
-                category="custom_op",
-                guilty=Component(kind="op", name=op, launch_index=launch, model_locations=lines),
-                summary=f"The fake function of {op} promises another size or stride than the operator "
-                f"returns ({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the "
-                "promised one.",
-                evidence=(seen(step, error.text[:300].strip(), f"{label}:{error.line}"),),
-                fix=Fix(
-                    action=f"make the fake function of {op} return the size and stride of the real result; "
-                    "torch.library.opcheck compares them"
-                ),
-            )
+    for label, error in case.errors:
+        op = error.fields.get("op", "input").strip()
+        if error.family.id != "size_stride_assert" or op == "input":
+            continue
+        launch, lines = launch_of(op, case)
+        step = "run_with_input_checks" if label in case.runs else "read_log"
+        yield _OfOperator(
+            category="custom_op",
+            guilty=component("op", op, lines, launch=launch),
+            summary=f"The fake function of {op} promises another size or stride than the operator returns "
+            f"({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the promised one.",
+            evidence=(seen(step, error.text[:300].strip(), f"{label}:{error.line}"),),
+            fix=Fix(
+                action=f"make the fake function of {op} return the size and stride of the real result; "
+                "torch.library.opcheck compares them"
+            ),
+        )
 
 
 def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
@@ -73,15 +83,14 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
     if case.package is None:
         return
     needed = ", ".join(sorted({node.target for node in case.package.proxy_nodes}))
-    failed = [load for load in case.capture.loads if load.outcome != "ok"] if case.capture is not None else []
+    failed = [load for load in case.captured.loads if load.outcome != "ok"]
     here = ""
     if isinstance(case.workload, PackageWorkload) and not case.workload.extra_imports:
         # It may be missing in this diagnosis alone, and the failure that the user saw is another one.
         here = f". If your program does that, diagnose again and name the module: {argument('extra_imports')}"
-    for label, facts in case.logs:
-        root = facts.root
-        op = (root.fields.get("operator") or root.fields.get("op") or "") if root is not None else ""
-        if root is None or root.family.id != "op_not_registered" or not op:
+    for label, root in case.roots:
+        op = root.fields.get("operator") or root.fields.get("op") or ""
+        if root.family.id != "op_not_registered" or not op:
             continue
         yield _OfOperator(
             category="custom_op",
@@ -137,7 +146,7 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
             effect = "the data there is overwritten, and the next use of it fails"
         yield _OfOperator(
             category="illegal_memory_access" if overrun else "custom_op",
-            guilty=Component(kind="op", name=op, launch_index=launch, model_locations=lines),
+            guilty=component("op", op, lines, launch=launch),
             summary=f"{broken}; {effect}.",
             evidence=(seen("watch_operators", f"call {event['call']} of {op}: {broken}"),),
             fix=Fix(action=fix),
@@ -198,7 +207,7 @@ def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
         fact = f"promised {describe(promised)}; it returned {describe(returned)}"
         yield _OfOperator(
             category="custom_op",
-            guilty=Component(kind="op", name=op, model_locations=lines_of(event)),
+            guilty=component("op", op, lines_of(event)),
             summary=f"The fake function of {op} disagrees with the operator: {fact}.",
             evidence=(seen("interpret", f"{op} {fact}"),),
             fix=Fix(action=kept_promise(op, promised, returned)),
@@ -209,9 +218,8 @@ def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
 
 def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis for the operator whose own frames an exception names, and which is known."""
-    for source, facts in case.logs:
-        root = facts.root
-        if root is None or root.family.id != "operator_raised" or case.package is None:
+    for source, root in case.roots:
+        if root.family.id != "operator_raised" or case.package is None:
             continue
         # By the number of the node; torch up to 2.12 names none, and the package's only own operator is it.
         own = own_operators(case)

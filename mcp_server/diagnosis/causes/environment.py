@@ -1,4 +1,4 @@
-"""The machine, the limits of the process, and what ends a program outside AOTInductor.
+"""The machine, the limits of the process, files that a build finds, and what ends a program by itself.
 
 The hook records every compile, load and call that Python makes. Where it recorded none, no package can have
 computed what the program's check refused: the statement that raised is at fault, or what it was given.
@@ -6,26 +6,28 @@ computed what the program's check refused: the statement that raised is at fault
 
 from __future__ import annotations
 
+import os
+import posixpath
 import re
 from collections.abc import Iterator
 from functools import partial
+from pathlib import PurePath, PurePosixPath
 
-from mcp_server.diagnosis.causes.common import component, seen
-from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
-from mcp_server.diagnosis.interventions.call import large_stack
+from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, WORKER, evidence_of, locations_of
+from mcp_server.diagnosis.components import component, line_in_script, reported, script_text, seen
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedEnd, CapturedLoad, Phase
+from mcp_server.logs.captured import Captured, CapturedEnd, CapturedLoad, Phase
+from mcp_server.logs.facts import ThreadStack
 from mcp_server.logs.traceback import is_user_file
-from mcp_server.model import Component, Fix, ModelLocation
-from mcp_server.tools.capture import Capture
-from mcp_server.tools.requests import failing_phase
+from mcp_server.model import Component, Fix, ModelLocation, ScriptWorkload
+from mcp_server.plurals import counted
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
     """Certain problems of package and machine; defects of the file are another detector's."""
     defects = {defect.what for defect in case.package.defects} if case.package is not None else set()
-    texts = [facts.root.candidates for _, facts in case.logs if facts.root is not None]
     for problem in case.problems:
         if not problem.certain or problem.what in defects:
             continue
@@ -35,7 +37,7 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         name = problem.what[:120]
         if kind == "package" and case.package is not None:
             name = case.package.path.name
-        refused = any(problem.category in candidates for candidates in texts)
+        refused = any(problem.category in root.candidates for _, root in case.roots)
         yield Suspect(
             category=problem.category,
             guilty=component(
@@ -55,8 +57,7 @@ _Reached = partial(Suspect, category="environment", level=CausalLevel.BUILD)
 
 def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
     """A limit that was reached in the phase that failed."""
-    capture = case.capture
-    phase = failing_phase(capture, ended_well=capture.finished.ok) if capture is not None else None
+    phase = case.failing_phase
     error = phase.error if phase is not None else None
     if phase is None or error is None:
         return
@@ -108,12 +109,12 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
 
     SIGKILL counts if the run took at least as long as the hard limit on processor time allows one thread.
     """
-    run = case.runs.get("script") or case.runs.get("command")
+    run = case.script_run or case.runs.get("command")
     if run is None:
         return
     signal, ran = run.finished.signal, run.finished.wall_s
-    capture = case.capture
-    phases: list[Phase] = [*capture.compiles, *capture.loads, *capture.calls] if capture is not None else []
+    hooked = case.captured
+    phases: list[Phase] = [*hooked.compiles, *hooked.loads, *hooked.calls]
     begun = [phase for phase in phases if phase.outcome == "unfinished"]
     phase = max(begun or phases, key=lambda phase: phase.t, default=None)
     seconds = phase.processor_s if phase is not None else None
@@ -145,22 +146,30 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
+LARGE_STACK = 1 << 30  # bytes; memory is taken only as far as the stack grows
+ON_LARGE_STACK = Intervention(
+    "call:stack",
+    Kind.CALL,
+    f"the call on a stack of {LARGE_STACK} bytes",
+    options=Options(stack_bytes=LARGE_STACK),
+)
+
+
 def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
     """A call that dies again on a stack smaller than usual; a large stack is tried.
 
     Not for a usual stack: a large one may let a bad pointer pass by chance, and nothing else would be
     evidence.
     """
-    plain, call = case.runs.get("plain"), case.call
+    plain, call = case.plain_run, case.call
     signal = plain.finished.signal if plain is not None else None
     if signal not in ("SIGSEGV", "SIGBUS") or call is None or call.operation != "replay":
         return
     size = next((step["stack"] for step in call.steps[-1:] if "stack" in step), None)
     if size is None:
         return
-    died = case.capture.failing if case.capture is not None else None
-    test = large_stack()
-    trial = case.trials.get(test.key)
+    died = case.captured.failing
+    trial = case.trials.get(ON_LARGE_STACK.key)
     yield Suspect(
         category="environment",
         guilty=component(
@@ -177,7 +186,7 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
             action="give the thread more stack (threading.stack_size, ulimit -s), or make what recurses "
             "there, or keeps large arrays, use less"
         ),
-        intervention=test,
+        intervention=ON_LARGE_STACK,
         observed=False,
     )
 
@@ -188,13 +197,13 @@ _CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
 def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis, where the calls of that process went well and the program's own failure came later."""
-    script = case.runs.get("script")
-    if case.capture is None or script is None or script.failure != "exception":
+    script = case.script_run
+    if script is None or script.failure != "exception":
         return
     root = script.root
     if root is not None and root.exception is not None and "own_report" not in root.family.tags:
         return  # the traceback is of another error than a check or the report of a child
-    for end in reversed(_ends(case.capture, reported=script.family == "child_failed")):
+    for end in reversed(_ends(case.captured, reported=script.family == "child_failed")):
         line = next((line for line in end.stack if is_user_file(line.file)), None)
         if line is None or _CHECK.match(line.code):
             continue
@@ -215,7 +224,7 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
         return
 
 
-def _ends(capture: Capture, *, reported: bool) -> list[CapturedEnd]:
+def _ends(capture: Captured, *, reported: bool) -> list[CapturedEnd]:
     """Ends of children whose phases all went well and were the last ones; with `reported`, of any process.
 
     If the program went on to other phases, the end of that child did not matter to it.
@@ -237,7 +246,7 @@ _TAIL_BYTES = 8192
 
 def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis, where the program's own Python raised and no process reached AOTInductor."""
-    script = case.runs.get("script")
+    script = case.script_run
     root = script.root if script is not None else None
     if script is None or root is None or script.failure != "exception":
         return
@@ -272,3 +281,118 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
         evidence=(evidence_of(root, "script"), seen("capture", before)),
         fix=Fix(action="fix that line or its input", before=lines[0].code if lines else None),
     )
+
+
+# Signals of the instruction that was running. SIGABRT is not one: the C library's own checks of the heap end
+# a process with it, at a place that says nothing of who damaged it.
+_AT_THE_LINE = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE"})
+_NOT_THE_PROGRAM = re.compile(
+    r"[/\\]torch[/\\](?:_inductor|_export|export|_dynamo|_functorch|_library|_ops\.py)|[/\\]triton[/\\]"
+)
+# Statements that may end a package, so that its own C++ code was running.
+_RELEASES = re.compile(r"del\b|gc\.collect\(|.*=\s*None$|with\b")
+
+
+def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
+    """The user's line that died while no compile, load, update or call was open; the last call is sound."""
+    script, hooked = case.script_run, case.captured
+    if script is None or case.capture is None or script.finished.signal not in _AT_THE_LINE:
+        return
+    phases: list[Phase] = [*hooked.compiles, *hooked.loads, *hooked.updates, *hooked.calls]
+    is_open = any(phase.outcome == "unfinished" for phase in phases)
+    if is_open or case.failure_of("plain") not in (None, "none"):
+        return
+    if any(error.family.id == "heap_corruption" for error in script.log.errors):
+        return
+    stack = next((thread for thread in script.log.threads if thread.current), None)
+    lines = _lines(stack, case) if stack is not None else []
+    files = [frame.file for frame in stack.frames] if stack is not None else []
+    if not lines or any(_NOT_THE_PROGRAM.search(file) or file.startswith(WORKER) for file in files):
+        return
+    signal, place, calls = script.finished.signal, f"{lines[0].file}:{lines[0].line}", len(hooked.calls)
+    before = f" after {counted(calls, 'call')} that came back" if calls else ""
+    facts = [
+        seen("read_log", f"{signal} ended the program at {place}"),
+        seen("capture", f"no compile, load, update or call was open{before}"),
+    ]
+    if case.failure_of("plain") == "none":
+        facts.append(seen("run", "the last call, made again in a process of its own, went well"))
+    late = (
+        " A package that had written beyond its memory in an earlier call could show as this, too; nothing "
+        "points to that."
+    )
+    yield Suspect(
+        category="script_error",
+        guilty=component("script", place, lines),
+        summary=f"The program died of {signal} at {place}, in code of its own: no compile, load or call of "
+        f"AOTInductor was running.{late if calls else ''}",
+        level=CausalLevel.SYMPTOM,
+        evidence=tuple(facts),
+        fix=Fix(
+            action="see what memory that line reads or writes: what owns it (a mapping, a buffer, a file, a "
+            "C library) has to stay open until then, or the tensor has to be a copy",
+        ),
+        harmful=case.failed,
+        observed=not _RELEASES.match(lines[0].code),
+    )
+
+
+def _lines(stack: ThreadStack, case: DiagnosisState) -> list[ModelLocation]:
+    """The user's lines, innermost first, with the code of the script, which the stack of a crash lacks."""
+    text = script_text(case)
+    script = case.workload.script.name if isinstance(case.workload, ScriptWorkload) else ""
+    return [
+        line_in_script(case, text, frame.line)
+        if PurePath(frame.file).name == script and 0 < frame.line <= len(text.splitlines())
+        else ModelLocation(file=frame.file, line=frame.line)
+        for frame in reversed(stack.frames_of_user[-3:])
+    ]
+
+
+# GCC and Clang search the directories of these variables besides their own (GCC manual, "Environment
+# Variables Affecting GCC"): one bad file in them breaks every compile after the variable was set.
+_OF_LINKER = ("LIBRARY_PATH", "LD_LIBRARY_PATH")
+_OF_COMPILER = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+_SEARCHED = {
+    "link_file": _OF_LINKER,
+    **dict.fromkeys(("cpp_error", "cpp_undeclared", "cpp_headers"), _OF_COMPILER),
+}
+_FIRST_LINES = 3  # an error here says that the file as a whole is no C++
+
+
+def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
+    """A library or header that the failed compile refused, from a directory that a variable brought in."""
+    failed = [each for each in case.captured.compiles if each.outcome == "failed"]
+    for source, root in case.own_roots if failed else ():
+        file = root.fields.get("file", "")
+        folders = PurePosixPath(posixpath.normpath(file)).parents
+        places = (
+            (variable, entry)
+            for variable in _SEARCHED.get(root.family.id, ())
+            for entry in filter(None, failed[-1].flags.get(variable, "").split(os.pathsep))
+            if file and PurePosixPath(posixpath.normpath(entry)) in folders
+        )
+        variable, directory = next(places, ("", ""))
+        if not variable:
+            continue
+        linked, line = root.family.id == "link_file", root.fields.get("line")
+        detail = root.fields.get("detail", root.text[:200])
+        who, what = ("linker", "library") if linked else ("compiler", "header")
+        whole = linked or int(line or "0") <= _FIRST_LINES
+        fact = f"{variable} had {directory} when the compile began"
+        yield Suspect(
+            category="toolchain",
+            guilty=component(
+                "toolchain", file, failed[-1].stack[:2], value=f"{detail}; found through {variable}"
+            ),
+            summary=f"The {who} found {file} through {variable}, and cannot read it "
+            f"{f'as a {what}' if whole else f'line {line}'}: {detail.rstrip('.')}.",
+            level=CausalLevel.BUILD,
+            evidence=(reported(root, source), seen("capture", fact)),
+            fix=Fix(
+                action=f"take {directory} out of {variable} for the compile, or put a real {what} in the "
+                f"place of {PurePosixPath(file).name} there",
+            ),
+            harmful=case.failed,
+            observed=whole,
+        )

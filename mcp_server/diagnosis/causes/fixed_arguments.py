@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, seen
+from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
@@ -84,11 +84,8 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
     leaf = case.leaves[place] if place < len(case.leaves) else {"kind": "tensor"}
     got = str(leaf.get("value")) if leaf.get("kind") != "tensor" else None
     if got is None or _same(got, fixed):
-        capture = case.capture
-        suspect = capture.suspect if capture is not None else None
-        if capture is None or suspect is None:
-            return
-        alike = [call for call in capture.calls if (call.pid, call.load) == (suspect.pid, suspect.load)]
+        suspect = case.suspect_call
+        alike = [c for c in case.calls if suspect and (c.pid, c.load) == (suspect.pid, suspect.load)]
         call = next((call for call in alike if not _same(call.plain.get(path, repr(fixed)), fixed)), None)
         if call is None:
             return
@@ -135,7 +132,7 @@ class Scalar:
 
 def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for each leaf that the package has no place for, or drops, where no program tells more."""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
     if judged or case.exported is not None:
         return

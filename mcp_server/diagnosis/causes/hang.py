@@ -10,10 +10,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 
-from mcp_server.diagnosis.causes.common import component, depends_on, seen
 from mcp_server.diagnosis.causes.log_text import WORKER, locations_of
-from mcp_server.diagnosis.components import launch_component
-from mcp_server.diagnosis.planner import HANGING_S
+from mcp_server.diagnosis.components import component, depends_on, launch_component, seen
+from mcp_server.diagnosis.observe import HANGING_S
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
@@ -51,14 +50,13 @@ def hung_inside(case: DiagnosisState) -> bool:
     Not where several threads wait, the call is in an operator in Python, its load was made before a fork, or
     its constants were updated, which a traced call does without.
     """
-    run, capture = case.runs.get("script"), case.capture
-    if run is None or capture is None or run.failure != "timeout" or case.view is None:
+    run, open_calls = case.script_run, [call for call in case.calls if call.outcome == "unfinished"]
+    if run is None or run.failure != "timeout" or case.view is None:
         return False
-    open_calls = [call for call in capture.calls if call.outcome == "unfinished"]
     request = case.call.request if case.call is not None else None
     if request is None or len(open_calls) != 1 or any(s["do"] != "call" for s in request.get("steps", ())):
         return False
-    return capture.load_of(open_calls[0]) is not None and not operator_inside(run.log.threads, case)
+    return case.captured.load_of(open_calls[0]) is not None and not operator_inside(run.log.threads, case)
 
 
 def to_be_traced(case: DiagnosisState) -> bool:
@@ -74,7 +72,7 @@ def shown_by_trace(case: DiagnosisState) -> bool:
 
 def call_hangs(case: DiagnosisState) -> bool:
     """Whether the call, made again as it was or with probes, did not come back."""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     return plain.failure == "timeout" if plain is not None else shown_by_trace(case)
 
 
@@ -89,7 +87,7 @@ def _end_of(op: str) -> str:
 
 def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     """A replayed call that does not come back, with the operator in which it is, where a stack tells."""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     if case.capture is not None or plain is None or plain.failure != "timeout":
         return
     op = operator_inside(plain.log.threads, case)
@@ -108,9 +106,9 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
 
 def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     """Threads that were all inside a call when the time ran out."""
-    run, capture = case.runs.get("script"), case.capture
-    inside = [c for c in capture.calls if c.outcome == "unfinished"] if capture is not None else []
-    if run is None or run.failure != "timeout" or capture is None or not inside:
+    run, hooked = case.script_run, case.captured
+    inside = [c for c in hooked.calls if c.outcome == "unfinished"]
+    if run is None or run.failure != "timeout" or not inside:
         return
     first, threads = inside[0], len({call.thread for call in inside})
     op = operator_inside(run.log.threads, case)
@@ -125,8 +123,8 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
             "it waits for a free runner, and the thread that has the runner waits for the GIL."
         )
         action = "give every thread its own runner (num_runners), or hold a lock around the call"
-    parents = {process.parent for process in capture.processes if process.pid == first.pid}
-    if capture.load_of(first) is None and any(load.pid in parents for load in capture.loads):
+    parents = {process.parent for process in hooked.processes if process.pid == first.pid}
+    if hooked.load_of(first) is None and any(load.pid in parents for load in hooked.loads):
         # The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
         summary = (
             "A call did not return in a process that was forked after the package was loaded: the compute "
@@ -160,7 +158,7 @@ _WAITS = {
 
 def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     """A program that its time limit ended outside any call: it compiled, waited, or was somewhere else."""
-    run, capture = case.runs.get("script"), case.capture
+    run, capture = case.script_run, case.capture
     if run is None or run.failure != "timeout" or capture is None:
         return
     if any(call.outcome == "unfinished" for call in capture.calls):

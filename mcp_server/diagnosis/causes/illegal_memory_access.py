@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.common import component, name_of, seen
 from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, operator_inside
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY
-from mcp_server.diagnosis.components import launch_component, operator_of
+from mcp_server.diagnosis.components import component, launch_component, name_of, operator_of, seen
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
@@ -130,13 +129,13 @@ def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
 
 def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis, for the call that did not come back: the memory of an input was gone when it began."""
-    call = case.capture.failing if case.capture is not None else None
+    call = case.captured.failing
     if call is None or not call.unmapped or call.outcome != "unfinished":
         return
     place = call.unmapped[0]
     name, leaf = f"input {place}", call.leaves[place] if place < len(call.leaves) else None
     layout = f" ({leaf.dtype} {leaf.shape})" if leaf is not None else ""
-    signal = case.runs["script"].finished.signal if "script" in case.runs else None
+    signal = case.script_run.finished.signal if case.script_run is not None else None
     died = (seen("run", f"the program died of {signal} in that call"),) if signal else ()
     yield Suspect(
         category="illegal_memory_access",
@@ -182,7 +181,7 @@ def died(case: DiagnosisState) -> list[ThreadStack]:
 
     Empty for a late error of CUDA: it ends the process at the next call, wherever that is.
     """
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     late = plain is not None and plain.root is not None and plain.root.family.late
     if plain is None or plain.failure != "signal" or late:
         return []
@@ -194,7 +193,7 @@ ENDED_INSIDE = frozenset({"died", "fault", "threw"})
 
 def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis for the launch that did not come back, or after which the device was in error."""
-    trace, plain = case.trace, case.runs.get("plain")
+    trace, plain = case.trace, case.plain_run
     if trace is None or trace.last is None or trace.how not in ENDED_INSIDE or looping(case):
         return
     hangs = call_hangs(case)

@@ -6,20 +6,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import (
+from mcp_server.diagnosis.components import (
     component,
     confirming,
     depends_on,
     first_line,
     input_component,
+    launch_component,
     launch_lines,
     leaf_of,
     lines_of,
     name_of,
     raising_lines,
+    said,
     seen,
 )
-from mcp_server.diagnosis.components import launch_component, said
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention, Where
 from mcp_server.diagnosis.interventions.input import EVERYWHERE, Places, keep_in_range, replace_where

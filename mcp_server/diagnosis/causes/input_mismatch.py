@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from itertools import combinations
 
 from mcp_server.diagnosis.causes import log_text
-from mcp_server.diagnosis.causes.common import component, first_line, name_of, seen
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
-from mcp_server.diagnosis.components import lines_reading
+from mcp_server.diagnosis.components import component, first_line, lines_reading, name_of, seen
 from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, trial_in_words
 from mcp_server.diagnosis.interventions.input import (
     Leaf,
@@ -347,7 +346,7 @@ def detect_argument_order(case: DiagnosisState) -> Iterator[Suspect]:
     Only if inputs fit and the package agrees with its exported program, and the program expected something
     else.
     """
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     expected = plain is not None and (plain.differs or not all(plain.frame_tensors.values()))
     if not expected or not case.equals_eager or case.mismatches:
         return

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from mcp_server.diagnosis.causes.common import component, seen
+from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, CausalLevel, Suspect
-from mcp_server.model import Component, Fix, PackageWorkload
+from mcp_server.model import Fix, PackageWorkload
 from mcp_server.package.defects import same_models
 from mcp_server.tools.machine import defect_problem
 
@@ -17,10 +17,10 @@ _Unusable = partial(Suspect, level=CausalLevel.BUILD)
 
 def package_name(case: DiagnosisState) -> str:
     """The package as the user named it."""
-    if case.capture is not None and case.capture.loads:
-        copied = case.call.package if case.call is not None else None
-        same = [load for load in case.capture.loads if copied in (load.copy_path, load.package)]
-        return str((same or case.capture.loads)[-1].package)
+    loads, copied = case.captured.loads, case.call.package if case.call is not None else None
+    if loads:
+        same = [load for load in loads if copied in (load.copy_path, load.package)]
+        return str((same or loads)[-1].package)
     if case.package is not None:
         return str(case.package.path)
     return str(case.workload.package) if isinstance(case.workload, PackageWorkload) else "the package"
@@ -38,7 +38,7 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
     what = error.what.replace(str(copied), name) if copied is not None else error.what
     yield _Unusable(
         category="invalid_package",
-        guilty=Component(kind="package", name=name, value=error.slug, model_locations=case.failing_locations),
+        guilty=component("package", name, case.failing_locations, value=error.slug),
         summary=f"The package cannot be read: {what}.",
         evidence=(seen("open_package", str(error)),),
         fix=Fix(action=error.next_call or "build or copy the package again, and compare its checksum"),
@@ -89,19 +89,19 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     of one architecture share it. Only if a check refused the output of such a model and the package confirms
     it.
     """
-    capture, call, load = case.capture, case.suspect_call, case.suspect_load
-    if capture is None or case.package is None or call is None or load is None or call.outcome != "ok":
+    hooked, call, load = case.captured, case.suspect_call, case.suspect_load
+    if case.package is None or call is None or load is None or call.outcome != "ok":
         return
-    own = [p for p in capture.packagings if p.package == load.package and p.t < load.t]
+    own = [p for p in hooked.packagings if p.package == load.package and p.t < load.t]
     file = own[-1].files.get(str(load.options.get("model_name", "model"))) if own else None
-    if file is None or not (case.own_check or capture.assertions):
+    if file is None or not (case.own_check or hooked.assertions):
         return
     # Several models from one path, and several programs compiled to it since it was packaged before.
     packaged = own[-1]
     models = [name for name, other in packaged.files.items() if other == file]
-    earlier = [p for p in capture.packagings if p.pid == packaged.pid and p.n < packaged.n]
+    earlier = [p for p in hooked.packagings if p.pid == packaged.pid and p.n < packaged.n]
     used = max((p.n for p in earlier if file in p.files.values()), default=0)
-    done = [c for c in capture.compiles if (c.pid, c.package, c.outcome) == (packaged.pid, file, "ok")]
+    done = [c for c in hooked.compiles if (c.pid, c.package, c.outcome) == (packaged.pid, file, "ok")]
     wrote = [c for c in done if used < c.n < packaged.n]
     different = {frozenset(c.digests.items()) for c in wrote if c.digests}
     same_there = {case.package.model_name, *same_models(case.package)}

@@ -6,8 +6,15 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.common import component, depends_on, seen
-from mcp_server.diagnosis.components import launch_component, own_operators, said, users_code
+from mcp_server.diagnosis.components import (
+    component,
+    depends_on,
+    launch_component,
+    own_operators,
+    said,
+    seen,
+    users_code,
+)
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
@@ -28,7 +35,6 @@ from mcp_server.model import (
 from mcp_server.package.provenance import read_stack
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence
-from mcp_server.tools.requests import failing_phase
 
 WORKER = str(WORKER_MAIN.parent)
 
@@ -268,8 +274,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
     """The operator at which `root`, the very error of the compile, ended it; None for several."""
-    capture = case.capture
-    phase = failing_phase(capture, ended_well=capture.finished.ok) if capture is not None else None
+    phase = case.failing_phase
     if not isinstance(phase, CapturedCompile) or phase.error is None or root.family.stage != "compile":
         return None
     text = phase.error.text.partition("\n")[0]
@@ -304,7 +309,7 @@ def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
 
 def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis that leaves the category open, for the launch that refused."""
-    plain, view, package = case.runs.get("plain"), case.view, case.package
+    plain, view, package = case.plain_run, case.view, case.package
     root = plain.root if plain is not None else None
     if plain is None or root is None or view is None or package is None or not refused_alone(root, case):
         return

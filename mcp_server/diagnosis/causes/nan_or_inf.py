@@ -6,9 +6,16 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.common import component, first_line, leaf_of, lines_of, seen
 from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
-from mcp_server.diagnosis.components import launch_component, operator_of
+from mcp_server.diagnosis.components import (
+    component,
+    first_line,
+    launch_component,
+    leaf_of,
+    lines_of,
+    operator_of,
+    seen,
+)
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
 from mcp_server.diagnosis.interventions.input import replace_where, together

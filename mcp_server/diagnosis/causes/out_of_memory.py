@@ -1,25 +1,40 @@
-"""A request that memory did not suffice for: which buffer asked for it, and which value made its size."""
+"""A request that memory did not suffice for: which buffer asked, what made its size, and what fills memory.
+
+A request that fails names the launch that asked last. What fills the memory is seen by the capture hook: the
+outputs whose memory is still in use, and the packages that nothing has released.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
-from mcp_server.diagnosis.causes.common import confirming, input_component, leaf_of, reported, seen
-from mcp_server.diagnosis.components import launch_component, said
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind
+from mcp_server.diagnosis.components import (
+    component,
+    confirming,
+    input_component,
+    launch_component,
+    leaf_of,
+    reported,
+    said,
+    seen,
+)
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedLoad, RetainedOutputs
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.logs.journal import ITEM_SIZES
-from mcp_server.model import Component, Evidence, Fix
+from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Buffer
 from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.statements import evaluate, names_in
 from mcp_server.package.symbols import Symbol, origins
+from mcp_server.plurals import counted
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 SMALL = 64 << 20  # bytes that any machine has, for the call that is to pass
@@ -47,10 +62,9 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
     if case.view is None or case.given is None or case.package is None:
         return
     sizes = symbol_values(case.package.signature, case.given.tensors)
-    for source, facts in case.logs:
-        root = facts.root
-        asked = asked_for(root) if root is not None else None
-        if root is None or not asked:
+    for source, root in case.roots:
+        asked = asked_for(root)
+        if not asked:
             continue
         for buffer in case.view.wrapper.buffers.values():
             size = _bytes(buffer, sizes) if buffer.kind == "allocated" and buffer.sizes else None
@@ -75,8 +89,8 @@ def asked_for(root: ErrorFact) -> float | None:
 
 
 def _of_buffer(buffer: Buffer, writer: int, sizes: Sizes, error: Evidence, case: DiagnosisState) -> Suspect:
-    assert case.view is not None and case.package is not None
-    party = launch_component(writer, case.view.wrapper.launches[writer].kernel, case)
+    assert case.package is not None
+    party = launch_component(writer, case.launches[writer].kernel, case)
     shape = " x ".join(str(evaluate(each, sizes)) for each in buffer.sizes or ())
     names, labels = _symbols(buffer), {item.name: item.label for item in case.package.inputs}
     dims = ", ".join(
@@ -88,7 +102,7 @@ def _of_buffer(buffer: Buffer, writer: int, sizes: Sizes, error: Evidence, case:
     fact = f"{buffer.name}, which launch {writer} ({party.name}) writes, is {shape} of {buffer.dtype} here"
     facts = [error, seen("inspect_package", fact)]
     # What the program itself left for the call, where it, or its shell, limited its memory.
-    call = case.capture.failing if case.capture is not None else None
+    call = case.captured.failing
     if call is not None and call.headroom is not None:
         limit = call.headroom_of or "RLIMIT_AS"
         what = _LIMITED.get(limit, "memory")
@@ -149,13 +163,13 @@ class _Grown:
 
 def detect_data_size(case: DiagnosisState) -> Iterator[Suspect]:
     """A size read from data, where it is known which buffer was to be made, or one value explains any."""
-    for _, facts in case.logs:
-        error = facts.root
-        if error is None or "out_of_memory" not in error.candidates:
-            continue
+    for source, error in case.roots:
         asked = error.fields.get("bytes", "")
-        grown = list(_explaining(int(asked), case)) if asked.isdigit() else []
-        calls = [each.fields["arguments"] for each in facts.errors if each.family.id == "shim_call"]
+        if "out_of_memory" not in error.candidates or not asked.isdigit():
+            continue
+        grown = list(_explaining(int(asked), case))
+        shims = [each for log, each in case.errors if log == source and each.family.id == "shim_call"]
+        calls = [each.fields["arguments"] for each in shims]
         made = {name for arguments in calls for name in _MADE.findall(arguments)}
         named = [one for one in grown if one.buffer.name in made] or grown
         if len({(one.symbol, one.value) for one in named}) == 1:
@@ -190,9 +204,9 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
     labels = case.view.inputs_behind(writer) if writer is not None else []
     found = [i for i in case.package.inputs if i.label in labels or (writer is None and i.name == tensor)]
     item = found[0] if len(found) == 1 else None
-    party = Component(kind="call", name="the call's inputs")
+    party = component("call", "the call's inputs")
     if writer is not None:
-        party = launch_component(writer, case.view.wrapper.launches[writer].kernel, case)
+        party = launch_component(writer, case.launches[writer].kernel, case)
     value = f"makes {grown.symbol} {grown.value}"
     lines = [*party.model_locations[:3], *case.call_locations[:1]]
     guilty = party.model_copy(update={"value": value, "model_locations": lines})
@@ -214,4 +228,103 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
         evidence=(said(error), seen("inspect_package", fact)),
         fix=Fix(action="check the values that become a size before the call, and refuse what is too large"),
         intervention=test,
+    )
+
+
+LEAST_OUTPUTS = 2  # the outputs of one call are in use anywhere
+LEAST_LOADS = 2
+_Retained = partial(Suspect, category="out_of_memory", level=CausalLevel.BUILD)
+_NOT_MAPPED = "executable_stack_or_mount"  # the family of: failed to map segment from shared object
+
+
+def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
+    """What the program uses, where releasing it would have left enough for the request that failed."""
+    hooked = case.captured
+    failed_loads = [load for load in hooked.loads if load.outcome == "failed"]
+    phase = hooked.failing or next(reversed(failed_loads), None)
+    if phase is None or phase.retained is None or not case.own_roots:
+        return
+    source, error = case.own_roots[0]
+    # A library that cannot be mapped lies on a mount without execution, or has no address space left. The
+    # first is excluded where the same package was loaded before.
+    good = [load.package for load in hooked.loads if load.outcome == "ok"]
+    loading = isinstance(phase, CapturedLoad) and phase.package in good
+    if "out_of_memory" not in error.candidates and not (error.family.id == _NOT_MAPPED and loading):
+        return
+    asked = asked_for(error) or 0.0
+    fact = reported(error, source)
+    outputs = phase.retained.outputs.get("cuda" if "CUDA" in error.text else "cpu")
+    if outputs is not None and outputs.calls >= LEAST_OUTPUTS and outputs.bytes >= asked > 0:
+        yield _by_outputs(outputs, fact, case)
+    numbers = phase.retained.loads
+    alive = [load for load in hooked.loads if load.pid == phase.pid and load.number in numbers]
+    again = [load for load in alive if load.package == alive[0].package]
+    if len(again) >= LEAST_LOADS and sum(load.bytes for load in again) >= asked:
+        where = phase.stack or [line for load in again for line in load.stack[:1]]
+        name = again[0].package.name
+        yield _Retained(
+            guilty=component(
+                "call", f"aoti_load_package({name})", where[:4], value=f"{len(again)} loads alive"
+            ),
+            summary=f"There is no memory left: {name} is loaded {len(again)} times at once, and each load "
+            f"maps its own constants and code ({again[0].bytes} bytes in the package).",
+            evidence=(fact, seen("capture", f"{counted(len(again), 'load')} of {name} were never released")),
+            fix=Fix(
+                action="load a package once and share its runner, or drop every reference to a runner before "
+                "the next is loaded"
+            ),
+        )
+
+
+def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) -> Suspect:
+    line = case.call_locations[0] if case.call_locations else None
+    what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
+    # The same call with as much more memory as the outputs use, where its memory was limited.
+    steps, released = list(case.call.steps) if case.call is not None else [], None
+    if steps and "headroom" in steps[-1]:
+        steps[-1] = {**steps[-1], "headroom": steps[-1]["headroom"] + outputs.bytes}
+        words = "the call with the memory of the earlier outputs released"
+        released = Intervention("call:released", Kind.CALL, words, options=Options(steps=tuple(steps)))
+    return _Retained(
+        guilty=component(
+            "script",
+            f"{line.file}:{line.line}" if line is not None else "the program",
+            case.call_locations,
+            value=what,
+        ),
+        summary=f"There is no memory left: the program still holds {what}.",
+        evidence=(fact, seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")),
+        fix=Fix(
+            action="release outputs that were used. A view keeps the memory of the whole output: clone() the "
+            "part that is kept",
+            before="kept.append(y[0])",
+            after="kept.append(y[0].clone())",
+        ),
+        intervention=released,
+    )
+
+
+def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:
+    """Constants whose memory cannot be read any more, while the package reads it in place."""
+    call = case.captured.failing
+    if call is None or not call.lost:
+        return
+    name, file = next(iter(call.lost.items()))
+    others = f" and {counted(len(call.lost) - 1, 'other')}" if len(call.lost) > 1 else ""
+    why = f"its file {file} is shorter than what was mapped" if file else "the memory was freed or unmapped"
+    yield Suspect(
+        category="constants",
+        guilty=component("constant", name, case.call_locations, value="unreadable memory"),
+        summary=f"The memory of constant {name}{others} cannot be read: {why}. The package reads it in place "
+        "(user_managed=True), so the call ends in a signal.",
+        level=CausalLevel.STATE,
+        evidence=(
+            seen("capture", f"before the call {counted(len(call.lost), 'constant')} could not be read"),
+        ),
+        fix=Fix(
+            action="keep the file of mapped weights as it is while the package is in use (replace it by a "
+            "rename), or give the package its own copy",
+            before="user_managed=True",
+            after="user_managed=False",
+        ),
     )

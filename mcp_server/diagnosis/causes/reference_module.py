@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.causes.common import agreement, component, seen
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.components import agreement, component, seen
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options, update_from
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import (
@@ -69,13 +69,13 @@ class _Comparison:
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Hypotheses for the nearest modules that differ from what the package has."""
     compared = _comparison(case)
-    if compared is None or case.capture is None:
+    if compared is None:
         return
     weights, compiled = compared.weights, compared.weights.compiled
     near = [m for m in compared.failed.modules if compiled.digests.keys() <= m.digests.keys()]
     for module in [m for m in near if weights.others(m)][:1]:
         yield _other_weights(module, compared, case)
-    before = [e for e in case.capture.exports if e.pid == compiled.pid and e.n < compiled.n]
+    before = [e for e in case.captured.exports if e.pid == compiled.pid and e.n < compiled.n]
     # The last export of each module's class, with what changed since.
     exports = [next((e for e in reversed(before) if e.type == m.type), None) for m in near]
     changed = [_changed(module, export) for module, export in zip(near, exports, strict=True)]
@@ -87,20 +87,20 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _comparison(case: DiagnosisState) -> _Comparison | None:
     """The failed comparison that the call made again reproduces, or a check of the program's own."""
-    capture, call, compiled = case.capture, case.suspect_call, case.suspect_compile
-    if capture is None or call is None or compiled is None or case.package is None:
+    hooked, call, compiled = case.captured, case.suspect_call, case.suspect_compile
+    if call is None or compiled is None or case.package is None:
         return None
-    if any(call.outcome != "ok" for call in capture.calls):
+    if any(call.outcome != "ok" for call in hooked.calls):
         return None
     # The updates between the load and the call.
-    own = [u for u in capture.updates if (u.pid, u.load, u.outcome) == (call.pid, call.load, "ok")]
+    own = [u for u in hooked.updates if (u.pid, u.load, u.outcome) == (call.pid, call.load, "ok")]
     reachable = frozenset(constant.fqn for constant in case.package.constants)
     weights = _Weights(compiled, tuple(u for u in own if u.n < call.n), reachable)
-    if capture.assertions:
-        compared = _Comparison(capture.assertions[-1], weights, "with which it is compared")
+    if hooked.assertions:
+        compared = _Comparison(hooked.assertions[-1], weights, "with which it is compared")
         return compared if case.plain_diverges else None
-    if capture.ends and case.own_check and not case.call_fails:
-        return _Comparison(capture.ends[-1], weights, "which the check that failed sees")
+    if hooked.ends and case.own_check and not case.call_fails:
+        return _Comparison(hooked.ends[-1], weights, "which the check that failed sees")
     return None
 
 
@@ -158,15 +158,8 @@ def _reloaded(near: ModuleSnapshot, case: DiagnosisState) -> Intervention | None
     """The call after the package was given the module's weights."""
     if near.file is None or case.call is None or case.call.operation != "replay":
         return None
-    step = {
-        "do": "constants",
-        "file": near.file,
-        "how": "load_constants",
-        "arguments": [False, False],
-        "only_known": True,
-    }
     steps = list(case.call.steps)
-    steps.insert(max(len(steps) - 1, 0), step)
+    steps.insert(max(len(steps) - 1, 0), update_from(near.file))
     what = f"the call after the package was given the weights of {near.name}"
     return Intervention(f"weights:{near.file.name}", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
 
@@ -210,10 +203,12 @@ def _of_another_class(
     in the state is therefore a better explanation.
     """
     judged = [module for module in near if module.named] or near
-    if not judged or case.capture is None or exported.type in {module.type for module in judged}:
+    if not judged or exported.type in {module.type for module in judged}:
         return
     module, compiled = judged[0], compared.weights.compiled
-    loads = [load for load in case.capture.loads if load.package == compiled.package and load.outcome == "ok"]
+    loads = [
+        load for load in case.captured.loads if load.package == compiled.package and load.outcome == "ok"
+    ]
     old = len(loads) > 1  # the load of the suspect call was not the first of that package
     fact = f"the package was built from {exported.type}; {module.name}, {compared.how}, is a {module.type}"
     yield Suspect(

@@ -1,32 +1,45 @@
-"""Values that break what the package assumes of them: a size that only the data tells, a divisor of zero."""
+"""Values that do not fit: a size that only the data tells, a divisor of zero, a dtype that is too narrow."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from mcp_server.diagnosis.causes.common import (
+from mcp_server.diagnosis.components import (
+    agreement,
+    check_failed,
+    component,
     confirming,
     depends_on,
     input_component,
+    launch_component,
     leaf_of,
     lines_of,
     name_of,
     raising_lines,
+    said,
     seen,
 )
-from mcp_server.diagnosis.components import launch_component, said
-from mcp_server.diagnosis.interventions.base import Intervention, Where
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Intervention,
+    Kind,
+    Seen,
+    SideEffects,
+    Trial,
+    Where,
+)
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import InputSlice, divisor_parts, failed_divisions, failure, raised
-from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
+from mcp_server.model import Category, Component, Evidence, Fix
 from mcp_server.package.assertion import Division
 from mcp_server.package.provenance import DIVIDES
-from mcp_server.package.signature import CompiledInput
 from mcp_server.package.symbols import names_in, origins
+from mcp_server.plurals import counted
+from mcp_server.tools.context import Event
+from mcp_server.worker.protocol import CallFacts
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
@@ -38,8 +51,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
 
     Who gave that value, for the first symbol of the check that is read from a tensor.
     """
-    roots = [facts.root for _, facts in case.logs if facts.root is not None]
-    error = next((root for root in roots if root.family.id == "runtime_assert"), None)
+    error = next((root for _, root in case.roots if root.family.id == "runtime_assert"), None)
     if error is None or case.view is None or case.package is None:
         return
     symbols = case.view.wrapper.symbols
@@ -48,53 +60,39 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
         tensor = next((source.tensor for source in sources if source.tensor), None)
         if tensor is None:
             continue
+        condition, value = error.fields["condition"], error.fields.get("value")
+        assumed = f"{value} where {condition} is assumed" if value else f"not as assumed ({condition})"
         item = next((i for i in case.package.inputs if i.name == tensor), None)
-        writers = case.view.writers_of_name.get(tensor, ())
         if item is not None:
-            yield _size_of_input(item, error, case)
-        elif writers:
-            yield _size_of_launch(writers[0], error, case)
+            ends = limits(condition)
+            kept = keep_in_range(leaf_of(item), ends.get("low", -LARGEST), ends.get("high", LARGEST))
+            yield Suspect(
+                category="shape_out_of_range",
+                guilty=input_component(item, raising_lines(case) or case.call_locations, assumed),
+                summary=f"The value of {item.label} is used as a size, and it is {assumed}.",
+                level=CausalLevel.CALL,
+                evidence=(
+                    said(error),
+                    seen("inspect_package", f"the value that is checked is read from {item.label}"),
+                ),
+                fix=Fix(action=f"pass a value that keeps {condition}, or export with a wider range"),
+                intervention=kept if ends else None,
+            )
+        # What a launch computed is the value, or has it as its length.
+        for number in case.view.writers_of_name.get(tensor, ())[:1] if item is None else ():
+            depends, kernel = depends_on(number, case, ", from"), case.launches[number].kernel
+            yield Suspect(
+                category="shape_out_of_range",
+                guilty=launch_component(number, kernel, case),
+                summary=f"A size that launch {number} ({kernel}) makes of data{depends} is {assumed}.",
+                level=CausalLevel.BAD_VALUE,
+                evidence=(
+                    said(error),
+                    seen("inspect_package", f"the size comes from launch {number}{depends}"),
+                ),
+                fix=Fix(action=f"check the data for {condition} before the call, or allow it at export"),
+            )
         return
-
-
-def _assumed(error: ErrorFact) -> str:
-    value, condition = error.fields.get("value"), error.fields["condition"]
-    return f"{value} where {condition} is assumed" if value else f"not as assumed ({condition})"
-
-
-def _size_of_input(item: CompiledInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    condition = error.fields["condition"]
-    ends = limits(condition)
-    kept = keep_in_range(leaf_of(item), ends.get("low", -LARGEST), ends.get("high", LARGEST))
-    return Suspect(
-        category="shape_out_of_range",
-        guilty=input_component(item, raising_lines(case) or case.call_locations, _assumed(error)),
-        summary=f"The value of {item.label} is used as a size, and it is {_assumed(error)}.",
-        level=CausalLevel.CALL,
-        evidence=(
-            said(error),
-            seen("inspect_package", f"the value that is checked is read from {item.label}"),
-        ),
-        fix=Fix(action=f"pass a value that keeps {condition}, or export with a wider range"),
-        intervention=kept if ends else None,
-    )
-
-
-def _size_of_launch(number: int, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    """What a launch computed is the value, or has it as its length."""
-    assert case.view is not None
-    launch = case.view.wrapper.launches[number]
-    depends = depends_on(number, case, ", from")
-    return Suspect(
-        category="shape_out_of_range",
-        guilty=launch_component(number, launch.kernel, case),
-        summary=f"A size that launch {number} ({launch.kernel}) makes of data{depends} is {_assumed(error)}.",
-        level=CausalLevel.BAD_VALUE,
-        evidence=(said(error), seen("inspect_package", f"the size comes from launch {number}{depends}")),
-        fix=Fix(
-            action=f"check the data for {error.fields['condition']} before the call, or allow it at export"
-        ),
-    )
 
 
 def limits(condition: str) -> dict[str, int]:
@@ -124,30 +122,38 @@ def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
             yield _computed(division, len(found) == 1, error, case)
 
 
+WITHOUT_ZEROS = Where(equals=0)
+
+
 def _by_input(division: Division, part: InputSlice, error: Evidence, case: DiagnosisState) -> Suspect:
-    assert case.package is not None
-    item, facts = case.package.inputs[part.input], case.index_values[part]
-    at, lines = f"element {facts['index']}", _lines(division, case)
+    item, facts, party = case.compiled_inputs[part.input], case.index_values[part], _party(division, case)
+    at, lines = f"element {facts['index']}", party.model_locations
     fact = f"{at} of {item.label} is 0; {facts['outside']} of {facts['elements']} are"
+    where = f"launch {division.launch.index} ({division.launch.kernel})"
     return Suspect(
         category="input_mismatch",
         guilty=input_component(item, lines, f"0 at {facts['index']}"),
-        summary=f"{at[:1].upper()}{at[1:]} of {item.label} is 0, and {_launch(division)} divides by it.",
+        summary=f"{at[:1].upper()}{at[1:]} of {item.label} is 0, and {where} divides by it.",
         level=CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
-        crashing=_party(division, case),
+        crashing=party,
         fix=Fix(
             action=f"keep zeros out of {name_of(item)}, or let the model divide by another number where it "
             "is 0",
             before=lines[0].code if lines else None,
         ),
-        intervention=_without_zeros(item),
+        intervention=replace_where(leaf_of(item), WITHOUT_ZEROS, 1),
     )
 
 
 def _computed(division: Division, single: bool, error: Evidence, case: DiagnosisState) -> Suspect:
     """No element of an input is the divisor itself: a constant is, or the model computes it."""
-    party, lines = _party(division, case), _lines(division, case)
+    party, source = _party(division, case), division.sources[0] if division.plain else None
+    guilty, lines, at = party, party.model_locations, division.launch.index
+    known = case.package.constants if case.package is not None and not division.inputs else ()
+    fqn = next((c.fqn for c in known if source is not None and c.name == source.tensor), None)
+    if fqn:  # the only constant that the divisors are elements of
+        guilty = component("constant", fqn, lines, launch=at)
     constants = [source.label for source in division.sources if source.kind == "constant"]
     category: Category = "script_error"
     origin = "comes from no input: it is a number of the model, written into the code"
@@ -157,14 +163,15 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
     elif constants:
         category, origin = "constants", f"comes from {', '.join(dict.fromkeys(constants))}"
     # It can only confirm: the model may compute a zero of other numbers as well.
-    inputs = case.package.inputs if case.package is not None else ()
-    item = next((item for item in inputs if division.inputs == (item.label,)), None)
-    whole = item is not None and (item.dtype or "").startswith(("int", "uint"))
-    test = confirming(_without_zeros(item), case) if item is not None and whole else None
+    item = next((item for item in case.compiled_inputs if division.inputs == (item.label,)), None)
+    test = None
+    if item is not None and (item.dtype or "").startswith(("int", "uint")):
+        test = confirming(replace_where(leaf_of(item), WITHOUT_ZEROS, 1), case)
     return Suspect(
         category=category,
-        guilty=_constant(division, lines, case) or party,
-        summary=f"{_launch(division).capitalize()} divides a whole number by zero; the divisor {origin}.",
+        guilty=guilty,
+        summary=f"Launch {at} ({division.launch.kernel}) divides a whole number by zero; "
+        f"the divisor {origin}.",
         level=CausalLevel.BAD_VALUE,
         evidence=(error, *_shown(division, case)),
         crashing=party,
@@ -178,33 +185,12 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
     )
 
 
-def _constant(division: Division, lines: list[ModelLocation], case: DiagnosisState) -> Component | None:
-    """The only constant that the divisors are elements of."""
-    source = division.sources[0] if division.plain else None
-    known = case.package.constants if case.package is not None else ()
-    fqn = next((c.fqn for c in known if source is not None and c.name == source.tensor), None)
-    if not fqn or division.inputs:
-        return None
-    return Component(kind="constant", name=fqn, launch_index=division.launch.index, model_locations=lines)
-
-
 def _party(division: Division, case: DiagnosisState) -> Component:
-    party = launch_component(division.launch.index, division.launch.kernel, case)
-    return party.model_copy(
-        update={"generated_location": division.location, "model_locations": _lines(division, case)}
-    )
-
-
-def _lines(division: Division, case: DiagnosisState) -> list[ModelLocation]:
-    """The line that raises in eager mode where that is known, else the launch's, first those that divide."""
-    event = raised(case)
-    own = launch_component(division.launch.index, division.launch.kernel, case).model_locations
+    """The launch, at the line that raises in eager mode where that is known; else those that divide first."""
+    party, event = launch_component(division.launch.index, division.launch.kernel, case), raised(case)
     known = lines_of(event) if event is not None else []
-    return known or sorted(own, key=lambda line: DIVIDES.search(line.code) is None)
-
-
-def _launch(division: Division) -> str:
-    return f"launch {division.launch.index} ({division.launch.kernel})"
+    lines = known or sorted(party.model_locations, key=lambda line: DIVIDES.search(line.code) is None)
+    return party.model_copy(update={"generated_location": division.location, "model_locations": lines})
 
 
 def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
@@ -214,5 +200,80 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
         yield seen("interpret", f"{event['node']} ({event['op']}) divides by zero in eager mode, too")
 
 
-def _without_zeros(item: CompiledInput) -> Intervention:
-    return replace_where(leaf_of(item), Where(equals=0), 1)
+# Whole numbers that do not fit the dtype which the model has for them, in eager mode as in the package.
+KEY = "exact integers"
+
+
+def _expectation_failed(case: DiagnosisState) -> bool:
+    """Whether a check of the program's, or the user's expectation, failed."""
+    return case.failure_of("plain") == "differs" or check_failed(case)
+
+
+def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
+    """The first operator whose integers do not fit, where what the user expects failed and all else agrees.
+
+    A healthy program may mean it so: hashes and checksums are computed modulo the range of their dtype.
+    """
+    events = case.eager_events("node_overflow")
+    if not events or not (case.equals_eager and _expectation_failed(case)):
+        return
+    event = next((each for each in events if not each["modular"]), events[0])
+    trial = case.trials.get(KEY)
+    op, dtype = str(event["op"]), str(event["dtype"])
+    place = f"element {event['index']} is {event['value']}, and the exact value is {event['exact']}"
+    fact = f"{event['node']} ({op}) computes in {dtype}: {place}"
+    several = f"; {counted(event['count'], 'element')} of it do not fit" if event["count"] > 1 else ""
+    yield Suspect(
+        category="wrong_output",
+        guilty=component("op", op, lines_of(event), value=f"{event['value']} in place of {event['exact']}"),
+        summary=f"{op} computes in {dtype}, which its result does not fit: {place}. It does the same in "
+        "eager mode.",
+        level=CausalLevel.BAD_VALUE,
+        evidence=(seen("interpret", fact + several), *agreement(case)),
+        fix=Fix(action=f"convert what {op} computes with to a wider dtype before it, with .long() say"),
+        intervention=trial.intervention if trial is not None else None,
+        harmful=case.failed,
+        observed=not event["modular"],
+    )
+
+
+def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
+    """Whole numbers in half precision: no more than possible, since what was meant is not known."""
+    events = case.eager_events("constant_rounded")
+    if not events or not (case.equals_eager and _expectation_failed(case)):
+        return
+    name, dtype, bound = str(events[0]["op"]), str(events[0]["dtype"]), events[0]["bound"]
+    value = f"{dtype}, up to {events[0]['largest']}"
+    fact = f"{name} has whole numbers alone ({value})"
+    yield Suspect(
+        category="constants",
+        guilty=component("constant", name, case.call_locations, value=value),
+        summary=f"Constant {name} has whole numbers alone ({value}), and {dtype} has a value for each "
+        f"up to {bound} only: if they are codes or positions, a cast of the whole model has rounded them.",
+        level=CausalLevel.FAULT_SITE,
+        evidence=(seen("interpret", fact), *agreement(case)),
+        fix=Fix(action=f"keep {name} as an integer buffer, which a cast of the model leaves as it is"),
+        harmful=case.failed,
+        observed=False,
+    )
+
+
+def exact_trial(case: DiagnosisState) -> Trial | None:
+    """The program with its overflowing operators in int64, compared with what is expected of the call.
+
+    None where nothing is expected, and where the program as it is gives that.
+    """
+    compared: Event | None = case.interpreted.last("compared_exact") if case.interpreted is not None else None
+    before, exact, again = compared["equal"] if compared is not None else (True, True, True)
+    if before or again:
+        return None
+    wrong = Seen("ok", differs="other values than expected")
+    operators = ", ".join(dict.fromkeys(str(each["op"]) for each in case.eager_events("node_overflow")))
+    return Trial(
+        Intervention(KEY, Kind.OPERATOR, f"the call in eager mode with {operators} in int64"),
+        Effect.GONE if exact else Effect.SAME,
+        wrong,
+        Seen("ok", facts=CallFacts("exact", "", "ok")) if exact else wrong,
+        wrong,
+        side_effects=SideEffects(known=False),
+    )

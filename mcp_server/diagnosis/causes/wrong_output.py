@@ -8,8 +8,14 @@ from dataclasses import replace
 from functools import partial
 
 from mcp_server.diagnosis.causes import log_text
-from mcp_server.diagnosis.causes.common import component, launch_lines, seen
-from mcp_server.diagnosis.components import launch_component, own_code, users_code
+from mcp_server.diagnosis.components import (
+    component,
+    launch_component,
+    launch_lines,
+    own_code,
+    seen,
+    users_code,
+)
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload
@@ -196,7 +202,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
 
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     """What the log says of the program, with what clears AOTInductor of it; nothing while that is open."""
-    capture, plain = case.capture, case.runs.get("plain")
+    capture, plain = case.capture, case.plain_run
     if capture is None or plain is None or not case.own_check or capture.assertions:
         return
     came_back = all(call.outcome == "ok" for call in capture.calls)
@@ -260,7 +266,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
 
     This is the failure itself and names no cause: any suspect that explains it comes before it.
     """
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return
     expected, checked = plain.last("compared_expected"), plain.last("checked_outputs")

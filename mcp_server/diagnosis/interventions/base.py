@@ -90,6 +90,20 @@ class Change:
         return {**found, "where": _set_fields(self.where)} if self.where is not None else found
 
 
+def update_from(file: Path) -> dict[str, object]:
+    """The step of a replay that gives the package the constants of a file (`{name: tensor}`, of torch.save).
+
+    A state_dict has more names than a package, which leaves out what the graph does not read.
+    """
+    return {
+        "do": "constants",
+        "file": file,
+        "how": "load_constants",
+        "arguments": [False, False],
+        "only_known": True,
+    }
+
+
 @dataclass(frozen=True)
 class Options:
     """What else about the request is changed; the package is then loaded anew for the call.

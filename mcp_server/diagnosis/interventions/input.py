@@ -16,7 +16,7 @@ value for a Python number changes nothing. What can be changed is the literal in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -152,41 +152,6 @@ def given_value(key: str, name: str, exported: str, given: str, package: Path) -
         options=Options(package=package),
         before_code=f"torch.export.export(model, (..., {exported}))  # {name}",
         after_code=f"export again with {name}={given}, or make {name} a tensor input",
-    )
-
-
-def compiled_values(steps: Sequence[Mapping[str, object]]) -> Intervention:
-    """The captured call without the updates of constants before it."""
-    return Intervention(
-        key="constant:compiled",
-        kind=Kind.CONSTANT,
-        what="the call with the values that the package was compiled with, without the updates",
-        options=Options(steps=tuple(step for step in steps if step["do"] != "constants")),
-        before_code="loader.update_constant_buffer(...)",
-        after_code="# without this update",
-    )
-
-
-def cast_in_update(names: Mapping[str, str]) -> Intervention:
-    """The updates with these constants cast to the dtype that the package was compiled for."""
-    first, dtype = next(iter(names.items()))
-    return Intervention(
-        key=f"constant:cast:{','.join(sorted(names))}",
-        kind=Kind.CONSTANT,
-        what=f"the update with {', '.join(f'{name} as {dtype}' for name, dtype in names.items())}",
-        options=Options(cast=dict(names)),
-        before_code=f'"{first}": {first}',
-        after_code=f'"{first}": {first}.to(torch.{dtype})',
-    )
-
-
-def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """The updates with these constants in memory of their own: no views of what changes later."""
-    return Intervention(
-        key=f"constant:own-memory:{','.join(sorted(names))}",
-        kind=Kind.CONSTANT,
-        what="the call after those constants were given as copies of their own",
-        options=Options(copied=tuple(names)),
     )
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.plan import TriedCall
-from mcp_server.diagnosis.origin.records import Operation, Origin
+from mcp_server.diagnosis.interventions.run import TriedCall
+from mcp_server.diagnosis.origin import Operation, Origin
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel

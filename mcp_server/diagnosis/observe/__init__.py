@@ -1,1 +1,80 @@
-"""Observations that the planner can choose. Each runs tools and adds what they saw to the state."""
+"""What can be observed, and how long a run for it may take."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Finished
+from mcp_server.tools.context import Context
+
+HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
+SHORTEST_S = 1.0
+EAGER_SHARE = 0.4  # of what the budget leaves: a model that hangs in eager, too, must leave time for its call
+EAGER_S = 120.0
+EAGER_OF_HANG_S = 30.0  # once the program hangs: eager may hang alike, and need not be shown to
+
+
+class BudgetTooShort(ProblemError):
+    """A run was cut short by the budget alone, and so is evidence of nothing."""
+
+
+class Observation(ABC):
+    """Something that can be observed; the classes of this folder are found by themselves.
+
+    `seconds` is about what it costs. `alone` marks one that must not share the machine with another run,
+    `extra` one that the verdict is complete without: it is made where the budget has room for it.
+    """
+
+    name: str
+    seconds: float
+    alone: bool = False
+    extra: bool = False
+
+    @abstractmethod
+    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect], /) -> float:
+        """How much of the open question it answers (0-1); 0 when it cannot act or would tell nothing."""
+
+    @abstractmethod
+    async def act(self, case: DiagnosisState, context: Context, /) -> None:
+        """Observe, and write what was seen into the state."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Seconds for one run. `cut` marks a limit that the budget made too short to show a hang."""
+
+    seconds: float
+    cut: bool
+
+    def check(self, finished: Finished, what: str) -> None:
+        """Raise BudgetTooShort for a run that only the budget ended: it is evidence of nothing."""
+        if self.cut and finished.ending == "timeout":
+            raise BudgetTooShort(
+                f"{what} did not end within the {self.seconds:.0f} s that the budget left for it, "
+                "too short to tell a slow one from one that hangs: give a larger budget_s"
+            )
+
+
+def limit_of(case: DiagnosisState, *, share: float = 1.0) -> Limit:
+    """The workload's own limit, a `share` of what the budget leaves, little for a known hang."""
+    asked = case.workload.timeout_s if case.workload else HANGING_S
+    if hangs(case):
+        asked = min(asked, HANGING_S)
+    left = max(case.seconds_left * share, SHORTEST_S)
+    return Limit(min(asked, left), cut=left < min(asked, HANGING_S))
+
+
+def hangs(case: DiagnosisState) -> bool:
+    """Whether the program, or the call made again, was ended by its time limit."""
+    return "timeout" in (case.failure_of("script"), case.failure_of("plain"))
+
+
+def eager_limit(case: DiagnosisState) -> float:
+    """Seconds for the exported program in eager mode."""
+    longest = EAGER_OF_HANG_S if hangs(case) else EAGER_S
+    return min(limit_of(case, share=EAGER_SHARE).seconds, longest)

@@ -14,10 +14,10 @@ import anyio.to_thread
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
 from mcp_server.diagnosis.causes.input_mismatch import to_be_placed
-from mcp_server.diagnosis.causes.overflow import exact_trial
+from mcp_server.diagnosis.causes.value_constraints import exact_trial
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
-from mcp_server.diagnosis.planner import Observation, eager_limit, hangs, limit_of
+from mcp_server.diagnosis.observe import Observation, eager_limit, hangs, limit_of
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import refuse_misfit
@@ -98,17 +98,12 @@ def suspect_call(seen: Capture) -> CallSpec | None:
         return None
     request = {**plan.request, "extra_imports": plan.imports}
     # What the program compared the outputs with; else the tensors that it had when its own check failed.
-    pid, n = phase.pid, phase.n
-    actual = next(
-        (each.file for each in seen.assertions if each.pid == pid and each.n > n and each.file), None
-    )
-    frame_tensors = next(
-        (each.file for each in seen.ends if each.pid == pid and each.n > n and each.file), None
-    )
-    if actual:
-        request["actual"] = actual
-    elif frame_tensors:
-        request["frame_tensors"] = frame_tensors
+    for name, checks in (("actual", seen.assertions), ("frame_tensors", seen.ends)):
+        later = [check.file for check in checks if check.pid == phase.pid and check.n > phase.n]
+        file = next(filter(None, later), None)
+        if file is not None:
+            request[name] = file
+            break
     call = phase if isinstance(phase, CapturedCall) else None
     if call is not None and call.returned:
         request["returned"] = call.returned
@@ -198,11 +193,11 @@ class PlainRun(Observation):
                 case.unfit = problem
             raise
         missing = operator_missing_here(seen, case)
-        if missing:
-            case.call = None
-            case.notes.append(missing)
-        else:
+        if not missing:
             case.runs["plain"] = seen
+            return
+        case.call = None
+        case.notes.append(missing)
 
 
 class CheckedRun(Observation):
@@ -294,8 +289,7 @@ class Interpret(Observation):
         assert case.call is not None
         expected = case.symptom.expect or case.call.request.get("actual")
         case.interpreted = await interpret(case, context, **({"expect": str(expected)} if expected else {}))
-        trial = exact_trial(case)
-        if trial is not None:
+        if (trial := exact_trial(case)) is not None:
             case.trials[trial.intervention.key] = trial
 
 
@@ -331,12 +325,12 @@ class RepeatCall(Observation):
     seconds = 5.0
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
-        plain, package = case.runs.get("plain"), case.call.package if case.call is not None else None
-        if plain is None or plain.failure != "none" or package is None:
+        plain, call = case.plain_run, case.call
+        if plain is None or plain.failure != "none" or call is None:
             return 0.0
         # A package on the CPU, whose memory the C library gives, and which is soon loaded and called again.
         on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"
-        if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or package.stat().st_size >= MOST_BYTES:
+        if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or call.package.stat().st_size >= MOST_BYTES:
             return 0.0
         return 0.0 if any(h.harmful and not h.weak for h in open_suspects) else 0.25
 

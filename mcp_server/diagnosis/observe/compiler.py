@@ -13,7 +13,7 @@ from mcp_server.diagnosis.causes.compiler import (
     trial_of,
 )
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.planner import Observation
+from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload, ScriptWorkload

@@ -15,12 +15,12 @@ from mcp_server.diagnosis.interventions.kernel import (
     replace_launch,
     with_constant_of_siblings,
 )
+from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.observe.static import parts_to_see
+from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
-from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.origin.values import NoValues, ProbedValues, Tensor, Values
-from mcp_server.diagnosis.planner import Observation
 from mcp_server.diagnosis.ranking import untried
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect

@@ -14,11 +14,10 @@ from mcp_server.diagnosis.components import own_operators
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
 from mcp_server.diagnosis.interventions.input import given_value, together
 from mcp_server.diagnosis.interventions.kernel import with_literal
-from mcp_server.diagnosis.interventions.plan import TriedCall
-from mcp_server.diagnosis.interventions.run import try_intervention, try_interventions
+from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
 from mcp_server.diagnosis.next_steps import call_words
+from mcp_server.diagnosis.observe import Observation, limit_of
 from mcp_server.diagnosis.observe.calls import interpret, run_call
-from mcp_server.diagnosis.planner import Observation, limit_of
 from mcp_server.diagnosis.ranking import is_cause, ranked, trials_of, untried
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
@@ -44,7 +43,7 @@ class TryInterventions(Observation):
         self.rounds, self.name = number, f"intervene_{number}"  # each round is an observation of its own
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
-        plain = case.runs.get("plain")
+        plain = case.plain_run
         if self.rounds >= MAX_ROUNDS or plain is None or case.call is None:
             return 0.0
         # There is a call to make again that fails, or that is given what it was not compiled for.
@@ -119,7 +118,7 @@ def _combined(suspects: Sequence[Suspect], case: DiagnosisState) -> Intervention
 
 def _by_program(case: DiagnosisState) -> bool:
     """Whether only what the program had, or an input that stays as it was, shows that the call is wrong."""
-    plain = case.runs.get("plain")
+    plain = case.plain_run
     if plain is None or plain.failure not in ("none", "differs"):
         return False
     missed = plain.failure == "none" and not all(plain.frame_tensors.values())
@@ -199,7 +198,7 @@ class EditScalars(Observation):
     seconds = 12.0
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        plain = case.runs.get("plain")
+        plain = case.plain_run
         differs = plain is not None and plain.failure == "differs" and case.symptom.judges
         return 0.9 if differs and scalars_to_try(case) else 0.0
 

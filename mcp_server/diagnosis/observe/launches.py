@@ -12,7 +12,7 @@ from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import kernel_of, own_code
-from mcp_server.diagnosis.planner import Observation
+from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.state import DiagnosisState, RunSeen
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import candidates, failed_divisions, index_error
@@ -41,8 +41,7 @@ class WatchLaunches(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.package is None or "plain" not in case.runs:
             return 0.0
-        errors = (error for _, facts in case.logs for error in facts.errors)
-        if case.outputs_nonfinite or any("nan" in error.family.tags for error in errors):
+        if case.outputs_nonfinite or any("nan" in error.family.tags for _, error in case.errors):
             return 1.0
         possible = candidates(case)
         if any(source.producers for candidate in possible for source in candidate.sources):
@@ -197,16 +196,23 @@ class LocateFault(Observation):
     alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
-        plain = case.runs.get("plain")
         if _program_only(case):
             return 0.9
-        if case.call is None or case.package is None or plain is None:
+        if case.call is None or case.package is None or case.plain_run is None:
             return 0.0
-        if _loud_suspicion(plain, case):
+        if _loud_suspicion(case.plain_run, case):
             return 1.0
         if silent_suspicion(case):
             return 0.6
-        return 0.3 if _unwatched(case, open_suspects) else 0.0
+        # A call without any suspicion, on a GPU or with indices that nobody checks: a small overrun shows
+        # neither as a fault nor as NaN, and a package alone has no reference for its numbers.
+        by_package = isinstance(case.workload, PackageWorkload)
+        if case.device != "cuda":
+            return 0.3 if by_package and indexes_unchecked(case.package.kernel_text) else 0.0
+        if by_package:
+            return 0.0 if any(each.harmful and not each.weak for each in open_suspects) else 0.3
+        # No compiler checks a kernel of the user's own, which may be what makes the numbers wrong.
+        return 0.3 if case.plain_diverges and own_code(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         if not _program_only(case):
@@ -219,7 +225,7 @@ class LocateFault(Observation):
 
 def _program_only(case: DiagnosisState) -> bool:
     """Whether a program died of a bad access, or of a signal, and left no call that could show it again."""
-    script, seen = case.runs.get("script"), case.capture
+    script, seen = case.script_run, case.capture
     if script is None or seen is None or not (seen.loads or case.host_package):
         return False
     replayable = case.call is not None and not (in_graph(seen) and seen.failing is None)
@@ -253,17 +259,3 @@ def silent_suspicion(case: DiagnosisState) -> bool:
     unsure = any(m.aspect in ("range", "relation") and m.severity != "fatal" for m in case.mismatches)
     unsteady = case.reads_unset or (bool(case.differs_in("second")) and not drawing_launches(case))
     return case.equals_eager is False or unsteady or (unsure and case.runs["plain"].failure == "none")
-
-
-def _unwatched(case: DiagnosisState, open_suspects: Sequence[Suspect]) -> bool:
-    """A call without any suspicion, on a GPU or with indices that nobody checks.
-
-    A small overrun shows neither as a fault nor as NaN. A package alone has no reference for its numbers. If
-    numbers are wrong, a kernel of the user's own may be the cause, which no compiler checks.
-    """
-    by_package = isinstance(case.workload, PackageWorkload)
-    if case.device != "cuda":
-        return by_package and case.package is not None and indexes_unchecked(case.package.kernel_text)
-    if by_package:
-        return not any(suspect.harmful and not suspect.weak for suspect in open_suspects)
-    return case.plain_diverges and bool(own_code(case))

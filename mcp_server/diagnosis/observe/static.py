@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.diagnosis.causes.input_mismatch import place
-from mcp_server.diagnosis.planner import Observation
+from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import (
@@ -22,7 +22,6 @@ from mcp_server.diagnosis.value_sources import (
     operator_indices,
     whole_slice,
 )
-from mcp_server.logs.captured import CapturedCompile
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.exported import node_lines, read_exported
 from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_structure
@@ -46,10 +45,16 @@ class OpenPackage(Observation):
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         path, model = package_path(case) or (Path(), None)
-        gone = _gone(path, case)
-        if gone:
+        # A program may delete its package, or write another one to the same path.
+        loads = reversed(case.captured.loads)
+        then = next((load for load in loads if path in (load.copy_path, load.package)), None)
+        now = path.stat().st_size if path.exists() else None
+        if then is not None and then.bytes and now != then.bytes:
+            state = "is gone" if now is None else f"has {now} bytes"
+            why = f": {then.notice}" if then.notice else ""
+            was = f"{then.package} had {then.bytes} bytes when the program loaded it"
             case.call = None
-            case.notes.append(gone)
+            case.notes.append(f"{was}, and {state} now; no copy was kept{why}")
             return
         try:
             view = await anyio.to_thread.run_sync(view_package, path, model)
@@ -65,22 +70,6 @@ def package_path(case: DiagnosisState) -> tuple[Path, str | None] | None:
     if isinstance(case.workload, PackageWorkload):
         return case.workload.package, case.workload.model_name
     return (case.host_package, None) if case.host_package is not None else None
-
-
-def _gone(path: Path, case: DiagnosisState) -> str:
-    """Why this file is not the package that the program loaded; empty if it is, as far as is known.
-
-    A program may delete its package, or write another one to the same path.
-    """
-    loads = case.capture.loads if case.capture is not None else []
-    then = next((load for load in reversed(loads) if path in (load.copy_path, load.package)), None)
-    now = path.stat().st_size if path.exists() else None
-    if then is None or not then.bytes or now == then.bytes:
-        return ""
-    state = "is gone" if now is None else f"has {now} bytes"
-    why = f": {then.notice}" if then.notice else ""
-    was = f"{then.package} had {then.bytes} bytes when the program loaded it"
-    return f"{was}, and {state} now; no copy was kept{why}"
 
 
 class ReadExported(Observation):
@@ -146,10 +135,9 @@ class ReadGeneratedKernel(Observation):
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         named, refused = _named(case), _refused(case)
-        found = _read(*named, case) if named is not None else None
-        if found is None and refused is not None:
-            found = _of_user(*refused, case)
-        case.generated = found
+        case.generated = _read(*named, case) if named is not None else None
+        if case.generated is None and refused is not None:
+            case.generated = _of_user(*refused, case)
 
 
 def _named(case: DiagnosisState) -> tuple[Path, int] | None:
@@ -162,9 +150,8 @@ def _named(case: DiagnosisState) -> tuple[Path, int] | None:
 
 def _refused(case: DiagnosisState) -> tuple[str, int] | None:
     """The user's Triton kernel that could not be compiled, and the line in it, counted from its `def`."""
-    for _, facts in case.own_logs:
-        root = facts.root
-        if root is not None and root.family.id == "triton_compile" and "function" in root.fields:
+    for _, root in case.own_roots:
+        if root.family.id == "triton_compile" and "function" in root.fields:
             line = root.fields.get("kernel_line", "")
             return (root.fields["function"], int(line)) if line.isdigit() else None
     return None
@@ -192,7 +179,7 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel 
     """
     pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
     script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
-    stacks = [Path(at.file) for compiled in _compiles(case) for at in compiled.stack]
+    stacks = [Path(at.file) for compiled in case.captured.compiles for at in compiled.stack]
     nodes = [Path(at.file) for _, at in _nodes(case)]
     found = []
     for path in dict.fromkeys([*script, *stacks, *nodes]):
@@ -209,17 +196,13 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel 
 
 def _nodes(case: DiagnosisState) -> tuple[tuple[str, ModelLocation], ...]:
     """Operators of the program whose compile failed, with their lines; none where it was not kept."""
-    for compiled in reversed(_compiles(case)):
+    for compiled in reversed(case.captured.compiles):
         if compiled.exported is not None and compiled.exported.is_file():
             try:
                 return node_lines(compiled.exported)
             except PackageError:
                 return ()
     return ()
-
-
-def _compiles(case: DiagnosisState) -> list[CapturedCompile]:
-    return case.capture.compiles if case.capture is not None else []
 
 
 RAISED_LOWER = 2
@@ -282,11 +265,11 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
     """Elements of inputs that a failed assertion of a kernel, or the check of an operator, saw."""
-    asserted = [suspect.part for suspect in checked_inputs(case)]
-    asserted += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
-    refused = [index.part for index in operator_indices(case) if index.part is not None]
-    divided = [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
-    return list(dict.fromkeys(asserted + refused + divided))
+    found = [suspect.part for suspect in checked_inputs(case)]
+    found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
+    found += [index.part for index in operator_indices(case) if index.part is not None]
+    found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
+    return list(dict.fromkeys(found))
 
 
 class LookAtIndices(Observation):
@@ -319,8 +302,8 @@ class CheckMachine(Observation):
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.package is None or not case.failed:
             return 0.0
-        plain = case.plain
-        silent = plain is not None and plain.failure == "signal" and plain.root is None
+        run = case.own_run
+        silent = run is not None and run.failure == "signal" and run.root is None
         asked = any(h.category in MACHINE_CATEGORIES for h in open_suspects)
         return 0.7 if silent or asked else 0.0
 

@@ -1,4 +1,129 @@
 """From a bad value to where it was computed: expression, elements of the inputs, and when it goes wrong.
 
-`find_origin` works on values that a run with launch probes has left (`ProbedValues`), or on the code alone.
+`find.find_origin` works on values that a run with launch probes has left (`ProbedValues`), or on the code
+alone. What it finds is an `Origin`.
 """
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from mcp_server.model import Record
+
+
+class Operand(Record):
+    """A tensor that the expression reads, by a letter (`name`); `label` is its name for a person."""
+
+    name: str
+    label: str
+    made_by: str = ""
+
+
+class OffendingElement(Record):
+    """An element of an input or of a constant behind the bad value. `index` is empty for a scalar."""
+
+    kind: Literal["input", "constant"]
+    label: str
+    index: list[int]
+    value: str = ""
+    input_index: int | None = None
+
+    def text(self) -> str:
+        where = f"[{', '.join(map(str, self.index))}]" if self.index else ""
+        return f"{self.label}{where}{f' = {self.value}' if self.value else ''}"
+
+
+class Condition(Record):
+    """When the value is bad, checked by evaluating the expression on both sides.
+
+    `variable` is the operand's letter, `label` its tensor. `low` and `high` are the ends of what the element
+    may not be (inclusive, None: no end); `good` is the value nearest to the offending one with which the
+    expression is good.
+    """
+
+    text: str
+    variable: str
+    label: str = ""
+    low: float | int | None = None
+    high: float | int | None = None
+    good: float | int | None = None
+
+
+class Dormant(Record):
+    """A launch that makes the same check of the same input, and for what it passes."""
+
+    launch_index: int
+    layer: str
+    passes: str
+
+
+class Operation(Record):
+    """The operation that left its domain, with the values of its operands (`text`).
+
+    `family` is the one of its domain. `code` is the operation as a model has it, `guarded_code` the same with
+    its operand kept in the domain, `action` that in words.
+    """
+
+    launch_index: int
+    op: str
+    family: str
+    text: str
+    code: str
+    guarded_code: str
+    action: str
+
+
+class OddConstant(Record):
+    """The constant in which the kernel of an origin differs from its siblings, most of which have `usual`."""
+
+    value: float
+    usual: float
+
+
+class Correction(Record):
+    """An edit of the expression, which is `text` then: `lines` of the kernel's source (1-based) compute it.
+
+    The constant `old` is made `new`, as the siblings have it; or the value is kept at `low` or above, or at
+    `high` or below.
+    """
+
+    text: str
+    lines: list[int]
+    low: int | None = None
+    high: int | None = None
+    old: float | int | None = None
+    new: float | int | None = None
+
+
+class Origin(Record):
+    """Where a bad value was computed.
+
+    `launch_index` and `kernel` are None and "" for a value that is an input's as given. `bad_value` is what
+    the expression gave at the offending element, `carriers` the launches between it and the fault, the last
+    one first. `elements` are at most 16 of `element_count`. `sibling_difference` says how the kernel differs
+    from those that compute the same with other constants. `of_model` says why the expression is at fault and
+    not the elements; `correction` is what would make it right, where the source of the kernel shows that.
+    """
+
+    launch_index: int | None
+    kernel: str
+    fault_launch: int
+    expression: str
+    result: str = "value"
+    bad_value: str = ""
+    allowed: str = ""
+    operands: list[Operand] = Field(default_factory=list)
+    elements: list[OffendingElement] = Field(default_factory=list)
+    element_count: int = 0
+    explanation: str = ""
+    condition: Condition | None = None
+    layer: str = ""
+    sibling_difference: str = ""
+    operation: Operation | None = None
+    odd_constant: OddConstant | None = None
+    of_model: str = ""
+    correction: Correction | None = None
+    dormant: list[Dormant] = Field(default_factory=list)
+    carriers: list[int] = Field(default_factory=list)

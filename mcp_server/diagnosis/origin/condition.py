@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from mcp_server.diagnosis.origin import Condition
 from mcp_server.diagnosis.origin.expression import Expression, Leaf, index_text, shown, tensor_of
-from mcp_server.diagnosis.origin.records import Condition
 from mcp_server.diagnosis.origin.walk import Given, value_of
 from mcp_server.package.terms.domain import outside
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, rounded

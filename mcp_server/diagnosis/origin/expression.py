@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from mcp_server.diagnosis.origin.records import OffendingElement, Operand
+from mcp_server.diagnosis.origin import OffendingElement, Operand
 from mcp_server.diagnosis.origin.walk import (
     Computed,
     Given,

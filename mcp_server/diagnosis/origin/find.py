@@ -8,6 +8,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
+from mcp_server.diagnosis.origin import (
+    Condition,
+    Dormant,
+    OddConstant,
+    OffendingElement,
+    Origin,
+)
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
     ElementKey,
@@ -37,19 +44,13 @@ from mcp_server.diagnosis.origin.layers import (
     siblings,
     tables_of,
 )
-from mcp_server.diagnosis.origin.of_model import correction_of, why_of_model
-from mcp_server.diagnosis.origin.operation import (
+from mcp_server.diagnosis.origin.of_model import (
     Outside,
+    correction_of,
     operation_of,
     outside_of,
     read_by,
-)
-from mcp_server.diagnosis.origin.records import (
-    Condition,
-    Dormant,
-    OddConstant,
-    OffendingElement,
-    Origin,
+    why_of_model,
 )
 from mcp_server.diagnosis.origin.values import NoValues, Tensor, Values
 from mcp_server.diagnosis.origin.walk import (

@@ -1,20 +1,29 @@
-"""Whether the expression of an index is at fault or the values that it got, and what would correct it."""
+"""What is at fault at an origin in the terms of the model, and what would correct it.
+
+That is an operation whose operand left its domain, or the expression of an index.
+"""
 
 from __future__ import annotations
 
+import ast
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 
-from mcp_server.diagnosis.origin.condition import Allowed
-from mcp_server.diagnosis.origin.expression import Expression
+from mcp_server.diagnosis.origin import Correction, Operation
+from mcp_server.diagnosis.origin.condition import Allowed, applied_text, culprit_at
+from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.layers import Difference
-from mcp_server.diagnosis.origin.records import Correction
-from mcp_server.diagnosis.origin.walk import Computed
+from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
+from mcp_server.package.launches import Launch
 from mcp_server.package.literals import places_of
 from mcp_server.package.terms.cpp import definitions
+from mcp_server.package.terms.domain import DOMAINS, Domain, outside
+from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.interval import Bounds
 from mcp_server.package.terms.term import (
     Apply,
+    Element,
     Number,
     Scalar,
     Term,
@@ -25,6 +34,153 @@ from mcp_server.package.terms.term import (
     unwrapped,
 )
 from mcp_server.package.view import PackageView
+
+_HOPS = 8
+_LEAVES, _DEEPEST = 64, 3  # of what an operand is computed from
+_SIGNS = {"div": "/", "floordiv": "//", "reciprocal": "/", "remainder": "%", "mod": "%"}
+
+
+@dataclass(frozen=True)
+class Outside:
+    """An operation of a launch, at a point of its loops where an operand lies outside of its domain."""
+
+    launch: Launch
+    applied: Apply
+    evaluator: Evaluator
+    domain: Domain
+
+    @property
+    def operand(self) -> Term:
+        """The operand that decides."""
+        return self.applied.args[self.domain.operand]
+
+
+def outside_of(walker: Walker, computed: Computed) -> Outside | None:
+    """The operation that made NaN or an infinity of operands outside of its domain.
+
+    A NaN that is made of an infinity is followed to what made that. None where a mask or an overflow did.
+    """
+    at = computed
+    for _ in range(_HOPS):
+        made = culprit_at(at.term, at.evaluator)
+        if made is None:
+            return None
+        found, evaluator = made
+        values = [evaluator.value(argument) for argument in found.args]
+        domain = outside(found.op, values)
+        if domain is not None:
+            return Outside(at.launch, found, evaluator, domain)
+        operands = zip(found.args, values, strict=True)
+        infinite = next((term for term, value in operands if math.isinf(value)), None)
+        if infinite is None:
+            return None
+        source = walker.back(Computed(at.launch, infinite, evaluator)).source
+        if not isinstance(source, Computed):
+            return None
+        at = source
+    return None
+
+
+def read_by(walker: Walker, found: Outside) -> Expression:
+    """What the operand is computed from, as leaves: the elements of a reduction one by one."""
+    closing = Closing(walker)
+    queue = [(Computed(found.launch, found.operand, found.evaluator), 0)]
+    for computed, depth in queue:  # grows in the loop
+        for element, at in islice(leaves(computed.term, computed.evaluator), _LEAVES):
+            source = walker.back(Computed(computed.launch, element, at)).source
+            if not isinstance(source, Computed):
+                closing.leaf(source, element.dtype, value_of(element, at))
+            elif depth < _DEEPEST and len(queue) < _LEAVES:
+                queue.append((source, depth + 1))
+    return Expression(
+        found.operand, closing.leaves, (), walker, dict.fromkeys(closing.leaves, "what it reads")
+    )
+
+
+def operation_of(walker: Walker, found: Outside) -> Operation:
+    """That operation in the terms of a model: with its values, and with its operand kept in the domain."""
+    text = applied_text(found.applied, found.evaluator)
+    return _operation(found.launch.index, found.applied, text, found.domain, _name(found, walker))
+
+
+def _name(found: Outside, walker: Walker) -> str:
+    """The input or constant that the operand is an element of; empty for what is computed."""
+    term = found.operand
+    while isinstance(term, Apply) and term.op == "cast":
+        term = term.args[0]
+    if not isinstance(term, Element):
+        return ""
+    target = argument_of(found.launch, term.parameter).target or ""
+    label = label_of(target, walker)
+    return label if label != target else ""
+
+
+def _operation(launch: int, found: Apply, text: str, domain: Domain, operand: str) -> Operation:
+    op, x = found.op, operand or ("n" if domain.nonzero else "x")
+    code, action = f"torch.{op}({x})", f"clamp the argument of {op} to {domain.words()}"
+    if domain.nonzero:
+        code = f"{'1' if op == 'reciprocal' else 'a'} {_SIGNS[op]} {x}"
+        action = "divide by 1 where the divisor is 0"
+    elif op == "pow":
+        code, action = f"torch.pow({x}, y)", "clamp the base of the power to 0 or above"
+    before, _, after = code.rpartition(x)
+    return Operation(
+        launch_index=launch,
+        op=op,
+        family=domain.family,
+        text=text,
+        code=code,
+        guarded_code=f"{before}{_kept(x, domain)}{after}",
+        action=action,
+    )
+
+
+def _kept(x: str, domain: Domain) -> str:
+    """`torch.where(n == 0, 1, n)`, `x.clamp(-1, 1)`; an open end is the next number inside."""
+    if domain.nonzero:
+        return f"torch.where({x} == 0, 1, {x})"
+    low, high = f"{domain.low:g}", f"{domain.high:g}"
+    if domain.is_open:
+        half = f"torch.finfo({x}.dtype).eps / 2"
+        low = f"{low} + {half}" if domain.low else f"torch.finfo({x}.dtype).tiny"
+        high = f"{high} - {half}"
+    return f"{x}.clamp(min={low})" if math.isinf(domain.high) else f"{x}.clamp({low}, {high})"
+
+
+def guarded_line(line: str, op: str) -> str:
+    """A line of the model with the operand of its only such operation kept in the domain; empty if unsure."""
+    domain, line = DOMAINS[op], line.strip()
+    try:
+        found = [each for node in ast.walk(ast.parse(line)) if (each := _operand(node, op)) is not None]
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    if len(found) != 1 or not line.isascii():
+        return ""
+    (operand,) = found
+    x = ast.unparse(operand)
+    if not domain.nonzero and isinstance(operand, ast.BinOp | ast.UnaryOp):
+        x = f"({x})"
+    kept = _kept(x, domain)
+    if domain.nonzero and not isinstance(operand, ast.Name | ast.Attribute):
+        kept = f"torch.where((divisor := {x}) == 0, 1, divisor)"
+    return f"{line[: operand.col_offset]}{kept}{line[operand.end_col_offset :]}"
+
+
+def _operand(node: ast.AST, op: str) -> ast.expr | None:
+    """The operand that decides whether a node that is this operation is defined."""
+    match node:
+        case ast.BinOp(op=ast.Div(), right=right) if op in ("div", "reciprocal"):
+            return right
+        case ast.BinOp(op=ast.Mod() | ast.FloorDiv(), right=right) if op in ("floordiv", "mod", "remainder"):
+            return right
+        case ast.Call(func=ast.Attribute(attr=name, value=receiver), args=args) if name == op:
+            operands = (
+                args if isinstance(receiver, ast.Name) and receiver.id == "torch" else [receiver, *args]
+            )
+            place = DOMAINS[op].operand
+            return operands[place] if place < len(operands) else None
+    return None
+
 
 _BOUNDING = frozenset({"minimum", "mod", "remainder", "sigmoid", "tanh", "sin", "cos", "erf"})
 _LARGEST = 1 << 31  # an end beyond it is the type's, not the expression's

@@ -9,7 +9,7 @@ import torch
 
 from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, culprit_of
 from mcp_server.diagnosis.origin.layers import Sibling, odd_constant
-from mcp_server.diagnosis.origin.operation import guarded_line, outside_of
+from mcp_server.diagnosis.origin.of_model import guarded_line, outside_of
 from mcp_server.diagnosis.origin.values import NoValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator

@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
-from mcp_server.diagnosis.origin.records import Origin
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.interpreter import default_python
 from mcp_server.model import PackageWorkload
