@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.components import launch_component
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Trial, Where
-from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
-from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
+from mcp_server.diagnosis.interventions.base import Intervention, Trial
+from mcp_server.diagnosis.origin import OffendingElement, Origin
 from mcp_server.diagnosis.origin.of_model import guarded_line
-from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
@@ -18,11 +15,6 @@ from mcp_server.model import Component, Evidence, Fix
 MOST_ELEMENTS = 4
 LONGEST = 160  # letters of an expression in a summary
 MOST_DORMANT = 4
-MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
-MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
-_BOOLEAN = {"True": True, "False": False}
-
-TensorOf = Callable[[int], Tensor | None]
 
 
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
@@ -36,7 +28,11 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         return suspect
     guilty, fix, change = _guilty(suspect.guilty, origin, case), case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
-        change = _in_model(change, origin.operation, guilty)
+        # A guard in the line of the model that the kernel computes, where one has the operation once.
+        op, codes = origin.operation.op, [each.code for each in guilty.model_locations]
+        lines = {line: code for code in codes if (line := guarded_line(code, op))}
+        for after, before in lines.items() if len(lines) == 1 else ():
+            change = replace(change, before_code=before.strip(), after_code=after)
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
     # The corrected expression is the fix where that is at fault, and the changed elements show the cause.
@@ -59,17 +55,6 @@ def _change(case: DiagnosisState) -> Intervention | None:
     """
     missed = {trial.intervention.key for trial in _missed(case)}
     return next((each for each in case.origin_changes if each.key not in missed), None)
-
-
-def _in_model(change: Intervention, operation: Operation, party: Component) -> Intervention:
-    """A guard in the line of the model that the kernel computes, where one has the operation once."""
-    lines = {
-        line: each.code for each in party.model_locations if (line := guarded_line(each.code, operation.op))
-    }
-    if len(lines) != 1:
-        return change
-    ((after, before),) = lines.items()
-    return replace(change, before_code=before.strip(), after_code=after)
 
 
 def _missed(case: DiagnosisState) -> list[Trial]:
@@ -212,110 +197,3 @@ def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
             "value than softmax of nothing"
         )
     return Fix(action=action, before=change.before_code, after=change.after_code)
-
-
-def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:
-    """The call with the offending elements made the nearest good value, or a masked row given one element.
-
-    `leaves` are the inputs by their place, `tensor_of` gives the values of one. None where no element of an
-    input is known, or no value of it that is good.
-    """
-    condition = origin.condition
-    elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
-    if condition is None or condition.good is None:
-        masked = [e for e in elements if e.value in _BOOLEAN]
-        blamed = [e for e in masked if (e.label, e.value) == (masked[0].label, masked[0].value)]
-    else:
-        blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
-    place = blamed[0].input_index if blamed else None
-    if place is None or place >= len(leaves):
-        return None
-    leaf, tensor = leaves[place], tensor_of(place)
-    if condition is None or condition.good is None:
-        return _unmasked(leaf, blamed, tensor)
-    # One limit for the tensor where it changes these elements alone, else each element by itself.
-    good, alike = condition.good, -1
-    if tensor is not None and tensor.count <= MOST_COUNTED:
-        alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
-    complete = origin.element_count <= len(origin.elements)
-    above, below = condition.low is not None, condition.high is not None
-    if above != below and (alike == len(blamed) or not complete):
-        change = Change("elements", leaf.input, low=good, where=Where(below=good))
-        if above:
-            change = Change("elements", leaf.input, high=good, where=Where(above=good))
-        part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} made {good}"
-        return replace(
-            changed(leaf, change), what=f"the call with {part}, the others as they are", smallest=True
-        )
-    parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
-    return _joined(leaf, parts, f"made {good}") if len(parts) > 0 and len(blamed) <= MOST_CHANGED else None
-
-
-def _is_bad(text: str, condition: Condition) -> bool:
-    """Whether a value, as it is shown, is one for which the expression goes wrong."""
-    try:
-        value = int(text) if text.lstrip("-").isdigit() else float(text)
-    except ValueError:
-        return False
-    return not (
-        (condition.low is not None and value < condition.low)
-        or (condition.high is not None and value > condition.high)
-    )
-
-
-def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor | None) -> Intervention | None:
-    """One element of each row of a mask that lets nothing through set the other way round."""
-    bad = _BOOLEAN[elements[0].value]
-    first = tuple(elements[0].index)
-    if not first:
-        return None
-    axis, rows = len(first) - 1, [first]
-    if tensor is not None:
-        axis = _axis(tensor, elements, bad)
-        rows = [
-            index
-            for index in tensor.indices()
-            if index[axis] == 0 and all(tensor.value(each) == bad for each in _line(tensor, index, axis))
-        ]
-    if not 0 < len(rows) <= MOST_CHANGED:
-        return None
-    # The worker takes numbers; the code for a person is a bool.
-    parts = tuple(
-        replace(
-            replace_element(leaf, row, int(not bad)),
-            after_code=f"{leaf.name}[{', '.join(map(str, row))}] = {not bad}",
-        )
-        for row in rows
-    )
-    joined = _joined(leaf, parts, f"made {not bad}")
-    if axis != len(first) - 1 or tensor is None:
-        return joined
-    closed = f"{leaf.name}.all(-1)" if bad else f"~{leaf.name}.any(-1)"
-    return replace(joined, after_code=f"{leaf.name}[{closed}, 0] = {not bad}")  # for every such mask
-
-
-def _axis(tensor: Tensor, elements: Sequence[OffendingElement], bad: bool) -> int:
-    """The dimension along which the offending elements lie: all of its line are bad."""
-    first, known = tuple(elements[0].index), {tuple(each.index) for each in elements}
-
-    def closeness(axis: int) -> tuple[bool, int, int]:
-        line = list(_line(tensor, first, axis))
-        closed = len(line) > 1 and all(tensor.value(index) == bad for index in line)
-        return closed, len(known.intersection(line)), axis
-
-    return max(range(len(first)), key=closeness)
-
-
-def _line(tensor: Tensor, through: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:
-    """The indices along `axis`."""
-    for place in range(tensor.shape[axis]):
-        yield (*through[:axis], place, *through[axis + 1 :])
-
-
-def _joined(leaf: Leaf, parts: tuple[Intervention, ...], what: str) -> Intervention:
-    """Several elements of an input changed at once."""
-    if len(parts) == 1:
-        return replace(parts[0], smallest=True)
-    key = "+".join(part.key for part in parts)
-    text = f"the call with {len(parts)} elements of {leaf.name} {what}"
-    return replace(together(key, text, parts), before_code=leaf.name, smallest=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.causes.compiler import compiler_suspect
@@ -93,7 +92,7 @@ def _operators(case: DiagnosisState) -> Arguments:
     assert case.workload is not None
     whole = workload_arguments(case.workload)
     # A failed export leaves no program that the run of a script could be cut down to.
-    compiles = case.capture is None or any(made.exported is not None for made in case.capture.compiles)
+    compiles = case.capture is None or any(made.exported is not None for made in case.captured.compiles)
     if "package" not in whole and whole.keys() <= TAKEN and compiles:
         return whole
     program, call = case.program_path, call_arguments(case)
@@ -139,9 +138,9 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         why = f"a log alone cannot prove a cause: run the program to reproduce the failure{what}"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
         return [NextStep(why=why, tool="diagnose", arguments=program)]
-    if unseen_symptom(case):
-        return _to_see_the_symptom(case)
     arguments = call_arguments(case) or workload_arguments(case.workload)
+    if unseen_symptom(case):
+        return _to_see_the_symptom(arguments, case)
     repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
     if best is None and not case.healthy:
         return [repeated]
@@ -153,7 +152,12 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         step = NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})
         return [step] if isinstance(case.workload, PackageWorkload) else []
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
-        return _to_compare(arguments, case.symptom.expect)
+        # Outputs that are wrong for no reason that was seen: the program, or the right weights, settle it.
+        meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
+        return [
+            _comparison(arguments),
+            NextStep(why="try the weights that were meant", tool="try_fix", arguments=meant),
+        ]
     steps = []
     if best.category in TOOLS:
         tool, why = TOOLS[best.category]
@@ -191,10 +195,8 @@ def command_for(step: str, case: DiagnosisState) -> str:
     arguments = call_arguments(case)
     if step in ON_THE_CALL:
         return _line(*ON_THE_CALL[step], *package_words(arguments)) if arguments else ""
-    if step == "script":
-        return _program(workload)
-    if step == "run_program_with_input_checks":
-        return _program(workload, CHECK_INPUTS)
+    if step in ("script", "run_program_with_input_checks"):
+        return _program(workload, CHECK_INPUTS if step != "script" else {})
     if step == "compare_with_eager":
         # Of package and program; of the whole script where it updated constants before the call.
         if case.program_path is None or not arguments:
@@ -244,16 +246,6 @@ def _line(*words: str) -> str:
     return shlex.join(["aoti-debug", *words])
 
 
-def call_words(case: DiagnosisState) -> tuple[str, ...]:
-    """The words by which a command names the call: package, inputs and surroundings.
-
-    Empty for a call that needs what no file holds, such as updates of constants before it.
-    """
-    arguments = call_arguments(case)
-    in_files = case.call is not None and not case.call.updated
-    return package_words(arguments) if arguments and in_files else ()
-
-
 def package_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Arguments with a package as words of a command: the package, then options."""
     options = {name: value for name, value in arguments.items() if name != "package"}
@@ -274,7 +266,7 @@ def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
             yield from (option, str(value))
 
 
-def _program(workload: Workload | None, more: Mapping[str, str] = {}) -> str:
+def _program(workload: Workload | None, more: Mapping[str, str]) -> str:
     """The user's own program, in its directory, as it was run, without the hook; with `more` variables."""
     if isinstance(workload, ScriptWorkload):
         argv = [str(workload.python or "python"), str(workload.script), *workload.args]
@@ -334,18 +326,17 @@ def open_question(case: DiagnosisState) -> str:
     return "None of the checks identified the cause; the checks that were run are listed."
 
 
-def _to_compare(arguments: Mapping[str, Any], expect: Path) -> list[NextStep]:
-    """What settles outputs that are wrong for no reason that was seen: the program, or the right weights."""
-    same = {name: arguments[name] for name in ("package", *COMPARED) if name in arguments}
-    meant = {**same, "constants": STATE_DICT, "expect": str(expect)}
-    return [
-        NextStep(
-            why="compare each launch with the exported program",
-            tool="compare_with_eager",
-            arguments={**same, "exported": EXPORTED},
-        ),
-        NextStep(why="try the weights that were meant", tool="try_fix", arguments=meant),
-    ]
+def _of_call(arguments: Arguments) -> Arguments:
+    return {name: arguments[name] for name in ("package", *COMPARED) if name in arguments}
+
+
+def _comparison(arguments: Arguments) -> NextStep:
+    """The comparison of a call with the exported program, which the user has to name."""
+    return NextStep(
+        why="compare each launch with the exported program",
+        tool="compare_with_eager",
+        arguments={**_of_call(arguments), "exported": EXPORTED},
+    )
 
 
 def unseen_symptom(case: DiagnosisState) -> str:
@@ -359,22 +350,13 @@ def unseen_symptom(case: DiagnosisState) -> str:
     return "" if seen == "wrong-output" and known_right else UNSEEN[seen]
 
 
-def _to_see_the_symptom(case: DiagnosisState) -> list[NextStep]:
+def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
     """The calls that would show the symptom."""
-    assert case.workload is not None
-    arguments = call_arguments(case)
     if case.symptom.seen != "wrong-output":
         why = "see the failure where it happens"
         return [NextStep(why=why, tool="diagnose", arguments={"script": PROGRAM})]
-    if not arguments or not isinstance(case.workload, PackageWorkload):
-        arguments = arguments or workload_arguments(case.workload)
+    if not call_arguments(case) or not isinstance(case.workload, PackageWorkload):
         return [NextStep(why="see whether repeats agree", tool="run_deterministic", arguments=arguments)]
     expected = {**arguments, "symptom": "wrong-output", "expect": RIGHT_OUTPUTS}
-    pair = {"package": arguments["package"], "exported": EXPORTED}
-    pair |= {name: arguments[name] for name in COMPARED if name in arguments}
-    return [
-        NextStep(why="say what the outputs are to be", tool="diagnose", arguments=expected),
-        NextStep(
-            why="compare each launch with the exported program", tool="compare_with_eager", arguments=pair
-        ),
-    ]
+    say = NextStep(why="say what the outputs are to be", tool="diagnose", arguments=expected)
+    return [say, _comparison(arguments)]

@@ -36,6 +36,7 @@ from mcp_server.tools.check_devices import Given
 from mcp_server.tools.context import Event, WorkerRun
 from mcp_server.tools.divergence import ComparedWithEager
 from mcp_server.tools.kernel_io import KernelIO
+from mcp_server.tools.launchers import RankEnd
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.machine import Problem
 from mcp_server.tools.reduce.variant import Variant
@@ -244,6 +245,11 @@ class DiagnosisState:
     def captured(self) -> Captured:
         """What the capture hook recorded; nothing where no program ran under it."""
         return self.capture if self.capture is not None else Captured()
+
+    @property
+    def failed_rank(self) -> RankEnd | None:
+        """The first rank that failed under a launcher."""
+        return self.capture.rank if self.capture is not None else None
 
     @property
     def calls(self) -> list[CapturedCall]:

@@ -53,7 +53,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     if best is None or outcome == "no_fault":
         return _without_fault(outcome, suspects, case, context)
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
-    rank = f"Rank {case.capture.rank.rank}: " if case.capture is not None and case.capture.rank else ""
+    rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
     # A symptom is the failure itself, in other words.
     others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
@@ -83,14 +83,14 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
     """The trial that says most of a suspect: one that removed the failure, else the last one made."""
-    trials = sorted(trials_of(suspect, case), key=lambda trial: trial.proves)
-    if not trials:
+    last = next(iter(sorted(trials_of(suspect, case), key=lambda trial: trial.proves)[-1:]), None)
+    if last is None:
         return None
     return InterventionRun(
-        what=trials[-1].intervention.what,
-        before=trials[-1].before.describe(),
-        after=trials[-1].reason or trials[-1].after.describe(),
-        result=trials[-1].effect.value,
+        what=last.intervention.what,
+        before=last.before.describe(),
+        after=last.reason or last.after.describe(),
+        result=last.effect.value,
     )
 
 
@@ -230,14 +230,14 @@ def _around(case: DiagnosisState) -> Iterator[Evidence]:
     """Which call was examined, where its operators come from, and which process of a launcher failed."""
     yield from checked_call(case)
     yield from operators_from(case)
-    end = case.capture.rank if case.capture is not None else None
-    if end:
-        yield Evidence(step="capture", fact=f"rank {end.rank} failed: {end.how}", source="launcher")
+    if case.failed_rank:
+        fact = f"rank {case.failed_rank.rank} failed: {case.failed_rank.how}"
+        yield Evidence(step="capture", fact=fact, source="launcher")
 
 
 def checked_call(case: DiagnosisState) -> list[Evidence]:
     """The number of the call among those of its process, where the check named it and it is the suspect."""
-    call = case.capture.refused if case.capture is not None else None
+    call = case.captured.refused
     calls = [each for each in case.calls if call is not None and each.pid == call.pid]
     if call is None or call is not case.suspect_call or len(calls) == 1:
         return []

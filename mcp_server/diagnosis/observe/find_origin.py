@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
-from mcp_server.diagnosis.from_origin import made_good
-from mcp_server.diagnosis.interventions.base import Intervention
-from mcp_server.diagnosis.interventions.input import Leaf
+from mcp_server.diagnosis.interventions.base import Change, Intervention, Where
+from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
 from mcp_server.diagnosis.interventions.kernel import (
     correct_expression,
     guard_operation,
@@ -18,7 +17,7 @@ from mcp_server.diagnosis.interventions.kernel import (
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.observe.static import parts_to_see
-from mcp_server.diagnosis.origin import Origin
+from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
 from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
 from mcp_server.diagnosis.origin.values import NoValues, ProbedValues, Tensor, Values
 from mcp_server.diagnosis.ranking import untried
@@ -60,10 +59,10 @@ class FindOrigin(Observation):
         assert view is not None
         sought = faults(case)
         values, reached = await _values(sought, view, case, context)
-        if case.device == "cpu" and reached.intersection(each.launch for each in sought):
+        begun = reached.intersection(each.launch for each in sought)
+        if case.device == "cpu" and begun:
             # One kernel may be launched by many layers: the call ended in the last of these that began.
-            last = max(reached.intersection(each.launch for each in sought))
-            sought = [each for each in sought if each.launch == last]
+            sought = [each for each in sought if each.launch == max(begun)]
         for fault in sought[:MOST_FAULTS]:
             placed = _placed(fault, view, values)
             case.origin = find_origin(view, placed, values) if placed is not None else None
@@ -83,21 +82,18 @@ def faults(case: DiagnosisState) -> list[Fault]:
     if first is not None and first.kind == "kernel" and first.what == "non_finite":
         fault = Fault.of_first_bad(first)
         return [fault] if fault is not None and not case.nan_accepted else []
-    found = [Fault.of_candidate(candidate) for candidate in candidates(case)]
-    if not found:
-        found = _missed(case)
-    if not found:
-        found = [
-            Fault(each.launch.index, "value", buffer=each.argument.target, low=0, high=each.bound)
-            for each in refused
-            if each.argument.target and each.producers
-        ]
-    if not found:  # indices of launches that write where they say
-        found = [
-            Fault(each.seen.launch, "value", buffer=each.index.name, low=each.low, high=each.high)
-            for each in beyond(case)
-            if each.seen.launch is not None
-        ]
+    found = [Fault.of_candidate(each) for each in candidates(case)]
+    found = found or _missed(case)
+    found = found or [
+        Fault(each.launch.index, "value", buffer=each.argument.target, low=0, high=each.bound)
+        for each in refused
+        if each.argument.target and each.producers
+    ]
+    found = found or [  # indices of launches that write where they say
+        Fault(each.seen.launch, "value", buffer=each.index.name, low=each.low, high=each.high)
+        for each in beyond(case)
+        if each.seen.launch is not None
+    ]
     return list(dict.fromkeys(found))[:MOST_LAUNCHES]
 
 
@@ -155,7 +151,15 @@ async def _find_changes(origin: Origin, values: Values, case: DiagnosisState, co
     """What would remove the bad value, and the corrected expression where that is at fault."""
     inputs = case.compiled_inputs
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]
-    made = made_good(origin, leaves, lambda place: _seen(inputs[place].name, values, case))
+
+    def seen(place: int) -> Tensor | None:
+        """An input as any launch read it."""
+        read = ((launch.index, a) for launch in case.launches for a in launch.tensors)
+        own = (pair for pair in read if pair[1].target == inputs[place].name)
+        found = (values.tensor(number, argument, "before") for number, argument in own)
+        return next((tensor for tensor in found if tensor is not None), None)
+
+    made = made_good(origin, leaves, seen)
     case.origin_changes = [made] if made is not None else []
     # An index that is NaN, kept within its bound, would be as wrong as before.
     of_nan = origin.result == "index" and bool(origin.explanation)
@@ -198,11 +202,109 @@ async def _made_if_possible(making: Awaitable[Intervention], case: DiagnosisStat
     return None if edited.unavailable else edited
 
 
-def _seen(name: str, values: Values, case: DiagnosisState) -> Tensor | None:
-    """An input as any launch read it."""
-    for launch in case.launches:
-        for argument in launch.tensors:
-            found = values.tensor(launch.index, argument, "before") if argument.target == name else None
-            if found is not None:
-                return found
-    return None
+MOST_CHANGED = 64  # elements, or rows of a mask, that are changed one by one
+MOST_COUNTED = 1 << 16  # elements of a tensor that are looked at
+_BOOLEAN = {"True": True, "False": False}
+
+TensorOf = Callable[[int], Tensor | None]
+
+
+def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> Intervention | None:
+    """The call with the offending elements made the nearest good value, or a masked row given one element.
+
+    `leaves` are the inputs by their place, `tensor_of` gives the values of one. None where no element of an
+    input is known, or no value of it that is good.
+    """
+    condition = origin.condition
+    elements = [each for each in origin.elements if each.kind == "input" and each.input_index is not None]
+    if condition is None or condition.good is None:
+        masked = [e for e in elements if e.value in _BOOLEAN]
+        blamed = [e for e in masked if (e.label, e.value) == (masked[0].label, masked[0].value)]
+    else:
+        blamed = [e for e in elements if e.label == condition.label and _is_bad(e.value, condition)]
+    place = blamed[0].input_index if blamed else None
+    if place is None or place >= len(leaves):
+        return None
+    leaf, tensor = leaves[place], tensor_of(place)
+    if condition is None or condition.good is None:
+        return _unmasked(leaf, blamed, tensor)
+    # One limit for the tensor where it changes these elements alone, else each element by itself.
+    good, alike = condition.good, -1
+    if tensor is not None and tensor.count <= MOST_COUNTED:
+        alike = sum(_is_bad(str(tensor.at(place)), condition) for place in range(tensor.count))
+    complete = origin.element_count <= len(origin.elements)
+    above, below = condition.low is not None, condition.high is not None
+    if above != below and (alike == len(blamed) or not complete):
+        change = Change("elements", leaf.input, low=good, where=Where(below=good))
+        if above:
+            change = Change("elements", leaf.input, high=good, where=Where(above=good))
+        part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} made {good}"
+        return replace(
+            changed(leaf, change), what=f"the call with {part}, the others as they are", smallest=True
+        )
+    parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
+    return _joined(leaf, parts, f"made {good}") if len(parts) > 0 and len(blamed) <= MOST_CHANGED else None
+
+
+def _is_bad(text: str, condition: Condition) -> bool:
+    """Whether a value, as it is shown, is one for which the expression goes wrong."""
+    try:
+        value = int(text) if text.lstrip("-").isdigit() else float(text)
+    except ValueError:
+        return False
+    return not (
+        (condition.low is not None and value < condition.low)
+        or (condition.high is not None and value > condition.high)
+    )
+
+
+def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor | None) -> Intervention | None:
+    """One element of each row of a mask that lets nothing through set the other way round."""
+    bad = _BOOLEAN[elements[0].value]
+    first = tuple(elements[0].index)
+    if not first:
+        return None
+    axis, rows, known = len(first) - 1, [first], {tuple(each.index) for each in elements}
+    if tensor is not None:
+        # The dimension along which the offending elements lie: all of its line are bad.
+        closeness = {}
+        for each in range(len(first)):
+            line = list(_line(tensor, first, each))
+            all_bad = len(line) > 1 and all(tensor.value(index) == bad for index in line)
+            closeness[each] = all_bad, len(known.intersection(line)), each
+        axis = max(closeness, key=closeness.__getitem__)
+        rows = [
+            index
+            for index in tensor.indices()
+            if index[axis] == 0 and all(tensor.value(each) == bad for each in _line(tensor, index, axis))
+        ]
+    if not 0 < len(rows) <= MOST_CHANGED:
+        return None
+    # The worker takes numbers; the code for a person is a bool.
+    parts = tuple(
+        replace(
+            replace_element(leaf, row, int(not bad)),
+            after_code=f"{leaf.name}[{', '.join(map(str, row))}] = {not bad}",
+        )
+        for row in rows
+    )
+    joined = _joined(leaf, parts, f"made {not bad}")
+    if axis != len(first) - 1 or tensor is None:
+        return joined
+    closed = f"{leaf.name}.all(-1)" if bad else f"~{leaf.name}.any(-1)"
+    return replace(joined, after_code=f"{leaf.name}[{closed}, 0] = {not bad}")  # for every such mask
+
+
+def _line(tensor: Tensor, through: tuple[int, ...], axis: int) -> Iterator[tuple[int, ...]]:
+    """The indices along `axis`."""
+    for place in range(tensor.shape[axis]):
+        yield (*through[:axis], place, *through[axis + 1 :])
+
+
+def _joined(leaf: Leaf, parts: tuple[Intervention, ...], what: str) -> Intervention:
+    """Several elements of an input changed at once."""
+    if len(parts) == 1:
+        return replace(parts[0], smallest=True)
+    key = "+".join(part.key for part in parts)
+    text = f"the call with {len(parts)} elements of {leaf.name} {what}"
+    return replace(together(key, text, parts), before_code=leaf.name, smallest=True)

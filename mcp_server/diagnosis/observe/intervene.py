@@ -15,7 +15,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.input import given_value, together
 from mcp_server.diagnosis.interventions.kernel import with_literal
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
-from mcp_server.diagnosis.next_steps import call_words
+from mcp_server.diagnosis.next_steps import call_arguments, package_words
 from mcp_server.diagnosis.observe import Observation, limit_of
 from mcp_server.diagnosis.observe.calls import interpret, run_call
 from mcp_server.diagnosis.ranking import is_cause, ranked, trials_of, untried
@@ -55,7 +55,13 @@ class TryInterventions(Observation):
         self._next_round(self.rounds + 1)
         wanted = _wanted(case, case.suspects)
         if _by_program(case):
-            trials = [await _try_against_program(case, context, each, self.rounds) for each in wanted[:1]]
+            # The call with the change, and again without it, each compared with what the program had.
+            (tried, *_), number = wanted, self.rounds
+            changes = [change.request() for change in tried.changes]
+            extra = {"changes": changes, **tried.options.request()}
+            after = await run_call(case, context, f"with-{number}", extra=extra, record=False)
+            again = await run_call(case, context, f"again-{number}", record=False)
+            trials = [against_program(tried, case.runs["plain"], after, again)]
         else:
             seen = await try_interventions(context, tried_call(case), wanted)
             trials = [judged(trial) for trial in seen]
@@ -66,9 +72,10 @@ def tried_call(case: DiagnosisState) -> TriedCall:
     """The failing call, as the trials take it: with the reference of the program where it has one."""
     assert case.call is not None
     symptom, actual = case.symptom, case.call.request.get("actual")
-    words = call_words(case)
-    if symptom.check or symptom.rtol != symptom.atol:
-        words = ()  # `try-fix` does not take these
+    # `try-fix` takes neither a check nor two tolerances, and no call that needs what no file holds.
+    taken = not (symptom.check or symptom.rtol != symptom.atol or case.call.updated)
+    arguments = call_arguments(case) if taken else {}
+    words = package_words(arguments) if arguments else ()
     if words:
         words += ("--tolerance", str(symptom.rtol)) if symptom.rtol is not None else ()
         words += ("--expect", str(symptom.expect)) if symptom.expect else ()
@@ -93,12 +100,11 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
             break
         found |= {each.key: each for each in untried(suspect, case) if each.keeps_values or not ends_well}
     if not found and not ends_well:
-        both = _combined(suspects, case)
-        found = {both.key: both} if both is not None else {}
+        found = {each.key: each for each in _combined(suspects, case)}
     return list(found.values())[:MAX_TOGETHER]
 
 
-def _combined(suspects: Sequence[Suspect], case: DiagnosisState) -> Intervention | None:
+def _combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
     """All input changes that alone left the failure as it was, together: two causes can hide each other.
 
     None where one alone made it go away, and where that was tried.
@@ -110,10 +116,10 @@ def _combined(suspects: Sequence[Suspect], case: DiagnosisState) -> Intervention
         if trial.intervention.kind is Kind.INPUT and trial.effect in (Effect.SAME, Effect.CHANGED)
     }
     if any(trial.effect is Effect.GONE for trial in tried) or not 1 < len(parts) <= MAX_COMBINED:
-        return None
+        return []
     what = " and ".join(each.what for each in parts.values())
     both = together("+".join(sorted(parts)), what, list(parts.values()))
-    return both if both.key not in case.trials else None
+    return [both] if both.key not in case.trials else []
 
 
 def _by_program(case: DiagnosisState) -> bool:
@@ -127,40 +133,20 @@ def _by_program(case: DiagnosisState) -> bool:
 
 def judged(trial: Trial) -> Trial:
     """The trial of a call that ends well by what it returns, and one that no expectation fits, as open."""
-    if (
-        trial.before.failure == "differs"
-        and trial.intervention.leaves_out
-        and trial.effect is not Effect.GONE
-    ):
-        return replace(
-            trial, effect=Effect.NOT_APPLICABLE, reason="nothing is expected of a call of other sizes"
-        )
-    seen, again = trial.after.facts, trial.again.facts
-    if (
-        trial.before.failure != "none"
-        or seen is None
-        or seen.compared is None
-        or trial.after.failure != "none"
-    ):
+    fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
+    if fails_by_values and trial.intervention.leaves_out and not gone:
+        other_sizes = "nothing is expected of a call of other sizes"
+        return replace(trial, effect=Effect.NOT_APPLICABLE, reason=other_sizes)
+    after, again = (seen.facts.compared if seen.facts else None for seen in (trial.after, trial.again))
+    if trial.before.failure != "none" or trial.after.failure != "none" or after is None:
         return trial
-    if seen.compared.equal:
+    if after.equal:
         return replace(trial, effect=Effect.SAME, reason="the call returns the same values")
-    if again is None or again.compared is None or not again.compared.equal:
+    if again is None or not again.equal:
         return trial
     return replace(
         trial, effect=Effect.GONE, reason="the call returns other values", calls=2, failed=2, chance=0.0
     )
-
-
-async def _try_against_program(
-    case: DiagnosisState, context: Context, intervention: Intervention, number: int
-) -> Trial:
-    """The call with the change, and again without it, each compared with what the program had."""
-    changes = [change.request() for change in intervention.changes]
-    extra = {"changes": changes, **intervention.options.request()}
-    after = await run_call(case, context, f"with-{number}", extra=extra, record=False)
-    again = await run_call(case, context, f"again-{number}", record=False)
-    return against_program(intervention, case.runs["plain"], after, again)
 
 
 def against_program(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:

@@ -28,6 +28,11 @@ _SAMPLES = 12
 ElementKey = tuple[str, tuple[int, ...]]  # the tensor and the index of an element
 
 
+# The smallest normal numbers (torch.finfo(...).tiny); float32 for the types that share its exponent.
+TINY = {"float64": 2.2250738585072014e-308, "float16": 6.103515625e-05}
+TINY_32 = 1.1754943508222875e-38
+
+
 @dataclass(frozen=True)
 class Allowed:
     """What a value may be: from `low` to `high`, both included, and no NaN."""
@@ -202,25 +207,16 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
     nearest = min(outside, key=lambda each: abs(each - rank))
     low = None if below is None else from_ordinal(first, dtype)
     high = None if above is None else from_ordinal(last, dtype)
-    good_value = _without_denormals(from_ordinal(nearest, dtype), points)
+    good_value = from_ordinal(nearest, dtype)
+    tiny = TINY.get(dtype, TINY_32)
+    if is_float(dtype) and 0 < abs(good_value) < tiny:
+        # The nearest normal number in place of a denormal one, which `torch.set_flush_denormal` takes for 0.
+        normal = math.copysign(tiny, good_value)
+        good_value = normal if points.good(ordinal(normal, dtype)) else good_value
     text = f"{_what(points, (first, rank, last))} for {_where(name, low, high)}"
     if not is_float(dtype):
         text = f"{text} and {shown(points.value(nearest))} for {shown(good_value)}"
     return Condition(text=text, variable=name, low=low, high=high, good=good_value)
-
-
-# The smallest normal numbers (torch.finfo(...).tiny); float32 for the types that share its exponent.
-TINY = {"float64": 2.2250738585072014e-308, "float16": 6.103515625e-05}
-TINY_32 = 1.1754943508222875e-38
-
-
-def _without_denormals(value: Scalar, points: _Points) -> Scalar:
-    """The nearest normal number in place of a denormal one, which `torch.set_flush_denormal` takes for 0."""
-    tiny = TINY.get(points.dtype, TINY_32)
-    if not is_float(points.dtype) or not 0 < abs(value) < tiny:
-        return value
-    normal = math.copysign(tiny, value)
-    return normal if points.good(ordinal(normal, points.dtype)) else value
 
 
 def _what(points: _Points, ranks: tuple[int, int, int]) -> str:

@@ -45,14 +45,13 @@ from mcp_server.diagnosis.origin.layers import (
     tables_of,
 )
 from mcp_server.diagnosis.origin.of_model import (
-    Outside,
     correction_of,
     operation_of,
     outside_of,
     read_by,
     why_of_model,
 )
-from mcp_server.diagnosis.origin.values import NoValues, Tensor, Values
+from mcp_server.diagnosis.origin.values import NoValues, Phase, Tensor, Values
 from mcp_server.diagnosis.origin.walk import (
     Computed,
     Given,
@@ -100,7 +99,7 @@ class Fault:
     stride: tuple[int, ...] = ()
     buffer: str = ""
     element: tuple[int, ...] = ()
-    when: Literal["before", "after"] = "before"
+    when: Phase = "before"
     low: int | None = None
     high: int | None = None
 
@@ -114,9 +113,10 @@ class Fault:
         """The first bad value of `dump_kernel_io`; None where the launch or the element is not known."""
         if found.launch is None or not found.element.index:
             return None
-        when: Literal["before", "after"] = "after" if found.kind == "kernel" else "before"
-        place = tuple(found.element.index)
-        return Fault(found.launch, "value", buffer=found.argument, element=place, when=when)
+        when: Phase = "after" if found.kind == "kernel" else "before"
+        return Fault(
+            found.launch, "value", buffer=found.argument, element=tuple(found.element.index), when=when
+        )
 
     def checks(self, program: Program) -> tuple[Check, ...]:
         """What the kernel checks there, or would check."""
@@ -164,7 +164,11 @@ def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -
         return None
     finder = _Finder(view, fault, values or NoValues())
     try:
-        return finder.of_value() if fault.kind == "value" else finder.of_checks()
+        if fault.kind == "value":
+            return finder.of_value()
+        program = finder.walker.program(finder.launch)
+        checks = fault.checks(program) if program else ()
+        return next((found for each in checks if (found := finder.of_check(each)) is not None), None)
     except (UnknownValue, RecursionError, StopIteration):
         return None
 
@@ -192,12 +196,7 @@ class _Finder:
         self.launch = view.wrapper.launches[fault.launch]
         self.seen = not isinstance(values, NoValues)
 
-    def of_checks(self) -> Origin | None:
-        program = self.walker.program(self.launch)
-        checks = self.fault.checks(program) if program else ()
-        return next((found for each in checks if (found := self._of_check(each)) is not None), None)
-
-    def _of_check(self, check: Check) -> Origin | None:
+    def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):
             return None
         # The points of the loops at which the check fails; the first point where nothing was seen.
@@ -312,19 +311,17 @@ class _Finder:
         compared, usual = self._compared(origin, source, check)
         if origin.result != "index" or value is None or origin.explanation:
             return compared
-        of_model = why_of_model(expression.term, value, allowed, self._made_here(bound.tables))
+        # The tensor that is indexed, if the call made it: it is no input, and no constant.
+        package = self.view.package
+        known = {each.name for each in package.inputs} | {each.name for each in package.constants}
+        made_here = bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
+        of_model = why_of_model(expression.term, value, allowed, made_here)
         if usual.text:
             of_model = "it differs from its siblings"
         if not of_model:
             return compared
         correction = correction_of(self.view, source, expression, value, allowed, usual)
         return compared.model_copy(update={"of_model": of_model, "correction": correction})
-
-    def _made_here(self, tables: Sequence[str]) -> str:
-        """The tensor that is indexed, if the call made it: it is no input, and no constant."""
-        package = self.view.package
-        outside = {each.name for each in package.inputs} | {each.name for each in package.constants}
-        return next(iter(tables), "") if outside.isdisjoint(tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
         """A value that no kernel computed: an element as it is given, or the call of an operator."""
@@ -362,17 +359,16 @@ class _Finder:
             }
         )
         left = outside_of(self.walker, source) if check is None else None
-        return (origin if left is None else self._with_operation(origin, left)), found
-
-    def _with_operation(self, origin: Origin, made: Outside) -> Origin:
-        """The origin with the operation that left its domain, and what its operand is computed from."""
-        more: dict[str, object] = {}
+        if left is None:
+            return origin, found
+        # The operation that left its domain, and what its operand is computed from.
+        more: dict[str, object] = {"operation": operation_of(self.walker, left)}
         if not origin.elements:
-            behind = read_by(self.walker, made)
-            found = list(offending(behind))
-            more = {"elements": found[:_OFFENDING], "element_count": len(found)}
+            behind = read_by(self.walker, left)
+            elements = list(offending(behind))
+            more |= {"elements": elements[:_OFFENDING], "element_count": len(elements)}
             more["operands"] = origin.operands or operands(behind)
-        return origin.model_copy(update={"operation": operation_of(self.walker, made), **more})
+        return origin.model_copy(update=more), found
 
     def _dormant(self, others: Sequence[Sibling], here: Condition) -> Iterator[Dormant]:
         """The same check of the same input in other launches, with the values that pass there."""

@@ -99,24 +99,14 @@ def read_by(walker: Walker, found: Outside) -> Expression:
 
 def operation_of(walker: Walker, found: Outside) -> Operation:
     """That operation in the terms of a model: with its values, and with its operand kept in the domain."""
-    text = applied_text(found.applied, found.evaluator)
-    return _operation(found.launch.index, found.applied, text, found.domain, _name(found, walker))
-
-
-def _name(found: Outside, walker: Walker) -> str:
-    """The input or constant that the operand is an element of; empty for what is computed."""
-    term = found.operand
+    term, domain, op = found.operand, found.domain, found.applied.op
     while isinstance(term, Apply) and term.op == "cast":
         term = term.args[0]
-    if not isinstance(term, Element):
-        return ""
-    target = argument_of(found.launch, term.parameter).target or ""
-    label = label_of(target, walker)
-    return label if label != target else ""
-
-
-def _operation(launch: int, found: Apply, text: str, domain: Domain, operand: str) -> Operation:
-    op, x = found.op, operand or ("n" if domain.nonzero else "x")
+    x = "n" if domain.nonzero else "x"
+    if isinstance(term, Element):  # of an input or constant, which has a name
+        target = argument_of(found.launch, term.parameter).target or ""
+        label = label_of(target, walker)
+        x = label if label != target else x
     code, action = f"torch.{op}({x})", f"clamp the argument of {op} to {domain.words()}"
     if domain.nonzero:
         code = f"{'1' if op == 'reciprocal' else 'a'} {_SIGNS[op]} {x}"
@@ -125,10 +115,10 @@ def _operation(launch: int, found: Apply, text: str, domain: Domain, operand: st
         code, action = f"torch.pow({x}, y)", "clamp the base of the power to 0 or above"
     before, _, after = code.rpartition(x)
     return Operation(
-        launch_index=launch,
+        launch_index=found.launch.index,
         op=op,
         family=domain.family,
-        text=text,
+        text=applied_text(found.applied, found.evaluator),
         code=code,
         guarded_code=f"{before}{_kept(x, domain)}{after}",
         action=action,

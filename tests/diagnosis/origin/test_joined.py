@@ -11,10 +11,10 @@ import pytest
 
 from mcp_server.diagnosis.causes import index_out_of_bounds
 from mcp_server.diagnosis.diagnose import diagnose
-from mcp_server.diagnosis.from_origin import made_good, with_origin
+from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, SideEffects, Where
 from mcp_server.diagnosis.interventions.input import Leaf
-from mcp_server.diagnosis.observe.find_origin import FindOrigin, faults
+from mcp_server.diagnosis.observe.find_origin import FindOrigin, faults, made_good
 from mcp_server.diagnosis.origin import Condition, Dormant, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.values import Tensor
 from mcp_server.diagnosis.state import DiagnosisState
