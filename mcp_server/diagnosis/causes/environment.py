@@ -21,7 +21,7 @@ from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspec
 from mcp_server.logs.captured import Captured, CapturedEnd, CapturedLoad, Phase
 from mcp_server.logs.facts import ThreadStack
 from mcp_server.logs.traceback import is_user_file
-from mcp_server.model import Component, Fix, ModelLocation, ScriptWorkload
+from mcp_server.model import Fix, ModelLocation, ScriptWorkload
 from mcp_server.plurals import counted
 
 
@@ -80,7 +80,7 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
     if case.failure_of("plain") == "none":
         facts.append(seen("run", "the same, made again in a process of its own, went well"))
     yield _Reached(
-        guilty=Component(kind="environment", name=name, value=f"limit {limit}", model_locations=phase.stack),
+        guilty=component("environment", name, phase.stack, value=f"limit {limit}"),
         summary=f"The process had reached its limit on {name}, {limit}; the error is due to that, whatever "
         "its text says.",
         evidence=tuple(facts),
@@ -214,7 +214,7 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
         fact = f"process {end.pid}, which the program started, ended with {raised}, at {place}"
         yield Suspect(
             category="script_error",
-            guilty=Component(kind="script", name=place, model_locations=end.stack[:3]),
+            guilty=component("script", place, end.stack[:3]),
             summary=f"A process that the program started ended with {raised}, at {place}, after its calls "
             "of the package had returned; that is why the program failed.",
             level=CausalLevel.SYMPTOM,
@@ -275,7 +275,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     before = "nothing was compiled, loaded or called before that"
     yield Suspect(
         category="script_error",
-        guilty=Component(kind="script", name=place, model_locations=lines),
+        guilty=component("script", place, lines),
         summary=f"{what}, at {place}: {root.text[:200].rstrip('.')}; AOTInductor was not reached.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),

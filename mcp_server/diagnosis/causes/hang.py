@@ -16,7 +16,7 @@ from mcp_server.diagnosis.observe import HANGING_S
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
-from mcp_server.model import Component, Fix, ModelLocation
+from mcp_server.model import Fix, ModelLocation
 
 _Hang = partial(Suspect, category="hang", level=CausalLevel.STATE)
 
@@ -168,7 +168,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
     if compiling:
         last, seconds = compiling[-1], run.finished.wall_s
         yield _Hang(
-            guilty=Component(kind="script", name=last.how, model_locations=last.stack[:2]),
+            guilty=component("script", last.how, last.stack[:2]),
             summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
             evidence=(seen("capture", f"{last.how} had started and did not return"),),
             fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
@@ -182,7 +182,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
         line = locations_of(own[0].frames_of_user)[0]
         seconds, quiet = run.finished.wall_s, capture.quiet_s
         yield _Hang(
-            guilty=Component(kind="script", name=f"{line.file}:{line.line}", model_locations=[line]),
+            guilty=component("script", f"{line.file}:{line.line}", [line]),
             summary=f"The time limit ended the program after {seconds:.0f} s. It had compiled, loaded or "
             f"called a package {quiet:.0f} s before, so it may just be slow.",
             evidence=(seen("capture", f"at the time limit it was at line {line.line}"),),
@@ -228,7 +228,7 @@ def _outside(threads: list[ThreadStack]) -> Suspect:
         summary = f"At its time limit the program was at {places[0]}, outside any call of a package."
         action = "find out what that line waits for or repeats, and make it end"
     return _Hang(
-        guilty=Component(kind="script", name=places[0], model_locations=lines[:4]),
+        guilty=component("script", places[0], lines[:4]),
         summary=summary,
         evidence=tuple(seen("capture", fact) for fact in facts[:4]),
         fix=Fix(action=action),

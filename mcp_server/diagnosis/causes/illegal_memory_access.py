@@ -168,7 +168,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         # Any other signal is the operator's own affair.
         category="illegal_memory_access" if signal in ("SIGSEGV", "SIGBUS") else "custom_op",
-        guilty=Component(kind="op", name=op, model_locations=lines),
+        guilty=component("op", op, lines),
         summary=f"The process died of {signal} inside operator {op}{at}.",
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("run", f"the thread that died of {signal} was inside {op}{at}"),),

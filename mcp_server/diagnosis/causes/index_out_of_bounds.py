@@ -39,7 +39,7 @@ from mcp_server.diagnosis.value_sources import (
     whole_slice,
 )
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, ComponentKind, Fix, ModelLocation
+from mcp_server.model import Component, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
@@ -158,7 +158,20 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
 def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: DiagnosisState) -> Suspect:
     producers = [p for source in candidate.sources for p in source.producers]
     inputs = list(dict.fromkeys(label for source in candidate.sources for label in source.inputs))
-    guilty = _maker_of_index(candidate, producers, case)
+    # The launch that computed the index; the input or constant behind it where nothing computed it.
+    at, lines = candidate.launch.index, raising_lines(case) or _lines(candidate)
+    source = candidate.sources[0] if candidate.sources else None
+    label = source.label if source is not None and source.kind in ("input", "constant") else ""
+    item = next((item for item in case.compiled_inputs if label and item.label == label), None)
+    if producers:
+        maker = case.launches[producers[0]]
+        guilty = component("kernel", maker.kernel, launch_lines(maker.index, case, 2), launch=maker.index)
+    elif item is not None:
+        guilty = input_component(item, lines, launch=at)
+    elif source is not None and label:
+        guilty = component("input" if source.kind == "input" else "constant", label, lines, launch=at)
+    else:
+        guilty = component("kernel", candidate.kernel.name, lines, launch=at)
     part = whole_slice(candidate, case)
     evidence = [said(error), seen("inspect_package", f"the check is at {candidate.location}")]
     fix = test = None
@@ -197,22 +210,6 @@ def _range(candidate: Candidate, case: DiagnosisState) -> str:
         return f"{f'-({words})' if wraps else low}..{words} - 1"
     size = "; ".join([f"{value} is {words}", *map(str, bound.sizes)])
     return f"{-value if wraps else low}..{value - 1} ({size})"
-
-
-def _maker_of_index(candidate: Candidate, producers: list[int], case: DiagnosisState) -> Component:
-    """The launch that computed the index; the input or constant behind it where nothing computed it."""
-    if producers and case.view is not None:
-        first = producers[0]
-        return component("kernel", case.launches[first].kernel, launch_lines(first, case, 2), launch=first)
-    source = candidate.sources[0] if candidate.sources else None
-    lines = raising_lines(case) or _lines(candidate)
-    if source is None or source.kind not in ("input", "constant"):
-        return component("kernel", candidate.kernel.name, lines, launch=candidate.launch.index)
-    item = next((item for item in case.compiled_inputs if item.label == source.label), None)
-    if item is not None:
-        return input_component(item, lines, launch=candidate.launch.index)
-    kind: ComponentKind = "input" if source.kind == "input" else "constant"
-    return component(kind, source.label, lines, launch=candidate.launch.index)
 
 
 def crashing(candidate: Candidate) -> Component:
@@ -285,12 +282,8 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
     if error is None or kernel is None:
         return
     place = f"{kernel.file}:{kernel.line}"
-    party = Component(
-        kind="kernel",
-        name=kernel.name,
-        generated_location=place,
-        model_locations=[*kernel.model, *case.failing_locations],
-    )
+    party = component("kernel", kernel.name, [*kernel.model, *case.failing_locations])
+    party = party.model_copy(update={"generated_location": place})
     yield _Index(
         guilty=party,
         summary=f"{kernel.name} met an index outside its bound while the compiler tried it on synthetic "
@@ -357,7 +350,6 @@ def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
     refused = [str(event["op"]) for event in case.eager_events("node_raised")[:1]]
     same = any(word in op for word in INDEXING for op in refused)
     lines = watched.locations[:3] or (raising_lines(case) if same else [])
-    user = Component(kind="kernel", name=watched.kernel, launch_index=watched.launch, model_locations=lines)
     guilty = _written_before(watched, index, lines, case)
     holder, made = guilty.name, ""
     behind: list[str] = []
@@ -377,7 +369,7 @@ def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
             seen("dump_kernel_io", fact),
             seen("inspect_package", f"launch {watched.launch} writes where {holder} says{lost}{made}"),
         ),
-        crashing=user,
+        crashing=component("kernel", watched.kernel, lines, launch=watched.launch),
         fix=Fix(
             action=f"keep {holder} within the size of the dimension that is written where it is made; "
             "torch >= 2.14 raises"
@@ -395,8 +387,7 @@ def _written_before(
     makers = case.view.writers_of_name.get(index.name, []) if case.view is not None else []
     before = [number for number in makers if number < (watched.launch or 0)]
     if not before or case.view is None:
-        known = lines or case.call_locations
-        return Component(kind="kernel", name=index.name, launch_index=watched.launch, model_locations=known)
+        return component("kernel", index.name, lines or case.call_locations, launch=watched.launch)
     party = launch_component(before[-1], case.launches[before[-1]].kernel, case)
     known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
     return party.model_copy(update={"model_locations": known})
@@ -420,7 +411,7 @@ def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
         if not any(part in text for part in _IN_EAGER) or "tuple index" in text:
             continue
         yield _Index(
-            guilty=Component(kind="op", name=str(event["op"]), value=text, model_locations=lines_of(event)),
+            guilty=component("op", str(event["op"]), lines_of(event), value=text),
             summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
             level=CausalLevel.FAULT_SITE,
             evidence=(seen("interpret", f"{event['node']} ({event['op']}) raised: {text}"),),

@@ -279,11 +279,8 @@ def detect_other_device(case: DiagnosisState) -> Iterator[Suspect]:
 
     The error reaches the thread that uses the device next, so that the suspect call may be another one.
     """
-    capture = case.capture
-    if capture is None or not any(call.broke_device for call in capture.calls):
-        return
-    for call in capture.calls:
-        load = capture.load_of(call)
+    for call in case.calls if any(call.broke_device for call in case.calls) else ():
+        load = case.captured.load_of(call)
         home = load.device_index if load is not None else None
         misplaced = next(
             (n for n, leaf in enumerate(call.leaves) if leaf.device_index not in (None, home)), None

@@ -131,14 +131,21 @@ def action(root: ErrorFact, category: Category) -> str:
     return (own and _fill(own, root)) or _ACTIONS[root.family.advice]
 
 
+# Exceptions of a statement that may be due to the values and lengths which it was given, or come from the C++
+# that it called.
+_OF_VALUES = frozenset(
+    {"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError", "RuntimeError", "SystemError"}
+)
+_OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; whatever the values of that tensor are
+
+
 def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for each category that a root error admits; if there are several, all are weak.
 
     Only logs of the user's own runs count: a check that we switched on may raise a false alarm.
     """
     for source, facts in case.own_logs:
-        root = facts.root
-        run = case.runs.get(source)
+        root, run = facts.root, case.runs.get(source)
         if root is None and run is not None and run.failure == "exception" and facts.tail:
             # A program that ended itself with an error status, and no error: a check of its own.
             line, text = facts.tail[-1]
@@ -149,8 +156,13 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState) -> Iterator[Suspect]:
     admitted = [c for c in root.candidates if not _excluded(c, case)] or [*root.candidates]
-    several = len(admitted) > 1
-    survived = case.workload is None and (not facts.fatal or _of_values(root))
+    several, raised = len(admitted) > 1, root.exception
+    # The statement that raised may have got what a package computed wrongly: a log cannot tell.
+    of_values = root.family.id == "script_exception" and raised is not None
+    if raised is not None and of_values:
+        of_torch = raised.type in _OF_VALUES or raised.type.startswith("torch.")
+        of_values = of_torch and _OF_DEVICE not in raised.message
+    survived = case.workload is None and (not facts.fatal or of_values)
     alone = case.workload is None and (several or survived)
     for category in admitted:
         guilty = _party(category, root, facts, case)
@@ -184,22 +196,6 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         )
 
 
-# Exceptions of a statement that may be due to the values and lengths which it was given, or come from the C++
-# that it called.
-_OF_VALUES = frozenset(
-    {"IndexError", "KeyError", "TypeError", "ValueError", "ZeroDivisionError", "RuntimeError", "SystemError"}
-)
-_OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; whatever the values of that tensor are
-
-
-def _of_values(root: ErrorFact) -> bool:
-    """Whether the statement that raised may have got what a package computed wrongly: a log cannot tell."""
-    exception = root.exception
-    if root.family.id != "script_exception" or exception is None or _OF_DEVICE in exception.message:
-        return False
-    return exception.type in _OF_VALUES or exception.type.startswith("torch.")
-
-
 def _excluded(category: Category, case: DiagnosisState) -> bool:
     """Whether what was observed rules a candidate of an ambiguous text out."""
     capture, calls, alone = case.capture, case.calls, case.failure_of("plain")
@@ -216,8 +212,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
             return alone is not None and not case.outputs_nonfinite
         case "script_error":
             # The call fails by itself, or what failed last is a compile that the program asked for.
-            compiled = capture.compiles[-1:] if capture is not None else []
-            not_compiled = any(each.outcome == "failed" for each in compiled)
+            not_compiled = any(each.outcome == "failed" for each in case.captured.compiles[-1:])
             fails_alone = alone not in (None, "none", "differs")
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
         case "concurrency":
@@ -257,7 +252,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     if at is not None:
         own = [frame for frame in reversed(read_stack(at.stack)) if not frame.library]
         made = [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in own]
-        return Component(kind="op", name=_operator(at), model_locations=[*made, *lines], value=who.value)
+        return component("op", _operator(at), [*made, *lines], value=who.value)
     by_line = f"{lines[0].file}:{lines[0].line}" if category in _BY_LINE and lines else ""
     kernel, of_kernel = case.generated, []
     if kernel is not None and root.family.id == "triton_compile" and kernel.name == fields.get("function"):

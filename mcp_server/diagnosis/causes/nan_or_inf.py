@@ -22,7 +22,7 @@ from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, first_made, of_mask, overflows
-from mcp_server.model import Component, ComponentKind, Evidence, Fix, ModelLocation
+from mcp_server.model import ComponentKind, Evidence, Fix, ModelLocation
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
 from mcp_server.tools.kernel_io import FirstBad
@@ -153,7 +153,7 @@ def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
 
     None if the program fails over NaN, which is then not intended. A package alone does not tell.
     """
-    if not case.outputs_nan or any(facts.root is not None for _, facts in case.own_logs):
+    if not case.outputs_nan or case.own_roots:
         return None
     launches = case.launches
     fill = _fill(first, case)
@@ -195,13 +195,13 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
         making(made),
         seen("interpret", f"{refused['node']}, which computes from it, raised: {text}"),
     ]
-    party = Component(kind="op", name=str(refused["op"]), model_locations=lines_of(refused))
+    party = component("op", str(refused["op"]), lines_of(refused))
     if check is not None:
         evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
         party = crashing(check)
     suspect = Suspect(
         category="nan_or_inf",
-        guilty=Component(kind="op", name=str(made["op"]), model_locations=lines_of(made)),
+        guilty=component("op", str(made["op"]), lines_of(made)),
         summary=f"{made['op']} makes the first value that is not finite, in eager mode too; made an integer, "
         f"it is the index that {refused['op']} refuses: {text}.",
         level=CausalLevel.STATE,

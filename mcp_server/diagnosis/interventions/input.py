@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Number, Options, Where
@@ -106,11 +105,7 @@ def contiguous(leaf: Leaf) -> Intervention:
 
 def with_strides(leaf: Leaf, stride: tuple[int, ...]) -> Intervention:
     change = Change("restride", leaf.input, stride=stride)
-    after = (
-        f"{leaf.name} = torch.empty_strided({leaf.name}.shape, {stride}, dtype={leaf.name}.dtype)"
-        f".copy_({leaf.name})"
-    )
-    return _one(leaf, change, f"{leaf.name} laid out with strides {list(stride)}", after)
+    return _one(leaf, change, f"{leaf.name} laid out with strides {list(stride)}")
 
 
 def resize(leaf: Leaf, dim: int, size: int) -> Intervention:
@@ -137,22 +132,6 @@ def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
 def changed(leaf: Leaf, change: Change) -> Intervention:
     """Any change of one input, as a caller spelled it."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
-
-
-def given_value(key: str, name: str, exported: str, given: str, package: Path) -> Intervention:
-    """The value that the caller passes in place of the literal of the exported scalar.
-
-    `package` is the edited copy. There is no command for it: a literal may occur in the kernel several times,
-    and `try-fix` replaces one occurrence.
-    """
-    return Intervention(
-        key=key,
-        kind=Kind.SCALAR,
-        what=f"the call with {given} in the generated code where {name} was exported as {exported}",
-        options=Options(package=package),
-        before_code=f"torch.export.export(model, (..., {exported}))  # {name}",
-        after_code=f"export again with {name}={given}, or make {name} a tensor input",
-    )
 
 
 def together(key: str, what: str, parts: Sequence[Intervention]) -> Intervention:
@@ -206,20 +185,16 @@ def _code_of(name: str, change: Change) -> str:
     if value and change.rows is not None and change.where is None:
         return f"{name} = {name}.index_fill({change.dim or 0}, torch.tensor({list(change.rows)}), {value})"
     if value and change.where is not None and change.rows is None:
-        return f"{name} = {name}.masked_fill({_mask_code(name, change.where)}, {value})"
+        ends = [(symbol, getattr(change.where, field)) for symbol, field in _SYMBOLS.items()]
+        masks = [f"({name} {symbol} {_number_code(end)})" for symbol, end in ends if end is not None]
+        masks += [f"~torch.isfinite({name})"] if change.where.non_finite else []
+        masks += [f"torch.isnan({name})"] if change.where.nan else []
+        return f"{name} = {name}.masked_fill({' | '.join(masks)}, {value})"
     return spell(change, name)
 
 
 def _number_code(value: Number) -> str:
     return f"float('{value}')" if isinstance(value, str) else str(value)
-
-
-def _mask_code(name: str, where: Where) -> str:
-    limits = [(symbol, getattr(where, field)) for symbol, field in _SYMBOLS.items()]
-    parts = [f"({name} {symbol} {_number_code(limit)})" for symbol, limit in limits if limit is not None]
-    parts += [f"~torch.isfinite({name})"] if where.non_finite else []
-    parts += [f"torch.isnan({name})"] if where.nan else []
-    return " | ".join(parts)
 
 
 # Words of a selection with their fields of `Change`; its conditions with their fields of `Where`.
@@ -242,7 +217,10 @@ _VERBS = {
     "move": _Verb("move", ("device",), '{name} = {name}.to("{device}")'),
     "contiguous": _Verb("contiguous", (), "{name} = {name}.contiguous()"),
     "own-memory": _Verb("align", (), "{name} = {name}.clone()"),
-    "restride": _Verb("restride", ("stride",)),
+    "restride": _Verb(
+        *("restride", ("stride",)),
+        "{name} = torch.empty_strided({name}.shape, {stride}, dtype={name}.dtype).copy_({name})",
+    ),
     "resize": _Verb(
         *("resize", ("dim", "size")),
         "{name} = {name}.index_select({dim}, torch.arange({size}) % {name}.shape[{dim}])",

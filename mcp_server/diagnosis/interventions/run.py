@@ -113,7 +113,27 @@ async def carry_out(
     seen: dict[str, Seen] = {}
     rest = list(plan)
     while rest:
-        done = await _process(context, call, rest, name)
+        symptom = call.symptom
+        done = await context.worker(
+            "intervene",
+            {
+                **call.request,
+                "expect": symptom.expect,
+                "rtol": symptom.rtol,
+                "atol": symptom.atol,
+                "check": list(symptom.check),
+                "infinities": symptom.infinities,
+                "fresh": call.fresh,
+                "plan": [planned.request() for planned in rest],
+                "call_limit_s": call.timeout_s,
+            },
+            name=name,
+            env={**call.env, **rest[0].intervention.options.env},
+            timeout_s=START_S + min(len(rest), MOST_LIMITS) * call.timeout_s,
+            python=call.python,
+            cwd=call.cwd,
+            gpus=call.gpus,
+        )
         ended = _read(done, call)
         if not ended:
             failed = done.last("failed")
@@ -128,30 +148,6 @@ async def carry_out(
             # The outputs to compare with ended with their process: begin with the call as it is.
             rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
-
-
-async def _process(context: Context, call: TriedCall, plan: Sequence[Planned], name: str) -> WorkerRun:
-    symptom = call.symptom
-    return await context.worker(
-        "intervene",
-        {
-            **call.request,
-            "expect": symptom.expect,
-            "rtol": symptom.rtol,
-            "atol": symptom.atol,
-            "check": list(symptom.check),
-            "infinities": symptom.infinities,
-            "fresh": call.fresh,
-            "plan": [planned.request() for planned in plan],
-            "call_limit_s": call.timeout_s,
-        },
-        name=name,
-        env={**call.env, **plan[0].intervention.options.env},
-        timeout_s=START_S + min(len(plan), MOST_LIMITS) * call.timeout_s,
-        python=call.python,
-        cwd=call.cwd,
-        gpus=call.gpus,
-    )
 
 
 def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
@@ -292,7 +288,7 @@ async def _in_one_process(
     """The three calls of each intervention, by its key."""
     plan = [Planned("before")]
     for place, each in enumerate(interventions):
-        plan += _references(each, f"{place}-")
+        plan += [Planned(f"{place}-minimal-{n}", each, made) for n, made in enumerate(each.minimal)]
         plan += [Planned(f"with-{place}", each), Planned(f"again-{place}")]
     seen = await carry_out(context, call, plan)
     found: dict[str, Three] = {}
@@ -306,21 +302,14 @@ async def _in_one_process(
     return found
 
 
-def _references(intervention: Intervention, prefix: str) -> list[Planned]:
-    return [
-        Planned(f"{prefix}minimal-{place}", intervention, changes)
-        for place, changes in enumerate(intervention.minimal)
-    ]
-
-
 async def _in_own_processes(context: Context, call: TriedCall, intervention: Intervention) -> Three:
     """The three calls with a process for each."""
     kept = context.fresh("reference") / "outputs.pt"
     seen = await carry_out(context, call, [Planned("before", save=kept)])
-    references = [] if kept.exists() else _references(intervention, "")
+    plan = [Planned(f"minimal-{n}", intervention, made) for n, made in enumerate(intervention.minimal)]
     if kept.exists():
-        call = replace(call, request={**call.request, "against": kept})
-    seen |= await carry_out(context, call, [*references, Planned("with", intervention)])
+        call, plan = replace(call, request={**call.request, "against": kept}), []
+    seen |= await carry_out(context, call, [*plan, Planned("with", intervention)])
     seen |= await carry_out(context, call, [Planned("again")])
     _check_expectation(seen["before"])
     return Three(*(seen.get(label, NOT_MADE) for label in ("before", "with", "again")))
@@ -420,40 +409,16 @@ PAIRS = (10, 20, 40)  # calls as they are, and as many with the change in turn, 
 BUDGET_S = 120.0
 
 
-@dataclass
-class Counted:
-    """Calls so far. `failing` are those as they are that failed like the first of them."""
-
-    failing: list[Seen] = field(default_factory=list)
-    well: list[Seen] = field(default_factory=list)
-    changed: list[Seen] = field(default_factory=list)
-
-    def add(self, own: Seen, changed: Seen) -> None:
-        """A call as it is, and one with the change."""
-        same = fails(own) and (not self.failing or alike(self.failing[0], own))
-        (self.failing if same else self.well).append(own)
-        self.changed.append(changed)
-
-    @property
-    def calls(self) -> int:
-        return len(self.failing) + len(self.well)
-
-    @property
-    def still(self) -> list[Seen]:
-        """Calls with the change that fail all the same."""
-        return [seen for seen in self.changed if self.failing and alike(self.failing[0], seen)]
-
-    @property
-    def chance(self) -> float:
-        return chance_of(self.calls, len(self.failing), len(self.changed))
-
-
 async def try_flaky(context: Context, call: TriedCall, intervention: Intervention) -> Trial:
     """Calls without and with the change in turn, until the count decides or the budget ends.
 
     The trial has the first and the last failing call without the change, and one call with it.
     """
-    seen, began = Counted(), time.monotonic()
+    failing: list[Seen] = []  # calls as they are that failed like the first of them
+    well: list[Seen] = []
+    changed: list[Seen] = []
+    still: list[Seen] = []  # calls with the change that fail all the same
+    chance, began = 1.0, time.monotonic()
     for pairs in PAIRS:
         plan: list[Planned] = []
         for place in range(pairs):
@@ -461,33 +426,31 @@ async def try_flaky(context: Context, call: TriedCall, intervention: Interventio
         made = await carry_out(context, call, plan, name="intervene-flaky")
         for place in range(pairs):
             if f"with-{place}" in made:
-                seen.add(made[f"as-is-{place}"], made[f"with-{place}"])
-        if seen.still or (seen.failing and seen.chance < MOST_CHANCE):
+                own = made[f"as-is-{place}"]
+                same = fails(own) and (not failing or alike(failing[0], own))
+                (failing if same else well).append(own)
+                changed.append(made[f"with-{place}"])
+        still = [seen for seen in changed if failing and alike(failing[0], seen)]
+        chance = chance_of(len(failing) + len(well), len(failing), len(changed))
+        if still or chance < MOST_CHANCE or time.monotonic() - began > BUDGET_S:
             break
-        if time.monotonic() - began > BUDGET_S:
-            break
-    effect, reason = _effect(seen)
-    as_it_is = seen.failing or seen.well
-    after = (seen.still or [each for each in seen.changed if fails(each)] or seen.changed)[0]
+    as_it_is, calls, others = failing or well, len(failing) + len(well), [s for s in changed if fails(s)]
+    after = (still or others or changed)[0]
+    often = f"the call as it is failed {len(failing)} times of {calls}"
+    never = f"{often}, with the change 0 of {len(changed)}"
+    if not failing:
+        effect, reason = Effect.NOT_APPLICABLE, f"the call as it is did not fail once in {calls} calls"
+    elif still:
+        effect, reason = Effect.SAME, f"{often}, with the change {len(still)} of {len(changed)}"
+    elif chance >= MOST_CHANCE:
+        effect, reason = Effect.NOT_APPLICABLE, f"{never}: that may be chance ({chance:.0%})"
+    else:
+        effect, reason = effect_of(failing[0], after)[0], f"{never} in that way: chance {chance:.2%}"
     return Trial(
         *(intervention, effect, as_it_is[0], after, as_it_is[-1]),
         side_effects=side_effects_of(after, as_it_is[-1]),
-        calls=seen.calls,
-        failed=len(seen.failing),
-        chance=seen.chance,
+        calls=calls,
+        failed=len(failing),
+        chance=chance,
         reason=reason,
     )
-
-
-def _effect(seen: Counted) -> tuple[Effect, str]:
-    often = f"the call as it is failed {len(seen.failing)} times of {seen.calls}"
-    if not seen.failing:
-        return Effect.NOT_APPLICABLE, f"the call as it is did not fail once in {seen.calls} calls"
-    if seen.still:
-        return Effect.SAME, f"{often}, with the change {len(seen.still)} of {len(seen.changed)}"
-    never = f"{often}, with the change 0 of {len(seen.changed)}"
-    if seen.chance >= MOST_CHANCE:
-        return Effect.NOT_APPLICABLE, f"{never}: that may be chance ({seen.chance:.0%})"
-    other = [each for each in seen.changed if fails(each)]
-    effect, _ = effect_of(seen.failing[0], (other or seen.changed)[0])
-    return effect, f"{never} in that way: chance {seen.chance:.2%}"

@@ -11,8 +11,8 @@ from pathlib import Path
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
 from mcp_server.diagnosis.causes.fixed_arguments import edit_key, scalars_to_try
 from mcp_server.diagnosis.components import own_operators
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
-from mcp_server.diagnosis.interventions.input import given_value, together
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Seen, Trial
+from mcp_server.diagnosis.interventions.input import together
 from mcp_server.diagnosis.interventions.kernel import with_literal
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
 from mcp_server.diagnosis.next_steps import call_arguments, package_words
@@ -191,8 +191,19 @@ class EditScalars(Observation):
     async def act(self, case: DiagnosisState, context: Context) -> None:
         for scalar, literal, form in scalars_to_try(case):
             package = await with_literal(context, tried_call(case), literal, form)
-            key, exported = edit_key(scalar, literal, form), f"{literal.value:g}"
-            case.scalar_edits.append(given_value(key, scalar.path, exported, scalar.value, package))
+            name, exported, given = scalar.path, f"{literal.value:g}", scalar.value
+            # It has no command: a literal may occur several times, and `try-fix` replaces one occurrence.
+            case.scalar_edits.append(
+                Intervention(
+                    key=edit_key(scalar, literal, form),
+                    kind=Kind.SCALAR,
+                    what=f"the call with {given} in the generated code where {name} was exported as "
+                    f"{exported}",
+                    options=Options(package=package),
+                    before_code=f"torch.export.export(model, (..., {exported}))  # {name}",
+                    after_code=f"export again with {name}={given}, or make {name} a tensor input",
+                )
+            )
 
 
 class WatchOperators(Observation):
