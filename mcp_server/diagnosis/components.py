@@ -9,7 +9,8 @@ from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, ComponentKind, Evidence, ModelLocation, ScriptWorkload
 from mcp_server.package.kernels import Kernel
@@ -233,6 +234,11 @@ def component(
         input_index=index,
         launch_index=launch,
     )
+
+
+def is_whole(item: CompiledInput) -> bool:
+    """Whether its elements are whole numbers."""
+    return (item.dtype or "").startswith(("int", "uint"))
 
 
 def leaf_of(item: CompiledInput) -> Leaf:

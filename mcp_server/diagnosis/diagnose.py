@@ -20,12 +20,11 @@ import anyio
 
 from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
-from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.diagnosis.verdict import conclude
+from mcp_server.diagnosis.verdict import conclude, confidence, ranked
 from mcp_server.errors import ProblemError
 from mcp_server.model import NextStep, PackageWorkload, Verdict, Workload
 from mcp_server.tools.context import Context

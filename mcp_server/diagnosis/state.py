@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 from mcp_server.diagnosis.interventions.base import Failure, Intervention, Trial
 from mcp_server.diagnosis.origin import Origin
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.symptom import RunSeen, Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
-from mcp_server.jobs.types import Finished
 from mcp_server.logs.captured import (
     Captured,
     CapturedCall,
@@ -27,7 +26,7 @@ from mcp_server.model import Artifact, ExportedWorkload, ModelLocation, PackageW
 from mcp_server.package.archive import Package
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.launches import Launch
-from mcp_server.package.mismatch import Mismatch
+from mcp_server.package.mismatch import Mismatch, symbol_values
 from mcp_server.package.problems import PackageError
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView
@@ -48,83 +47,6 @@ if TYPE_CHECKING:  # `bisect` brings what few need
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
-
-
-@dataclass(frozen=True)
-class RunSeen:
-    """One run: of the user's program, or of the call in our worker. `label` says under what.
-
-    With `infinities` an infinite output is a failure, too.
-    """
-
-    label: str
-    finished: Finished
-    log: LogFacts
-    worker: WorkerRun | None = None
-    infinities: bool = False
-
-    @property
-    def root(self) -> ErrorFact | None:
-        return self.log.root
-
-    def last(self, event: str) -> Event:
-        """The last event of that name that the worker reported; empty when there is none."""
-        return (self.worker.last(event) if self.worker is not None else None) or {}
-
-    @property
-    def outputs(self) -> list[Event]:
-        """Facts of each output of the last call that came back; empty when none did."""
-        return list(self.last("called").get("outputs", ()))
-
-    @property
-    def failure(self) -> Failure:
-        """How the run failed, as far as its end tells."""
-        ending = self.finished.ending
-        if ending in ("timeout", "out_of_memory", "signal"):
-            return ending
-        if not self.finished.ok:
-            return "exception"
-        if self.as_expected:
-            return "none"
-        if any(out.get("nan") or (self.infinities and out.get("inf")) for out in self.outputs):
-            return "nonfinite"
-        return "differs" if self.differs or self.last("checked_outputs").get("status") else "none"
-
-    @property
-    def as_expected(self) -> bool:
-        """Whether the outputs are what the user expects: by the file, by the check command, or by both."""
-        compared, checked = self.last("compared_expected"), self.last("checked_outputs")
-        if not (compared.get("given") or checked):
-            return False  # nobody said which outputs are right
-        return (not compared.get("given") or bool(compared["equal"])) and not checked.get("status")
-
-    @property
-    def differs(self) -> bool:
-        """Whether the outputs have the shapes of the script's own reference, and other values."""
-        compared = self.last("compared_expected")
-        if not compared or compared["equal"]:
-            return False
-        return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in compared["outputs"]))
-
-    @property
-    def frame_tensors(self) -> dict[str, bool]:
-        """For each tensor that the program had when its own check failed: whether the call gives it."""
-        return dict(self.last("compared_frame_tensors").get("equal", {}))
-
-    @property
-    def left_alone(self) -> list[int]:
-        """Inputs that the call should change and did not, at addresses at which the package copies them."""
-        inputs = self.last("changed_inputs").get("inputs", ())
-        return [each["input"] for each in inputs if each["misaligned"] and not each["changed"]]
-
-    @property
-    def changed(self) -> list[int]:
-        """Inputs that the call should change and did."""
-        return [each["input"] for each in self.last("changed_inputs").get("inputs", ()) if each["changed"]]
-
-    @property
-    def family(self) -> str | None:
-        return self.root.family.id if self.root else None
 
 
 class Surroundings(TypedDict, total=False):
@@ -260,6 +182,18 @@ class DiagnosisState:
     def updates(self) -> list[CapturedUpdate]:
         """The updates of constants in the program, where one was captured."""
         return self.captured.updates
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The symbols of the package with their values in this call, as far as its inputs were described."""
+        if self.package is None or self.given is None:
+            return {}
+        return dict(symbol_values(self.package.signature, self.given.tensors))
+
+    @property
+    def lines_in_place(self) -> list[ModelLocation]:
+        """The model's lines that write in place, as the exported program tells."""
+        return self.exported.in_place if self.exported is not None else []
 
     @property
     def named_leaves(self) -> list[tuple[str, Event]]:

@@ -22,19 +22,17 @@ TELLING = re.compile(
     r"(?!AOTI_DEBUG_)(TORCH|PYTORCH_|AOT_|AOTI_|INDUCTOR_|CUDA_|TRITON_|OMP_|MKL_)\w*|LD_PRELOAD|CC|CXX"
 )
 NVIDIA = Path("/proc/driver/nvidia")
-MODEL_NAME = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
-GPU_MODEL = re.compile(r"^Model:\s*(.+)$", re.MULTILINE)
 
 
 def machine_facts() -> dict[str, str]:
     """System, processor, GPUs and driver in words; what is not known is left out."""
-    version = _text(NVIDIA / "version").splitlines()[:1]
-    gpus = [_first(GPU_MODEL, _text(path)) for path in sorted(NVIDIA.glob("gpus/*/information"))]
+    gpus = [_line(path, r"^Model:\s*(.+)$") for path in sorted(NVIDIA.glob("gpus/*/information"))]
+    processor = _line(Path("/proc/cpuinfo"), r"^model name\s*:\s*(.+)$")
     facts = {
         "system": platform.platform(),
-        "processor": f"{_first(MODEL_NAME, _text(Path('/proc/cpuinfo')))}, {os.cpu_count()} cores",
+        "processor": f"{processor}, {os.cpu_count()} cores",
         "GPU": ", ".join(filter(None, gpus)),
-        "driver": version[0].removeprefix("NVRM version: ").strip() if version else "",
+        "driver": _line(NVIDIA / "version", r"\A(?:NVRM version: )?(.*)"),
     }
     return {name: value for name, value in facts.items() if value}
 
@@ -49,16 +47,13 @@ def variables(asked: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1].strip() if found else ""
-
-
-def _text(path: Path) -> str:
+def _line(path: Path, pattern: str) -> str:
+    """What the first line of that form in a file says; empty for a file that cannot be read."""
     try:
-        return path.read_text(errors="replace")
+        found = re.search(pattern, path.read_text(errors="replace"), re.MULTILINE)
     except OSError:
         return ""
+    return found[1].strip() if found else ""
 
 
 FILE = "subject.json"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import gcd, prod
 
-from mcp_server.diagnosis.components import reported
+from mcp_server.diagnosis.components import is_whole, reported
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Category, Component, Evidence, ModelLocation
 from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
 from mcp_server.package.launches import Argument, Launch
-from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
 from mcp_server.package.statements import evaluate, names_in
 from mcp_server.package.terms.accesses import slice_read
@@ -91,29 +91,23 @@ def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None
     one outside is the first to suspect.
     """
     source = candidate.sources[0] if len(candidate.sources) == 1 else None
-    if source is None or not source.direct or case.package is None:
-        return None
     bound = bound_value(candidate, case)
-    if bound is None or _allowed(candidate, source, case) is not None:
+    if source is None or not source.direct or bound is None or _allowed(candidate, source, case) is not None:
         return None
     low = int(candidate.lowest) if re.fullmatch(r"-?\d+", candidate.lowest) else 0
     part = _slice_read(candidate, source, (low, bound - 1), case)
-    integers = part is not None and (case.package.inputs[part.input].dtype or "").startswith(("int", "uint"))
-    return part if integers else None
+    return part if part is not None and is_whole(case.compiled_inputs[part.input]) else None
 
 
 def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
     """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
-    if source.allowed is None:
-        return None
-    return source.allowed.numbers(_scalars(candidate, case))
+    return source.allowed.numbers(_scalars(candidate, case)) if source.allowed is not None else None
 
 
 def _scalars(candidate: Candidate, case: DiagnosisState) -> dict[str, int]:
     """The sizes that the launch passes in this call, by parameter."""
     passed = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
-    sizes = symbol_values(case.package.signature, case.given.tensors) if case.package and case.given else {}
-    values = {name: evaluate(text, sizes) for name, text in passed.items()}
+    values = {name: evaluate(text, case.sizes) for name, text in passed.items()}
     return {name: int(value) for name, value in values.items() if value is not None}
 
 
@@ -125,11 +119,8 @@ def _slice_read(
     check = read_program(candidate.kernel).check_at(candidate.check.line)
     tensors = case.given.tensors if case.given is not None else ()
     if check is not None and index is not None and index < len(tensors):
-        try:
+        with contextlib.suppress(UnknownValue):
             read = slice_read(check, source.load.parameter, _scalars(candidate, case))
-        except UnknownValue:
-            pass
-        else:
             if read is None:
                 return None
             rest = read.stop - 1 + read.step < prod(tensors[index].shape)
@@ -140,14 +131,9 @@ def _slice_read(
 
 def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
     """The bound as a number, with the sizes of this call."""
-    if candidate.bound is None:
-        return None
-    if candidate.bound.value is not None:
-        return candidate.bound.value
-    if case.package is None or case.given is None:
-        return None
-    values = symbol_values(case.package.signature, case.given.tensors)
-    value = evaluate(candidate.bound.expression, values)
+    if candidate.bound is None or candidate.bound.value is not None:
+        return candidate.bound.value if candidate.bound is not None else None
+    value = evaluate(candidate.bound.expression, case.sizes)
     return int(value) if value is not None and value.denominator == 1 else None
 
 
@@ -177,8 +163,6 @@ def affine(index: str) -> tuple[int, int] | None:
 
 # A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.
 _LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
-# Operators that make an infinity of numbers that are not large.
-_POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
 
 
 def first_made(case: DiagnosisState) -> Event | None:
@@ -201,17 +185,6 @@ def first_made(case: DiagnosisState) -> Event | None:
         roots = [masks[name] for name in names if not masks[name]["bad_inputs"]]
         return next((root for root in roots if _LOGARITHM.search(str(root["op"]))), event)
     return None
-
-
-def of_mask(event: Event) -> bool:
-    """Whether the operator got finite values and minus infinity, and nothing else."""
-    return bool(event["bad_inputs"])
-
-
-def overflows(event: Event) -> bool:
-    """Whether the result is too large for half precision: infinite, of an operator that has no pole."""
-    infinite = event.get("dtype") == "float16" and not event.get("nan")
-    return infinite and not event["bad_inputs"] and _POLE.search(str(event["op"])) is None
 
 
 # Names of index arguments and of the tensors that they index, in ATen's schemas.
@@ -307,12 +280,9 @@ def raised(case: DiagnosisState) -> Event | None:
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
     """The elements of inputs that are divisors as they are."""
-    found = []
-    for source in division.sources:
-        index, place = _input_index(source, case), affine(source.load.index) or (0, 1)
-        if source.direct and division.plain and index is not None:
-            found.append(InputSlice(index, *place, 0, 0, unlike=0))
-    return found
+    direct = [source for source in division.sources if source.direct and division.plain]
+    placed = [(_input_index(source, case), affine(source.load.index) or (0, 1)) for source in direct]
+    return [InputSlice(index, *place, 0, 0, unlike=0) for index, place in placed if index is not None]
 
 
 # Operators that can have done it, as names in source, and as text of a line.

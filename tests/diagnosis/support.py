@@ -10,8 +10,9 @@ from typing import Any
 
 from mcp_server.diagnosis.causes import index_out_of_bounds, input_mismatch, nan_or_inf, wrong_output
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.jobs.types import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Category, Component, Evidence, PackageWorkload

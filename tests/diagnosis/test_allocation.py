@@ -9,8 +9,8 @@ import pytest
 
 from mcp_server.diagnosis.causes import out_of_memory
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.ranking import confidence, is_bystander
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.package.launches import Buffer
 from mcp_server.package.mismatch import GivenTensor

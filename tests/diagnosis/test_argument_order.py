@@ -9,8 +9,9 @@ import pytest
 from mcp_server.diagnosis.causes import input_mismatch
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
 from mcp_server.diagnosis.observe.intervene import against_program
-from mcp_server.diagnosis.ranking import confidence
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.symptom import RunSeen
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.package.mismatch import GivenTensor
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, package_case, run, worker_run

@@ -8,8 +8,8 @@ from mcp_server.diagnosis.causes import custom_op
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME, kept_promise
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import in_eager
-from mcp_server.diagnosis.ranking import confidence, is_bystander
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence, is_bystander
 from tests.diagnosis.support import run, trial, worker_run
 
 FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)

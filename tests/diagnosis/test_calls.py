@@ -10,9 +10,9 @@ import pytest
 from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
 from mcp_server.diagnosis.causes.input_mismatch import guarded
 from mcp_server.diagnosis.interventions.base import Change, Effect
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.memory_faults.records import Fault, MissedArgument
 from mcp_server.model import Category, Cost
 from mcp_server.package.exported import ExportedFacts

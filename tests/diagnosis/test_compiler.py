@@ -21,9 +21,8 @@ from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.next_steps import command_for, next_steps
 from mcp_server.diagnosis.observe.compiler import BisectCompiler, CompileCarefully
-from mcp_server.diagnosis.ranking import confidence, is_bystander, ranked
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import fix_of
+from mcp_server.diagnosis.verdict import confidence, fix_of, is_bystander, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.tools.bisect import Bisected, Decision, Workaround
 from mcp_server.tools.divergence import Divergence, OtherConstant

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes.environment import detect_crash_outside
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import capture, phase, run
 

@@ -8,7 +8,8 @@ import pytest
 
 from mcp_server.diagnosis.causes import illegal_memory_access
 from mcp_server.diagnosis.observe.launches import LocateFault
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.log import read_log
 from tests.conftest import ZooPackage

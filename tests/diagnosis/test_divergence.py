@@ -9,8 +9,8 @@ import pytest
 
 from mcp_server.diagnosis.causes import wrong_output
 from mcp_server.diagnosis.observe.launches import CompareLaunches
-from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.model import Artifact, Cost, ExportedWorkload
 from mcp_server.tools.divergence import (
     Changed,

@@ -12,9 +12,9 @@ import pytest
 from mcp_server.diagnosis import value_sources
 from mcp_server.diagnosis.causes import value_constraints
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.value_sources import InputSlice
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.kernel_code import Load
 from mcp_server.package.launches import Launch

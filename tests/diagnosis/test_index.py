@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from mcp_server.diagnosis import value_sources
 from mcp_server.diagnosis.causes import index_out_of_bounds
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.ranking import confidence, is_bystander
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.value_sources import (
@@ -26,6 +25,7 @@ from mcp_server.diagnosis.value_sources import (
     checked_inputs,
     whole_slice,
 )
+from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.statements import evaluate
 from mcp_server.package.terms.accesses import slice_read

@@ -13,10 +13,18 @@ from hypothesis import strategies as st
 
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Change, Effect, Kind, Seen, SideEffects
-from mcp_server.diagnosis.ranking import confidence, is_bystander, merged, ranked
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
-from mcp_server.diagnosis.verdict import MAX_EVIDENCE, conclude, placed
+from mcp_server.diagnosis.symptom import RunSeen
+from mcp_server.diagnosis.verdict import (
+    MAX_EVIDENCE,
+    conclude,
+    confidence,
+    is_bystander,
+    merged,
+    placed,
+    ranked,
+)
 from mcp_server.jobs.types import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict

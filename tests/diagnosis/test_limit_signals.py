@@ -7,8 +7,9 @@ import resource
 import pytest
 
 from mcp_server.diagnosis.causes import environment
-from mcp_server.diagnosis.ranking import confidence
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.symptom import RunSeen
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.worker.process import processor_seconds

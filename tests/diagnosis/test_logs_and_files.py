@@ -11,10 +11,10 @@ import pytest
 
 from mcp_server.diagnosis.causes import concurrency, environment, invalid_package, log_text
 from mcp_server.diagnosis.next_steps import open_question
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.symptom import Symptom, refuse_misfit
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.model import Category, Fix, PackageWorkload
 from mcp_server.package.archive import open_package

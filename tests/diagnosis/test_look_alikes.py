@@ -11,10 +11,10 @@ from mcp_server.diagnosis.causes import concurrency, constants, hang, index_out_
 from mcp_server.diagnosis.causes.log_text import action, named
 from mcp_server.diagnosis.causes.wrong_output import DRAWS
 from mcp_server.diagnosis.diagnose import detect
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.value_sources import operator_indices
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor

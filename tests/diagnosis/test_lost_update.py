@@ -12,8 +12,8 @@ from mcp_server.diagnosis.causes import concurrency
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.observe.intervene import against_program
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.captured import Leaf
 from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.package.wrapper import read_wrapper

@@ -11,8 +11,8 @@ from mcp_server.diagnosis.causes.custom_op import narrow_launches
 from mcp_server.diagnosis.components import users_code
 from mcp_server.diagnosis.next_steps import command_for
 from mcp_server.diagnosis.observe.launches import TryWider
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
 from mcp_server.tools.reduce.variant import Changed, Variant
 from tests.diagnosis.support import called, run

@@ -10,7 +10,8 @@ from mcp_server.diagnosis.causes import illegal_memory_access, log_text
 from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.observe.launches import LocateFault
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Category, PackageWorkload

@@ -6,9 +6,9 @@ import pytest
 
 from mcp_server.diagnosis.causes import index_out_of_bounds, log_text
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
-from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.value_sources import OperatorIndex
+from mcp_server.diagnosis.verdict import confidence, ranked
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run
 

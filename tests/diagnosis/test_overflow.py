@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, detect_rounded, exact_trial
-from mcp_server.diagnosis.ranking import bystanders, confidence, ranked
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import bystanders, confidence, ranked
 from tests.diagnosis.support import capture, phase, run, worker_run
 
 CHECK = """Traceback (most recent call last):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes import invalid_package
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.package.archive import open_package
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, phase, run

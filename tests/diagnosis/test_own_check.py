@@ -9,9 +9,8 @@ import pytest
 
 from mcp_server.diagnosis.causes import wrong_output
 from mcp_server.diagnosis.components import users_code
-from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import checked_call
+from mcp_server.diagnosis.verdict import checked_call, confidence, ranked
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import called, capture, phase, run, worker_run
 from tests.memory_faults.support import recorded

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.causes import custom_op, log_text, out_of_memory
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.package.mismatch import GivenTensor
 from tests.conftest import ZooPackage

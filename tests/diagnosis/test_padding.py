@@ -9,8 +9,8 @@ import pytest
 from mcp_server.diagnosis.causes import custom_op
 from mcp_server.diagnosis.causes.custom_op import padded_launches
 from mcp_server.diagnosis.observe.launches import TryPadding
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
 from mcp_server.tools.reduce.variant import Changed, Variant
 from tests.diagnosis.support import called, run

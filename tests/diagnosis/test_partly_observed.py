@@ -10,10 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.diagnose import detect, observations
-from mcp_server.diagnosis.ranking import ranked
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.diagnosis.verdict import conclude
+from mcp_server.diagnosis.verdict import conclude, ranked
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (

@@ -9,9 +9,9 @@ import pytest
 
 from mcp_server.diagnosis.causes import reference_module
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.logs.captured import CapturedEnd
 from mcp_server.model import Component, ModelLocation
 from tests.conftest import ZooPackage

@@ -11,8 +11,8 @@ from mcp_server.diagnosis.causes import hang, illegal_memory_access, value_const
 from mcp_server.diagnosis.causes.value_constraints import limits
 from mcp_server.diagnosis.observe.calls import PlainRun
 from mcp_server.diagnosis.observe.launches import TraceLaunches
-from mcp_server.diagnosis.ranking import ranked
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.verdict import ranked
 from mcp_server.package.symbols import Symbol
 from mcp_server.tools.failure import Failure
 from mcp_server.tools.trace_launches import Trace

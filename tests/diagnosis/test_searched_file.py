@@ -10,8 +10,8 @@ import pytest
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.environment import detect_searched_file
-from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import capture, phase, run
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, environment, illegal_memory_access
-from mcp_server.diagnosis.ranking import confidence
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.symptom import RunSeen
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log

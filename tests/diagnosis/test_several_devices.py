@@ -11,8 +11,8 @@ from mcp_server.diagnosis.causes import constants, input_mismatch
 from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.interventions.base import Change, Effect
 from mcp_server.diagnosis.observe.calls import PlainRun
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import PackageWorkload
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.tools.check_devices import Given

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mcp_server.diagnosis.causes.concurrency import detect_shared_state
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 

@@ -10,8 +10,8 @@ import pytest
 
 from mcp_server.diagnosis.causes import environment
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.ranking import confidence, ranked
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.tools.requests import _step
 from mcp_server.worker.process import on_stack, stack_bytes

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
 from tests.conftest import ZooPackage

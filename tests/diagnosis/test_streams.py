@@ -9,8 +9,8 @@ import anyio
 
 from mcp_server.diagnosis.causes import concurrency
 from mcp_server.diagnosis.observe.calls import RunAlone
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import ScriptWorkload
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage

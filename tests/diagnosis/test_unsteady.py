@@ -11,10 +11,9 @@ from mcp_server.diagnosis.observe import HANGING_S, limit_of
 from mcp_server.diagnosis.observe.calls import CheckedRun, RepeatCall, WatchRepeats
 from mcp_server.diagnosis.observe.intervene import WatchOperators
 from mcp_server.diagnosis.observe.launches import TraceLaunches
-from mcp_server.diagnosis.ranking import confidence, health_evidence, health_summary
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.verdict import conclude
+from mcp_server.diagnosis.verdict import conclude, confidence, health_evidence, health_summary
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.check_devices import Given

@@ -15,9 +15,9 @@ from mcp_server.diagnosis.interventions.base import Change, Effect, Where
 from mcp_server.diagnosis.observe.find_origin import faults
 from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.origin.find import Fault as OriginFault
-from mcp_server.diagnosis.ranking import confidence, health_summary, is_bystander
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Instrument
+from mcp_server.diagnosis.verdict import confidence, health_summary, is_bystander
 from mcp_server.logs.log import read_log
 from mcp_server.memory_faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
 from mcp_server.model import Artifact, Cost

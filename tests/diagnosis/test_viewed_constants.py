@@ -10,8 +10,8 @@ import torch
 
 from mcp_server.diagnosis.causes import constants
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.ranking import confidence
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.worker.loading import update_package
 from mcp_server.worker.protocol import Step
 from mcp_server.worker.report import Report

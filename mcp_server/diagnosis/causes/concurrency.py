@@ -294,7 +294,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         return
     item = case.compiled_inputs[min(changed)]
     # The model's lines that write in place, where there are few, and those of the launch that writes it.
-    own = case.exported.in_place if case.exported is not None else []
+    own = case.lines_in_place
     buffer = case.view.wrapper.buffers.get(item.name)
     writers = case.view.writers.get(buffer.storage, []) if buffer is not None else []
     of_launch = next((lines for number in writers if (lines := launch_lines(number, case))), [])
@@ -348,7 +348,7 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
     own_check = bool(hooked.assertions or case.own_check) and hooked.failing is None
     if case.failed and not own_check:
         return
-    call, own = case.suspect_call, case.exported.in_place if case.exported is not None else []
+    call, own = case.suspect_call, case.lines_in_place
     for place, size in updated_in_a_copy(case).items():
         if place not in plain.left_alone:
             continue
@@ -398,10 +398,9 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
     if not threads or state is None:
         return
     fqn = next((c.fqn for c in view.package.constants if c.name == state.name), state.name)
-    own = case.exported.in_place if case.exported is not None else []
     writers = view.writers.get(state.storage, [])
     behind = next((found for number in writers if (found := launch_lines(number, case))), [])
-    lines = [*calls[-1].stack[:1], *(own[:2] or behind)]
+    lines = [*calls[-1].stack[:1], *(case.lines_in_place[:2] or behind)]
     shown = ", ".join(threads[:3])
     yield _Race(
         guilty=component("constant", fqn, lines, value=f"one state for {len(threads)} threads"),

@@ -27,21 +27,15 @@ def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
         frame.function.rpartition(".")[2] for stack in stacks for frame in stack.frames if frame.user
     }
     nodes = case.package.proxy_nodes if case.package is not None else ()
-    for target in dict.fromkeys(node.target for node in nodes):
-        if target.partition("::")[2].partition(".")[0] in functions:
-            return target
-    return ""
+    names = ((node.target, node.target.partition("::")[2].partition(".")[0]) for node in nodes)
+    return next((target for target, name in names if name in functions), "")
 
 
 def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
     """The user's innermost line of each thread: below a call, inside an operator of the user's own."""
-    found = {}
-    for stack in stacks:
-        own = [frame for frame in stack.frames if frame.user and not frame.file.startswith(WORKER)]
-        if own:
-            place = ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code)
-            found[place.file, place.line] = place
-    return list(found.values())[:3]
+    own = [[f for f in stack.frames if f.user and not f.file.startswith(WORKER)] for stack in stacks]
+    lines = [ModelLocation(file=f.file, line=f.line, code=f.code) for frames in own for f in frames[-1:]]
+    return list({(line.file, line.line): line for line in lines}.values())[:3]
 
 
 def hung_inside(case: DiagnosisState) -> bool:

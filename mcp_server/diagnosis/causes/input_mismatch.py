@@ -8,7 +8,7 @@ from itertools import combinations
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
-from mcp_server.diagnosis.components import component, first_line, lines_reading, name_of, seen
+from mcp_server.diagnosis.components import component, first_line, leaf_of, lines_reading, name_of, seen
 from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, trial_in_words
 from mcp_server.diagnosis.interventions.input import (
     Leaf,
@@ -128,6 +128,7 @@ def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
 def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     index = mismatch.input_index
     known = index is not None and index < len(case.compiled_inputs)
+    name = name_of(case.compiled_inputs[index]) if known and index is not None else "the call's inputs"
     test = _intervention(mismatch, case)
     trial = case.trials.get(test.key) if test is not None else None
     gone = trial is not None and trial.effect is Effect.GONE
@@ -166,7 +167,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         category=mismatch.category,
         guilty=Component(
             kind="input" if index is not None else "call",
-            name=_leaf(index, case).name if known and index is not None else "the call's inputs",
+            name=name,
             input_index=index,
             dim=mismatch.dim,
             value=f"{mismatch.got} (compiled: {mismatch.expected})",
@@ -193,17 +194,13 @@ def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
     return upper if above else None
 
 
-def _leaf(index: int, case: DiagnosisState) -> Leaf:
-    return Leaf(index, name_of(case.compiled_inputs[index]))
-
-
 def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | None:
     """The call with that input as the package was compiled for it."""
     aspect, index = mismatch.aspect, mismatch.input_index
     if aspect == "device_index":
         # Every input on the device of the load: the call may not survive one that is elsewhere.
         elsewhere = [m for m in case.mismatches if m.aspect == aspect and m.input_index is not None]
-        moves = tuple(move(_leaf(m.input_index or 0, case), m.expected) for m in elsewhere)
+        moves = tuple(move(leaf_of(case.compiled_inputs[m.input_index or 0]), m.expected) for m in elsewhere)
         return together(aspect, f"every input on {elsewhere[0].expected}", moves) if moves else None
     if aspect == "structure":
         # The leaves in the exported order, where only the order differs.
@@ -212,7 +209,7 @@ def _intervention(mismatch: Mismatch, case: DiagnosisState) -> Intervention | No
         return exchange(tuple(got.index(path) for path in want), tuple(want)) if same else None
     if index is None or case.package is None:
         return None
-    leaf = _leaf(index, case)
+    leaf = leaf_of(case.compiled_inputs[index])
     if aspect == "dtype":
         return cast(leaf, mismatch.expected)
     if aspect == "device":
@@ -235,10 +232,11 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
         size = compiled.lower
     if size is None:
         return None
+    inputs = case.compiled_inputs
     return together(
         f"size:{leaf.input}:{dim}:{size}",
         f"{leaf.name} with {size} elements in dimension {dim}",
-        tuple(resize(_leaf(place, case), at, size) for place, at in _as_long(leaf.input, dim, case)),
+        tuple(resize(leaf_of(inputs[place]), at, size) for place, at in _as_long(leaf.input, dim, case)),
     )
 
 
@@ -251,7 +249,7 @@ def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, 
     drops = tuple(
         Change("drop_rows", input=place, dim=at, rows=rows) for place, at in _as_long(index, dim, case)
     )
-    what = f"the last {size} elements of {_leaf(index, case).name} in dimension {dim}"
+    what = f"the last {size} elements of {leaf_of(case.compiled_inputs[index]).name} in dimension {dim}"
     return (Intervention(f"tail:{index}:{dim}:{size}", Kind.INPUT, what, drops),)
 
 
@@ -260,8 +258,7 @@ def _as_long(index: int, dim: int, case: DiagnosisState) -> list[tuple[int, int]
 
     Also those with a symbol of their own, because a kernel may loop over one input and read another.
     """
-    assert case.given is not None
-    shapes = [tensor.shape for tensor in case.given.tensors]
+    shapes = [tensor.shape for tensor in case.given.tensors] if case.given is not None else []
     same = [
         (item.index, each.index)
         for item in case.compiled_inputs

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from mcp_server.diagnosis.components import (
     component,
     depends_on,
+    is_whole,
     launch_component,
     own_operators,
     said,
@@ -319,11 +320,10 @@ def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
         return
     # The first to suspect: what is not finite, whole numbers out of a range, or other values of inputs.
     behind = view.flow.backward_from(launch.index).inputs
-    dtypes = [item.dtype or "" for item in package.inputs if item.name in behind]
     category: Category = "input_mismatch"
     if _NOT_FINITE.search(root.text):
         category = "nan_or_inf"
-    elif any(dtype.startswith(("int", "uint")) for dtype in dtypes):
+    elif any(is_whole(item) for item in package.inputs if item.name in behind):
         category = "index_out_of_bounds"
     depends = depends_on(launch.index, case, ", which computes from")
     party = launch_component(launch.index, launch.kernel, case).model_copy(update={"value": root.text[:200]})

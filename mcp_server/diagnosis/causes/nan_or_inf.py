@@ -21,7 +21,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import candidates, first_made, of_mask, overflows
+from mcp_server.diagnosis.value_sources import candidates, first_made
 from mcp_server.model import ComponentKind, Evidence, Fix, ModelLocation
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
@@ -243,12 +243,14 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
 
 def making(event: Event) -> Evidence:
     """That this operator is the first to make such a value, and of what."""
-    of = "the minus infinity of a mask" if of_mask(event) else "finite inputs"
+    of = "the minus infinity of a mask" if event["bad_inputs"] else "finite inputs"
     return seen(
         "interpret", f"{event['node']} ({event['op']}) is the first whose result is not finite, from {of}"
     )
 
 
+# Operators that make an infinity of numbers that are not large; others overflow in half precision.
+_POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
 _GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
 _GUARDS = (
     (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
@@ -263,9 +265,10 @@ _GUARDS = (
 
 def guard_fix(event: Event) -> Fix:
     """What keeps that operator's results finite."""
-    if of_mask(event):
+    infinite = event.get("dtype") == "float16" and not event.get("nan")
+    if event["bad_inputs"]:  # finite values and the minus infinity of a mask, and nothing else
         guard = "guard rows of which everything is masked: leave an element unmasked, or replace their result"
-    elif overflows(event):
+    elif infinite and _POLE.search(str(event["op"])) is None:
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
     else:
         guard = next((text for form, text in _GUARDS if re.search(form, str(event["op"]))), _GUARD)

@@ -16,6 +16,7 @@ from mcp_server.diagnosis.components import (
     component,
     confirming,
     input_component,
+    is_whole,
     launch_component,
     leaf_of,
     reported,
@@ -31,7 +32,6 @@ from mcp_server.logs.facts import ErrorFact
 from mcp_server.logs.journal import ITEM_SIZES
 from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Buffer
-from mcp_server.package.mismatch import symbol_values
 from mcp_server.package.statements import evaluate, names_in
 from mcp_server.package.symbols import Symbol, origins
 from mcp_server.plurals import counted
@@ -61,7 +61,7 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis for the first buffer whose size in this call is the request that failed."""
     if case.view is None or case.given is None or case.package is None:
         return
-    sizes = symbol_values(case.package.signature, case.given.tensors)
+    sizes = case.sizes
     for source, root in case.roots:
         asked = asked_for(root)
         if not asked:
@@ -74,7 +74,7 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
             names = case.view.sharing[buffer.storage]
             writers = [n for name in names for n in case.view.writers_of_name.get(name, ())]
             if writers:
-                yield _of_buffer(buffer, min(writers), sizes, reported(root, source), case)
+                yield _of_buffer(buffer, min(writers), reported(root, source), case)
                 return
 
 
@@ -88,14 +88,14 @@ def asked_for(root: ErrorFact) -> float | None:
     return float(number) * UNITS[unit] if unit in UNITS else None
 
 
-def _of_buffer(buffer: Buffer, writer: int, sizes: Sizes, error: Evidence, case: DiagnosisState) -> Suspect:
-    assert case.package is not None
+def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisState) -> Suspect:
+    sizes = case.sizes
     party = launch_component(writer, case.launches[writer].kernel, case)
     shape = " x ".join(str(evaluate(each, sizes)) for each in buffer.sizes or ())
-    names, labels = _symbols(buffer), {item.name: item.label for item in case.package.inputs}
+    names, labels = _symbols(buffer), {item.name: item.label for item in case.compiled_inputs}
     dims = ", ".join(
         f"dimension {symbol.dim} of {labels[symbol.name]}"
-        for symbol in case.package.signature.symbols
+        for symbol in (case.package.signature.symbols if case.package is not None else ())
         if symbol.symbol in names and symbol.name in labels
     )
     size = f"{_bytes(buffer, sizes)} bytes"
@@ -178,10 +178,9 @@ def detect_data_size(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _explaining(asked: int, case: DiagnosisState) -> Iterator[_Grown]:
-    if case.view is None or case.package is None or case.given is None:
+    if case.view is None or case.given is None:
         return
-    sizes = symbol_values(case.package.signature, case.given.tensors)
-    symbols = case.view.wrapper.symbols
+    sizes, symbols = case.sizes, case.view.wrapper.symbols
     for buffer in case.view.wrapper.buffers.values():
         open_ones = list(_symbols(buffer) - sizes.keys())
         if buffer.kind != "allocated" or len(open_ones) != 1:
@@ -197,12 +196,12 @@ def _explaining(asked: int, case: DiagnosisState) -> Iterator[_Grown]:
 
 
 def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    assert case.view is not None and case.package is not None and grown.source.tensor is not None
-    asked, tensor = error.fields["bytes"], grown.source.tensor
+    assert case.view is not None
+    asked, tensor = error.fields["bytes"], grown.source.tensor or ""
     # The launch that computes the value; none where an input is read as it is.
     writer = next(iter(case.view.writers_of_name.get(tensor, ())), None)
     labels = case.view.inputs_behind(writer) if writer is not None else []
-    found = [i for i in case.package.inputs if i.label in labels or (writer is None and i.name == tensor)]
+    found = [i for i in case.compiled_inputs if i.label in labels or (writer is None and i.name == tensor)]
     item = found[0] if len(found) == 1 else None
     party = component("call", "the call's inputs")
     if writer is not None:
@@ -214,7 +213,7 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
         guilty = input_component(item, lines, value)
     # It can only confirm: larger values may be needed for another reason.
     test = None
-    if item is not None and (item.dtype or "").startswith(("int", "uint")):
+    if item is not None and is_whole(item):
         test = confirming(keep_in_range(leaf_of(item), -MODEST, MODEST), case)
     fact = (
         f"{grown.buffer.name} needs {asked} bytes where {grown.symbol}, a value of the data, is {grown.value}"

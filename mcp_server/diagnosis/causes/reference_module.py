@@ -26,12 +26,15 @@ TRAINING = "training"
 
 
 @dataclass(frozen=True)
-class _Weights:
-    """What the package of the suspect call has: digests by name, and who gave them last.
+class _Comparison:
+    """The failed comparison, or check, with what the package has; `how` a module is known to matter to it.
 
-    `reachable` are the constants that an update can replace; the others were folded into the code.
+    `updates` gave constants to the package after its compile. `reachable` are those that an update can
+    replace; the others were folded into the code.
     """
 
+    failed: CapturedAssertion | CapturedEnd
+    how: str
     compiled: CapturedCompile
     updates: tuple[CapturedUpdate, ...]
     reachable: frozenset[str]
@@ -57,23 +60,14 @@ class _Weights:
         return [name for name in differ if name in self.reachable] or ([] if self.updates else differ)
 
 
-@dataclass(frozen=True)
-class _Comparison:
-    """The failed comparison, or check, with what the package has; `how` a module is known to matter to it."""
-
-    failed: CapturedAssertion | CapturedEnd
-    weights: _Weights
-    how: str
-
-
 def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Hypotheses for the nearest modules that differ from what the package has."""
     compared = _comparison(case)
     if compared is None:
         return
-    weights, compiled = compared.weights, compared.weights.compiled
+    compiled = compared.compiled
     near = [m for m in compared.failed.modules if compiled.digests.keys() <= m.digests.keys()]
-    for module in [m for m in near if weights.others(m)][:1]:
+    for module in [m for m in near if compared.others(m)][:1]:
         yield _other_weights(module, compared, case)
     before = [e for e in case.captured.exports if e.pid == compiled.pid and e.n < compiled.n]
     # The last export of each module's class, with what changed since.
@@ -81,7 +75,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
     changed = [_changed(module, export) for module, export in zip(near, exports, strict=True)]
     if exports and exports[0] is not None and all(changed):
         yield _attributes(near[0], changed[0], exports[0], compared, case)
-    if before and not any(weights.others(module) for module in near):
+    if before and not any(compared.others(module) for module in near):
         yield from _of_another_class(near, before[-1], compared, case)
 
 
@@ -95,12 +89,12 @@ def _comparison(case: DiagnosisState) -> _Comparison | None:
     # The updates between the load and the call.
     own = [u for u in hooked.updates if (u.pid, u.load, u.outcome) == (call.pid, call.load, "ok")]
     reachable = frozenset(constant.fqn for constant in case.package.constants)
-    weights = _Weights(compiled, tuple(u for u in own if u.n < call.n), reachable)
+    has = compiled, tuple(u for u in own if u.n < call.n), reachable
     if hooked.assertions:
-        compared = _Comparison(hooked.assertions[-1], weights, "with which it is compared")
+        compared = _Comparison(hooked.assertions[-1], "with which it is compared", *has)
         return compared if case.plain_diverges else None
     if hooked.ends and case.own_check and not case.call_fails:
-        return _Comparison(hooked.ends[-1], weights, "which the check that failed sees")
+        return _Comparison(hooked.ends[-1], "which the check that failed sees", *has)
     return None
 
 
@@ -115,22 +109,20 @@ def _changed(near: ModuleSnapshot, export: CapturedExport | None) -> list[tuple[
 
 
 def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisState) -> Suspect:
-    weights = compared.weights
-    others = weights.others(near)
+    others, digests = compared.others(near), compared.digests
     first, shown = others[0], ", ".join(others[:4])
-    last = next((u for u in reversed(weights.updates) if first in u.digests), None)
+    last = next((u for u in reversed(compared.updates) if first in u.digests), None)
     # The lines of the last update, which gave the constant a wrong value or left it out, then its giver's.
-    updated = [line for update in weights.updates[-1:] for line in update.stack[:2]]
-    giver = (last or weights.compiled).stack[:1]
+    updated = [line for update in compared.updates[-1:] for line in update.stack[:2]]
+    giver = (last or compared.compiled).stack[:1]
     # Another constant's values may stand under this name.
-    digest = weights.digests[first]
-    owner = next((other for other, each in near.digests.items() if each == digest), None)
+    owner = next((other for other, each in near.digests.items() if each == digests[first]), None)
     fact = (
-        f"{len(others)} of {len(weights.digests)} constants of {near.name} ({near.type}) have other values "
+        f"{len(others)} of {len(digests)} constants of {near.name} ({near.type}) have other values "
         f"in the package: {shown}"
     )
     fix = Fix(action=f"give each constant of the package the tensor that {near.name} has under its name")
-    if not weights.updates:
+    if not compared.updates:
         fix = Fix(
             action="give the package the weights with load_constants after they change, or compile it again",
             after=f"package.load_constants({near.name}.state_dict(), check_full_update=False)",
@@ -205,7 +197,7 @@ def _of_another_class(
     judged = [module for module in near if module.named] or near
     if not judged or exported.type in {module.type for module in judged}:
         return
-    module, compiled = judged[0], compared.weights.compiled
+    module, compiled = judged[0], compared.compiled
     loads = [
         load for load in case.captured.loads if load.package == compiled.package and load.outcome == "ok"
     ]
@@ -220,7 +212,7 @@ def _of_another_class(
             value=f"built from {exported.type}",
         ),
         summary=f"The package and the reference are different models: {fact}"
-        f"{', with the same weights' if compared.weights.digests else ''}"
+        f"{', with the same weights' if compared.digests else ''}"
         f"{'. An earlier load of the package was reused' if old else ''}.",
         level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
         evidence=(seen("capture", fact), *agreement(case)),

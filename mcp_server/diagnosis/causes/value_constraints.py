@@ -12,6 +12,7 @@ from mcp_server.diagnosis.components import (
     confirming,
     depends_on,
     input_component,
+    is_whole,
     launch_component,
     leaf_of,
     lines_of,
@@ -165,7 +166,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
     # It can only confirm: the model may compute a zero of other numbers as well.
     item = next((item for item in case.compiled_inputs if division.inputs == (item.label,)), None)
     test = None
-    if item is not None and (item.dtype or "").startswith(("int", "uint")):
+    if item is not None and is_whole(item):
         test = confirming(replace_where(leaf_of(item), WITHOUT_ZEROS, 1), case)
     return Suspect(
         category=category,

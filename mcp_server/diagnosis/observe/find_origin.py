@@ -20,10 +20,10 @@ from mcp_server.diagnosis.observe.static import parts_to_see
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
 from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
 from mcp_server.diagnosis.origin.values import NoValues, ProbedValues, Tensor, Values
-from mcp_server.diagnosis.ranking import untried
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, checked_inputs, operator_indices
+from mcp_server.diagnosis.verdict import untried
 from mcp_server.errors import ProblemError
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context

@@ -18,9 +18,10 @@ from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, 
 from mcp_server.diagnosis.next_steps import call_arguments, package_words
 from mcp_server.diagnosis.observe import Observation, limit_of
 from mcp_server.diagnosis.observe.calls import interpret, run_call
-from mcp_server.diagnosis.ranking import is_cause, ranked, trials_of, untried
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.symptom import RunSeen
+from mcp_server.diagnosis.verdict import is_cause, ranked, trials_of, untried
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.worker.protocol import CallFacts
 

@@ -13,8 +13,9 @@ from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import kernel_of, own_code
 from mcp_server.diagnosis.observe import Observation
-from mcp_server.diagnosis.state import DiagnosisState, RunSeen
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.value_sources import candidates, failed_divisions, index_error
 from mcp_server.memory_faults.triton_reductions import narrow_pointers, repaired, widened
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
