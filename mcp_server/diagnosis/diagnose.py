@@ -186,9 +186,7 @@ def choose(
     best = sorted(choices, key=lambda c: c.gain / (c.observation.seconds + 1), reverse=True)
     if not best and not case.runs and not whatever_it_takes:
         return choose(observations, case, suspects, whatever_it_takes=True)
-    if not best or best[0].observation.alone:
-        return best[:1]
-    return [best[0], *(c for c in best[1:2] if not c.observation.alone)]
+    return best[:1] if any(c.observation.alone for c in best[:2]) else best[:2]
 
 
 async def perform(choices: Sequence[Choice], case: DiagnosisState, context: Context) -> None:

@@ -20,11 +20,9 @@ MOST_DORMANT = 4
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
     """`suspect` with the origin of the bad value that launch `fault_launch` showed; as it is without one."""
     origin = case.origin
-    if (
-        origin is None
-        or fault_launch is None
-        or fault_launch not in (origin.fault_launch, origin.launch_index)
-    ):
+    if origin is None or fault_launch is None:
+        return suspect
+    if fault_launch not in (origin.fault_launch, origin.launch_index):
         return suspect
     guilty, fix, change = _guilty(suspect.guilty, origin, case), case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
@@ -59,8 +57,7 @@ def _change(case: DiagnosisState) -> Intervention | None:
 
 def _missed(case: DiagnosisState) -> list[Trial]:
     """The trials of such changes that did not remove the failure."""
-    changes = [*([case.origin_fix] if case.origin_fix is not None else []), *case.origin_changes]
-    trials = (case.trials.get(each.key) for each in changes)
+    trials = [case.trials.get(each.key) for each in (case.origin_fix, *case.origin_changes) if each]
     return [trial for trial in trials if trial is not None and not trial.proves]
 
 

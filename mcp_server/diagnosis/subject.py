@@ -81,29 +81,7 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
 
     Raises ProblemError when the disk refuses.
     """
-    call = case.package_call if case.call is not None else None
-    subject = Subject(
-        package=call.package if call else None,
-        model_name=call.model_name if call else "model",
-        inputs=call.inputs if call and isinstance(call.inputs, Path) else None,
-        extra_imports=call.extra_imports if call else [],
-        script=getattr(case.workload, "script", None),
-        log=case.own_run.finished.output if case.own_run is not None else None,
-        environment=_environment(case, context),
-        shapes={
-            number: [int(size) for size in leaf["shape"]]
-            for number, leaf in enumerate(case.leaves)
-            if leaf.get("kind") == "tensor" and "shape" in leaf
-        },
-    )
-    path = context.directory / FILE
-    with storing(context.directory):
-        path.write_text(subject.model_dump_json(indent=1))
-    return context.artifact(path, "what was diagnosed, and where: `aoti-debug report` reads it")
-
-
-def _environment(case: DiagnosisState, context: Context) -> dict[str, str]:
-    workload = case.workload
+    workload, call = case.workload, case.package_call if case.call is not None else None
     python = workload.python if workload and workload.python else context.python
     # The version that a worker reported; none where none ran.
     workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
@@ -115,4 +93,21 @@ def _environment(case: DiagnosisState, context: Context) -> dict[str, str]:
     if case.package is not None:
         facts["package"] = f"compiled for {case.package.device_type}"
     asked = workload.env if workload else {}
-    return {name: value for name, value in {**facts, **variables(asked)}.items() if value}
+    subject = Subject(
+        package=call.package if call else None,
+        model_name=call.model_name if call else "model",
+        inputs=call.inputs if call and isinstance(call.inputs, Path) else None,
+        extra_imports=call.extra_imports if call else [],
+        script=getattr(case.workload, "script", None),
+        log=case.own_run.finished.output if case.own_run is not None else None,
+        environment={name: value for name, value in {**facts, **variables(asked)}.items() if value},
+        shapes={
+            number: [int(size) for size in leaf["shape"]]
+            for number, leaf in enumerate(case.leaves)
+            if leaf.get("kind") == "tensor" and "shape" in leaf
+        },
+    )
+    path = context.directory / FILE
+    with storing(context.directory):
+        path.write_text(subject.model_dump_json(indent=1))
+    return context.artifact(path, "what was diagnosed, and where: `aoti-debug report` reads it")

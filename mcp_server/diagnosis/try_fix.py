@@ -145,7 +145,19 @@ async def _intervention(
     context: Context, call: TriedCall, asked: Asked, known: tuple[CompiledInput, ...]
 ) -> Intervention:
     """All that was asked for as one intervention."""
-    parts = [_input_change(text, known) for text in asked.changes]
+
+    def place_of(name: str) -> int:
+        """The input of that number, path (`args[1]`) or name. Raises `ProblemError`."""
+        for item in known:
+            if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
+                return item.index
+        allowed = ", ".join(item.path or str(item.index) for item in known[:40])
+        raise ProblemError("no such input", value=name, allowed=allowed)
+
+    paths = {item.index: item.path for item in known}
+    changes = [read_change(text, place_of) for text in asked.changes]
+    places = [(each, each.input or 0) for each in changes]
+    parts = [changed(Leaf(at, paths.get(at) or f"inputs[{at}]"), each) for each, at in places]
     if bool(asked.kernel) != bool(asked.replace) or len(asked.replace) == 1:
         raise ProblemError(
             "a kernel is edited by its name and a replacement",
@@ -194,21 +206,6 @@ def with_variables(env: Mapping[str, str]) -> Intervention:
         after_code="export " + shlex.join(settings),
         spelling=tuple(word for setting in settings for word in ("--set-env", setting)),
     )
-
-
-def _input_change(text: str, known: tuple[CompiledInput, ...]) -> Intervention:
-    """One change of an input, named by number, path (`args[1]`) or name. Raises `ProblemError`."""
-
-    def place_of(name: str) -> int:
-        for item in known:
-            if name in (str(item.index), item.path, item.name, f"inputs[{item.index}]"):
-                return item.index
-        allowed = ", ".join(item.path or str(item.index) for item in known[:40])
-        raise ProblemError("no such input", value=name, allowed=allowed)
-
-    change = read_change(text, place_of)
-    path = next((item.path for item in known if item.index == change.input), None)
-    return changed(Leaf(change.input or 0, path or f"inputs[{change.input}]"), change)
 
 
 def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:

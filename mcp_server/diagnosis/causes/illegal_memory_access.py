@@ -14,7 +14,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
 from mcp_server.memory_faults.records import Blame, Fault
-from mcp_server.model import Category, Component, ComponentKind, Evidence, Fix
+from mcp_server.model import Category, Component, ComponentKind, Fix
 
 KINDS: dict[str, ComponentKind] = {
     "kernel": "kernel",
@@ -46,13 +46,18 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     # An operator in which the fault itself is has to mend its code; one that made a tensor, its promise.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
+    evidence = [seen("locate_fault", fault.text[:300], fault.tool)]
+    if fault.code:
+        evidence.append(seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}"))
+    for fact in (*([fault.nearest] if fault.nearest else []), *blame.reasons[:3]):
+        evidence.append(seen("locate_fault", fact[:300]))
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     suspect = Suspect(
         category=category,
         guilty=guilty,
         summary=fault.summary or fault.text,
         level=CausalLevel.FAULT_SITE if explained else max(BY_CATEGORY[category][1], CausalLevel.BAD_VALUE),
-        evidence=tuple(_evidence(fault, blame)),
+        evidence=tuple(evidence),
         crashing=Component(
             kind="kernel",
             name=fault.launch.kernel if fault.launch else fault.kernel,
@@ -107,14 +112,6 @@ def _place(fault: Fault) -> str | None:
     if fault.location:
         return fault.location
     return f"{fault.generated_file}:{fault.generated_line}" if fault.generated_line else None
-
-
-def _evidence(fault: Fault, blame: Blame) -> Iterator[Evidence]:
-    yield seen("locate_fault", fault.text[:300], fault.tool)
-    if fault.code:
-        yield seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}")
-    for fact in (*([fault.nearest] if fault.nearest else []), *blame.reasons[:3]):
-        yield seen("locate_fault", fact[:300])
 
 
 def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:

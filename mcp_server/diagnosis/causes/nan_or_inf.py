@@ -22,7 +22,7 @@ from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, first_made
-from mcp_server.model import ComponentKind, Evidence, Fix, ModelLocation
+from mcp_server.model import ComponentKind, Evidence, Fix
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
 from mcp_server.tools.kernel_io import FirstBad
@@ -65,6 +65,9 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     if inputs:
         evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
     op = operator_of(made, case) if made is not None else ""
+    # The operator that does it in eager mode, where that is known, else all lines of the kernel.
+    in_eager = first_made(case) if first.what == "non_finite" else None
+    lines = (lines_of(in_eager) if in_eager is not None else []) or first.locations[:6]
     at = f" at {first.element.index}" if first.element.index else ""
     by = f", by the values of {inputs[0]}" if len(inputs) == 1 else ""
     found = Suspect(
@@ -72,7 +75,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         guilty=component(
             "op" if op else _KINDS.get(first.kind, "kernel"),
             op or first.name,
-            _lines(first, case) or case.call_locations,
+            lines or case.call_locations,
             value=f"{first.element.value}{at}",
             index=_input_index(first, case),
             launch=made,
@@ -102,12 +105,6 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         weak=meant or unjudged,
         harmful=not case.nan_accepted and (not meant or bool(takes_logarithm)),
     )
-
-
-def _lines(first: FirstBad, case: DiagnosisState) -> list[ModelLocation]:
-    """The operator that does it in eager mode, where that is known, else all lines of the kernel."""
-    made = first_made(case) if first.what == "non_finite" else None
-    return (lines_of(made) if made is not None else []) or first.locations[:6]
 
 
 def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
@@ -141,7 +138,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     made = first_made(case)
     if made is not None:
         return guard_fix(made)
-    lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in _lines(first, case)[:2])
+    lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in first.locations[:2])
     return Fix(
         action="guard the operation that makes it: an epsilon under a root or a division, a clamp before log"
         f" or exp{' (' + lines + ')' if lines else ''}"

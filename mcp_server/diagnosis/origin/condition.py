@@ -308,7 +308,7 @@ def condition_at(
             for other, leaf in expression.leaves.items()
             if other != own and leaf.value is not None and leaf.value == leaf.value
         }
-        at = partial(_value_with, expression, asked, own)
+        at = partial(expression.value_with, asked, own)
         questions.append(Question(asked, own, dtype, others, allowed, at))
     if not questions or questions[0].dtype == "bool":
         return None
@@ -316,11 +316,6 @@ def condition_at(
         return condition(questions, name, bad)
     except (UnknownValue, OverflowError):
         return None
-
-
-def _value_with(expression: Expression, term: Term, name: str, value: Scalar) -> Scalar:
-    """The value of a term where the element `name` has this value."""
-    return expression.evaluator({name: value}).value(term)
 
 
 _SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "mod": "%"}

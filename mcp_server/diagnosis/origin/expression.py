@@ -76,6 +76,10 @@ class Expression:
 
         return Evaluator({}, {}, read)
 
+    def value_with(self, term: Term, name: str, value: Scalar) -> Scalar:
+        """The value of a term where the leaf `name` has this value."""
+        return self.evaluator({name: value}).value(term)
+
 
 class Closing:
     """Puts what a launch loads in terms of what other launches computed, back to inputs and operators."""

@@ -206,9 +206,8 @@ class _Finder:
             failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
         if not failing:
             return None
-        elements = [
-            self._elements(Computed(self.launch, check.value, p)) if self.seen else [] for p in failing
-        ]
+        computed = [Computed(self.launch, check.value, point) for point in failing]
+        elements = [self._elements(each) if self.seen else [] for each in computed]
         blamed = Counter(_element_key(each) for found in elements for each in found)
         most = [max((blamed[_element_key(each)] for each in found), default=0) for found in elements]
         first = failing[most.index(max(most))]
@@ -243,14 +242,13 @@ class _Finder:
 
     def _masks(self, argument: Argument, tensor: Tensor) -> list[list[OffendingElement]]:
         """The elements of masks behind the other values that are not finite."""
-        found = []
-        if self.fault.high is None and tensor.count <= _SCANNED:
-            bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
-            for place in islice(bad, 1, _MASKED):
-                start = self._start(argument, tensor.offset(tensor.unraveled(place)))
-                if isinstance(start, Computed):
-                    found.append([each for each in self._elements(start) if each.value == "False"])
-        return found
+        if self.fault.high is not None or tensor.count > _SCANNED:
+            return []
+        bad = (i for i in range(tensor.count) if not finite(tensor.at(i)))
+        offsets = (tensor.offset(tensor.unraveled(place)) for place in islice(bad, 1, _MASKED))
+        starts = (self._start(argument, offset) for offset in offsets)
+        made = [self._elements(start) for start in starts if isinstance(start, Computed)]
+        return [[each for each in elements if each.value == "False"] for elements in made]
 
     def _elements(self, computed: Computed) -> list[OffendingElement]:
         source = self.walker.back(computed).source

@@ -219,20 +219,14 @@ def correction_of(
         return None
     alone = sum(launch.kernel == kernel.name for launch in view.wrapper.launches) == 1
     if alone and usual.old is not None and usual.new is not None:
-        with_usual = _with_constant(expression, usual.old, usual.new)
-        if with_usual and places_of(kernel, float(usual.old)) == len(lines):
-            return Correction(text=with_usual, lines=lines, old=usual.old, new=usual.new)
+        old = [e for e in parts(expression.term) if isinstance(e, Number) and e.value == usual.old]
+        if len(old) == 1 and places_of(kernel, float(usual.old)) == len(lines):
+            new = replace(old[0], value=usual.new)
+            term = rebuilt(expression.term, lambda e: new if e is old[0] else None)
+            text = replace(expression, term=term).text()
+            return Correction(text=text, lines=lines, old=usual.old, new=usual.new)
     if value > allowed.high:
         high = int(allowed.high)
         return Correction(text=f"({expression.text()}).clamp(max={high})", lines=lines, high=high)
     low = int(allowed.low)
     return Correction(text=f"({expression.text()}).clamp(min={low})", lines=lines, low=low)
-
-
-def _with_constant(expression: Expression, old: Scalar, new: Scalar) -> str:
-    """The expression with another constant; empty where that occurs more than once in it."""
-    places = [e for e in parts(expression.term) if isinstance(e, Number) and e.value == old]
-    if len(places) != 1:
-        return ""
-    term = rebuilt(expression.term, lambda e: replace(places[0], value=new) if e is places[0] else None)
-    return replace(expression, term=term).text()
