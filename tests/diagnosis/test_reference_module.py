@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import reference_module
+from mcp_server.diagnosis.causes import invalid_package
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -50,7 +50,7 @@ def compared(package: Path, *modules: dict[str, Any], given: dict[str, str] | No
 def test_weights_that_changed_after_the_compile_are_tried_in_the_package(zoo: ZooPackage) -> None:
     """Other values are a suspicion; the package that agrees once it has them makes it proven."""
     case = compared(zoo("ranker"), module(digests=OTHER))
-    (found,) = reference_module.detect(case)
+    (found,) = invalid_package.detect_other_model(case)
     assert (found.category, found.guilty.name) == ("constants", "head.weight")
     assert found.intervention is not None and confidence(found, case) == "possible"
     given, call = found.intervention.options.steps or ()
@@ -63,7 +63,7 @@ def test_constants_that_were_given_in_each_others_place_are_told(zoo: ZooPackage
     """After an update the package holds what the update gave it, also where that is another constant's."""
     swapped = {"table.weight": "one", "hidden.weight": "four", "head.weight": "two"}
     case = compared(zoo("ranker"), module(digests=OTHER), given=swapped)
-    (found,) = reference_module.detect(case)
+    (found,) = invalid_package.detect_other_model(case)
     assert (found.guilty.name, found.guilty.value) == ("hidden.weight", "holds the values of head.weight")
 
 
@@ -75,9 +75,9 @@ def test_what_the_program_manages_is_not_held_against_it(zoo: ZooPackage) -> Non
     managed = phase(
         4, load=1, how="load_constants", digests=WEIGHTS, constants=leaves, arguments=[False, True, True]
     )
-    assert len(list(reference_module.detect(case))) == 1
+    assert len(list(invalid_package.detect_other_model(case))) == 1
     case.capture = capture(**{**dict(case.capture), "updates": [managed]})
-    assert not list(reference_module.detect(case))
+    assert not list(invalid_package.detect_other_model(case))
 
 
 def test_an_update_that_left_a_constant_out_is_shown(zoo: ZooPackage) -> None:
@@ -87,7 +87,7 @@ def test_an_update_that_left_a_constant_out_is_shown(zoo: ZooPackage) -> None:
     line = ModelLocation(file="/app/sync.py", line=8, code="package.load_constants(some)")
     update = case.capture.updates[0].model_copy(update={"stack": [line]})
     case.capture = case.capture.model_copy(update={"updates": [update]})
-    (found,) = reference_module.detect(case)
+    (found,) = invalid_package.detect_other_model(case)
     assert found.guilty.name == "head.weight" and found.guilty.model_locations[0] == line
 
 
@@ -98,7 +98,7 @@ def test_a_constant_that_no_update_reaches_is_another_detectors(zoo: ZooPackage)
     assert case.capture is not None
     compiled = case.capture.compiles[0].model_copy(update={"digests": folded})
     case.capture = case.capture.model_copy(update={"compiles": [compiled]})
-    assert not list(reference_module.detect(case))
+    assert not list(invalid_package.detect_other_model(case))
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_attributes_that_changed_after_the_export_are_named(
 ) -> None:
     """Export wrote them into the code; that package and program agree is the second observation."""
     case = compared(zoo("ranker"), module(attributes={**EXPORTED, **changed}))
-    (found,) = reference_module.detect(case)
+    (found,) = invalid_package.detect_other_model(case)
     assert (found.category, found.guilty.name, confidence(found, case)) == ("wrong_output", name, "possible")
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
-    (found,) = reference_module.detect(case)
+    (found,) = invalid_package.detect_other_model(case)
     assert confidence(found, case) == "likely"
 
 
@@ -136,7 +136,7 @@ def test_a_module_of_another_class_is_another_model(
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
     assert case.capture is not None
     case.capture = case.capture.model_copy(update={"loads": case.capture.loads * loads})
-    suspects = list(reference_module.detect(case))
+    suspects = list(invalid_package.detect_other_model(case))
     assert [(h.category, h.guilty.name) for h in suspects] == found
     assert all(confidence(h, case) == "likely" for h in suspects)
 
@@ -157,7 +157,7 @@ def test_a_fault_at_a_launch_explains_more_than_a_reference_of_another_class(
         summary="masked lanes",
         level=CausalLevel.FAULT_SITE,
     )
-    assert ranked([*reference_module.detect(case), launch], case)[0].guilty.name == first
+    assert ranked([*invalid_package.detect_other_model(case), launch], case)[0].guilty.name == first
 
 
 CHECK = """Traceback (most recent call last):
@@ -188,7 +188,7 @@ def test_a_check_of_the_programs_own_may_see_the_module(
     end = CapturedEnd.model_validate(phase(7, modules=case.capture.assertions[0].modules))
     case.capture = case.capture.model_copy(update={"assertions": [], "ends": [end]})
     case.runs = {"script": run("script", text), "plain": run("plain", "", CALLED)}
-    found = list(reference_module.detect(case))
+    found = list(invalid_package.detect_other_model(case))
     assert [h.guilty.name for h in found] == names
     assert all(confidence(h, case) == "possible" for h in found)
 
@@ -208,15 +208,15 @@ def test_what_the_check_held_tells_that_it_compared(
     held = {"event": "compared_frame_tensors", "equal": equal}
     case.runs = {"script": run("script", CHECK), "plain": run("plain", "", CALLED, held)}
     case.interpreted = worker_run({"event": "compared", "equal": True})
-    (found,) = reference_module.detect(case)
+    (found,) = invalid_package.detect_other_model(case)
     assert confidence(found, case) == sure
 
 
 def test_a_module_as_it_was_compiled_accuses_nobody(zoo: ZooPackage) -> None:
     """It is as it was, or another one is, or the package was given its weights, or it is of another model."""
     package = zoo("ranker")
-    assert not list(reference_module.detect(compared(package, module())))
+    assert not list(invalid_package.detect_other_model(compared(package, module())))
     louder = module("louder", attributes={**EXPORTED, "level": "9.0"})
-    assert not list(reference_module.detect(compared(package, louder, module())))
-    assert not list(reference_module.detect(compared(package, module(digests=OTHER), given=OTHER)))
-    assert not list(reference_module.detect(compared(package, module(digests={"other": "one"}))))
+    assert not list(invalid_package.detect_other_model(compared(package, louder, module())))
+    assert not list(invalid_package.detect_other_model(compared(package, module(digests=OTHER), given=OTHER)))
+    assert not list(invalid_package.detect_other_model(compared(package, module(digests={"other": "one"}))))

@@ -1,13 +1,26 @@
-"""A package that cannot be loaded, or holds another model than intended."""
+"""A package that cannot be loaded, or is not of the model that it is meant to be.
+
+A package keeps the weights and the plain attributes of its export, whatever becomes of the module afterwards.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.components import component, seen
+from mcp_server.diagnosis.components import agreement, component, seen
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options, update_from
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, CausalLevel, Suspect
+from mcp_server.logs.captured import (
+    CapturedAssertion,
+    CapturedCompile,
+    CapturedEnd,
+    CapturedExport,
+    CapturedUpdate,
+    ModuleSnapshot,
+)
 from mcp_server.model import Fix, PackageWorkload
 from mcp_server.package.defects import same_models
 from mcp_server.tools.machine import defect_problem
@@ -131,4 +144,206 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
             "package each before the next is compiled"
         ),
         harmful=case.failed,
+    )
+
+
+TRAINING = "training"
+
+
+@dataclass(frozen=True)
+class _Comparison:
+    """The failed comparison, or check, with what the package has; `how` a module is known to matter to it.
+
+    `updates` gave constants to the package after its compile. `reachable` are those that an update can
+    replace; the others were folded into the code.
+    """
+
+    failed: CapturedAssertion | CapturedEnd
+    how: str
+    compiled: CapturedCompile
+    updates: tuple[CapturedUpdate, ...]
+    reachable: frozenset[str]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """As compiled, replaced by those of each update.
+
+        Without user-managed constants: the program may have changed them since, and nobody read their values.
+        """
+        found = dict(self.compiled.digests)
+        managed: set[str] = set()
+        for update in self.updates:
+            found.update({name: each for name, each in update.digests.items() if name in found})
+            managed = (
+                managed | set(update.constants) if update.user_managed else managed - set(update.constants)
+            )
+        return {name: each for name, each in found.items() if name not in managed}
+
+    def others(self, near: ModuleSnapshot) -> list[str]:
+        """The constants of the package whose values are not the module's."""
+        differ = [name for name, digest in self.digests.items() if near.digests[name] != digest]
+        return [name for name in differ if name in self.reachable] or ([] if self.updates else differ)
+
+
+def detect_other_model(case: DiagnosisState) -> Iterator[Suspect]:
+    """Hypotheses for the nearest modules that differ from what the package has."""
+    compared = _comparison(case)
+    if compared is None:
+        return
+    compiled = compared.compiled
+    near = [m for m in compared.failed.modules if compiled.digests.keys() <= m.digests.keys()]
+    for module in [m for m in near if compared.others(m)][:1]:
+        yield _other_weights(module, compared, case)
+    before = [e for e in case.captured.exports if e.pid == compiled.pid and e.n < compiled.n]
+    # The last export of each module's class, with what changed since.
+    exports = [next((e for e in reversed(before) if e.type == m.type), None) for m in near]
+    changed = [_changed(module, export) for module, export in zip(near, exports, strict=True)]
+    if exports and exports[0] is not None and all(changed):
+        yield _attributes(near[0], changed[0], exports[0], compared, case)
+    if before and not any(compared.others(module) for module in near):
+        yield from _of_another_class(near, before[-1], compared, case)
+
+
+def _comparison(case: DiagnosisState) -> _Comparison | None:
+    """The failed comparison that the call made again reproduces, or a check of the program's own."""
+    hooked, call, compiled = case.captured, case.suspect_call, case.suspect_compile
+    if call is None or compiled is None or case.package is None:
+        return None
+    if any(call.outcome != "ok" for call in hooked.calls):
+        return None
+    # The updates between the load and the call.
+    own = [u for u in hooked.updates if (u.pid, u.load, u.outcome) == (call.pid, call.load, "ok")]
+    reachable = frozenset(constant.fqn for constant in case.package.constants)
+    has = compiled, tuple(u for u in own if u.n < call.n), reachable
+    if hooked.assertions:
+        compared = _Comparison(hooked.assertions[-1], "with which it is compared", *has)
+        return compared if case.plain_diverges else None
+    if hooked.ends and case.own_check and not case.call_fails:
+        return _Comparison(hooked.ends[-1], "which the check that failed sees", *has)
+    return None
+
+
+def _changed(near: ModuleSnapshot, export: CapturedExport | None) -> list[tuple[str, str, str]]:
+    """(name, at export, now) of each attribute with another value; a whole module's mode counts once."""
+    if export is None:
+        return []
+    pairs = [(n, then, near.attributes.get(n, "")) for n, then in export.attributes.items()]
+    differ = [pair for pair in pairs if pair[2] and pair[1] != pair[2]]
+    modes = [pair for pair in differ if pair[0].rpartition(".")[2] == TRAINING]
+    return [pair for pair in differ if pair not in modes] + modes[:1]
+
+
+def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisState) -> Suspect:
+    others, digests = compared.others(near), compared.digests
+    first, shown = others[0], ", ".join(others[:4])
+    last = next((u for u in reversed(compared.updates) if first in u.digests), None)
+    # The lines of the last update, which gave the constant a wrong value or left it out, then its giver's.
+    updated = [line for update in compared.updates[-1:] for line in update.stack[:2]]
+    giver = (last or compared.compiled).stack[:1]
+    # Another constant's values may stand under this name.
+    owner = next((other for other, each in near.digests.items() if each == digests[first]), None)
+    fact = (
+        f"{len(others)} of {len(digests)} constants of {near.name} ({near.type}) have other values "
+        f"in the package: {shown}"
+    )
+    fix = Fix(action=f"give each constant of the package the tensor that {near.name} has under its name")
+    if not compared.updates:
+        fix = Fix(
+            action="give the package the weights with load_constants after they change, or compile it again",
+            after=f"package.load_constants({near.name}.state_dict(), check_full_update=False)",
+        )
+    return Suspect(
+        category="constants",
+        guilty=component(
+            "constant",
+            first,
+            [*updated, *giver, *compared.failed.stack[:2]],
+            value=f"holds the values of {owner}" if owner else f"not the values of {near.name}",
+        ),
+        summary=f"The package has the weights of its {f'last {last.how}' if last else 'compile'}, and "
+        f"{near.name}, {compared.how}, has others: {shown}.",
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", fact, str(near.file or "")),),
+        fix=fix,
+        intervention=_reloaded(near, case),
+        harmful=case.failed,
+        observed=False,
+    )
+
+
+def _reloaded(near: ModuleSnapshot, case: DiagnosisState) -> Intervention | None:
+    """The call after the package was given the module's weights."""
+    if near.file is None or case.call is None or case.call.operation != "replay":
+        return None
+    steps = list(case.call.steps)
+    steps.insert(max(len(steps) - 1, 0), update_from(near.file))
+    what = f"the call after the package was given the weights of {near.name}"
+    return Intervention(f"weights:{near.file.name}", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
+
+
+def _attributes(
+    near: ModuleSnapshot,
+    changed: list[tuple[str, str, str]],
+    exported: CapturedExport,
+    compared: _Comparison,
+    case: DiagnosisState,
+) -> Suspect:
+    name, then, now = changed[0]
+    shown = "; ".join(f"{n} was {a} and is {b}" for n, a, b in changed[:4])
+    fix = f"make {name} a buffer or an input of the model, or export again after it changes"
+    if name.rpartition(".")[2] == TRAINING:
+        fix = "export the model in evaluation mode (Module.eval), and compare with it in the same mode"
+    return Suspect(
+        category="wrong_output",
+        guilty=component(
+            "script",
+            f"{near.type}.{name}",
+            [*exported.stack[:1], *compared.failed.stack[:2]],
+            value=f"{now} (at export: {then})",
+        ),
+        summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, "
+        f"{compared.how}, differs: {shown}.",
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", f"between the export and the comparison, {shown}"), *agreement(case)),
+        fix=Fix(action=fix),
+        harmful=case.failed,
+        observed=bool(case.equals_eager),
+    )
+
+
+def _of_another_class(
+    near: list[ModuleSnapshot], exported: CapturedExport, compared: _Comparison, case: DiagnosisState
+) -> Iterator[Suspect]:
+    """A module with the weights of the package, of another class than the exported one.
+
+    That may be a reference written on purpose. Unless the package is an old one, any suspect at a launch or
+    in the state is therefore a better explanation.
+    """
+    judged = [module for module in near if module.named] or near
+    if not judged or exported.type in {module.type for module in judged}:
+        return
+    module, compiled = judged[0], compared.compiled
+    loads = [
+        load for load in case.captured.loads if load.package == compiled.package and load.outcome == "ok"
+    ]
+    old = len(loads) > 1  # the load of the suspect call was not the first of that package
+    fact = f"the package was built from {exported.type}; {module.name}, {compared.how}, is a {module.type}"
+    yield Suspect(
+        category="invalid_package" if old else "wrong_output",
+        guilty=component(
+            "package" if old else "script",
+            str(compiled.package) if old else module.type,
+            [*compared.failed.stack[:1], *compiled.stack[:1], *exported.stack[:1]],
+            value=f"built from {exported.type}",
+        ),
+        summary=f"The package and the reference are different models: {fact}"
+        f"{', with the same weights' if compared.digests else ''}"
+        f"{'. An earlier load of the package was reused' if old else ''}.",
+        level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
+        evidence=(seen("capture", fact), *agreement(case)),
+        fix=Fix(
+            action=f"export and compile {module.type}, and keep packages apart by the code of their model"
+        ),
+        harmful=case.failed,
+        observed=bool(case.equals_eager),
     )

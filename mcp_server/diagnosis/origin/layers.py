@@ -23,7 +23,7 @@ _NEAR = 3
 _FEW = 2  # layers that say what is usual
 _MOST = 256
 # Functions that stand by name in the text of every kernel that computes them: the others need not be read.
-_TOLD_BY_NAME = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
+_NAMED_IN_TEXT = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
 _SIGNS = {
     "add": "+",
     "sub": "-",
@@ -92,7 +92,7 @@ def siblings(
     `inside`: also as a part of what they compute.
     """
     shape, _ = key(term)
-    words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _TOLD_BY_NAME}
+    words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _NAMED_IN_TEXT}
     found: list[Sibling] = []
     for other in view.wrapper.launches:
         kernel = view.wrapper.kernels.get(other.kernel)
