@@ -154,10 +154,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     if best.level is CausalLevel.SYMPTOM and case.symptom.expect is not None and "package" in arguments:
         # Outputs that are wrong for no reason that was seen: the program, or the right weights, settle it.
         meant = {**_of_call(arguments), "constants": STATE_DICT, "expect": str(case.symptom.expect)}
-        return [
-            _comparison(arguments),
-            NextStep(why="try the weights that were meant", tool="try_fix", arguments=meant),
-        ]
+        why = "try the weights that were meant"
+        return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
     steps = []
     if best.category in TOOLS:
         tool, why = TOOLS[best.category]

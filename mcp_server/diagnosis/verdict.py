@@ -110,9 +110,8 @@ def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
 
 def _decides(trial: Trial) -> bool:
     """Whether the failure went with the change and came back; how a process dies may differ by itself."""
-    definite = (
-        trial.effect is Effect.GONE or trial.before.ended == "raised" or trial.after.failure == "differs"
-    )
+    by_values = trial.after.failure == "differs"
+    definite = trial.effect is Effect.GONE or trial.before.ended == "raised" or by_values
     return trial.proves and definite and not trial.intervention.hides
 
 
@@ -326,9 +325,8 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
     if effects.layout:
         harm = f"changes the layout of an output ({effects.layout})"
     elif effects.elements:
-        harm = (
-            f"changes {counted(effects.elements, 'output element')} that {was(effects.elements)} not at fault"
-        )
+        count = counted(effects.elements, "output element")
+        harm = f"changes {count} that {was(effects.elements)} not at fault"
     elif effects.unseen:
         harm = UNSEEN
     if effects:

@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.components import own_code, seen
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, SideEffects, Trial
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Fix
-from mcp_server.worker.protocol import CallFacts
 
 if TYPE_CHECKING:  # `bisect` brings what few need
     from mcp_server.tools.bisect import Bisected, Decision
@@ -101,8 +100,7 @@ def compiled_without(key: str, what: str, failure: FailureShown, effect: Effect,
         before_code=_COMPILE if code else "",
         after_code=code,
     )
-    after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
-    return Trial(without, effect, failing, after, failing, side_effects=SideEffects(known=False))
+    return judged_elsewhere(without, effect, failing)
 
 
 # Options that allow the compilers other numbers than eager's, with the value that does not allow them

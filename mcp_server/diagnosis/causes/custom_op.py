@@ -125,9 +125,8 @@ def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
         return target.replace("::", ".") == op
     if launch.kernel == f"aoti_torch_{case.device}_{op.rpartition('.')[2]}":
         return True
-    return any(
-        name in text for name in (op, op.replace(".", "::")) for text in (launch.kernel, launch.callee)
-    )
+    texts = (launch.kernel, launch.callee)
+    return any(name in text for name in (op, op.replace(".", "::")) for text in texts)
 
 
 def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:

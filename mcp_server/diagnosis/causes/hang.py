@@ -23,9 +23,8 @@ _Hang = partial(Suspect, category="hang", level=CausalLevel.STATE)
 
 def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
     """The package's own operator that a thread is inside, recognised by the name of its function."""
-    functions = {
-        frame.function.rpartition(".")[2] for stack in stacks for frame in stack.frames if frame.user
-    }
+    named = {frame.function for stack in stacks for frame in stack.frames if frame.user}
+    functions = {name.rpartition(".")[2] for name in named}
     nodes = case.package.proxy_nodes if case.package is not None else ()
     names = ((node.target, node.target.partition("::")[2].partition(".")[0]) for node in nodes)
     return next((target for target, name in names if name in functions), "")
@@ -72,11 +71,8 @@ def call_hangs(case: DiagnosisState) -> bool:
 
 def _end_of(op: str) -> str:
     """What makes one call end."""
-    return (
-        f"give the loop or wait in {op} an end"
-        if op
-        else "find the launch that does not end with trace_launches"
-    )
+    inside = f"give the loop or wait in {op} an end"
+    return inside if op else "find the launch that does not end with trace_launches"
 
 
 def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:

@@ -144,9 +144,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     # A bad access in this very call makes a size out of range more than a false alarm: any access where the
     # size is above the range, else one past this input.
     fault = case.located.fault if case.located is not None else None
-    missed = (
-        fault.missed if fault is not None and known and mismatch.aspect in ("range", "relation") else None
-    )
+    sized = known and mismatch.aspect in ("range", "relation")
+    missed = fault.missed if fault is not None and sized else None
     past = missed is not None and index is not None and missed.variable == case.compiled_inputs[index].name
     fault = fault if above or past else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
@@ -246,9 +245,8 @@ def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, 
     if index is None or dim is None or size is None:
         return ()
     rows = tuple(range(int(mismatch.got) - size))
-    drops = tuple(
-        Change("drop_rows", input=place, dim=at, rows=rows) for place, at in _as_long(index, dim, case)
-    )
+    places = _as_long(index, dim, case)
+    drops = tuple(Change("drop_rows", input=place, dim=at, rows=rows) for place, at in places)
     what = f"the last {size} elements of {leaf_of(case.compiled_inputs[index]).name} in dimension {dim}"
     return (Intervention(f"tail:{index}:{dim}:{size}", Kind.INPUT, what, drops),)
 
@@ -279,9 +277,8 @@ def detect_other_device(case: DiagnosisState) -> Iterator[Suspect]:
     for call in case.calls if any(call.broke_device for call in case.calls) else ():
         load = case.captured.load_of(call)
         home = load.device_index if load is not None else None
-        misplaced = next(
-            (n for n, leaf in enumerate(call.leaves) if leaf.device_index not in (None, home)), None
-        )
+        indices = [leaf.device_index for leaf in call.leaves]
+        misplaced = next((n for n, at in enumerate(indices) if at not in (None, home)), None)
         if home is None or misplaced is None:
             continue
         device = call.leaves[misplaced].device
@@ -326,9 +323,8 @@ def place(case: DiagnosisState) -> None:
     if not index or case.call is None or not to_be_placed(case):
         return
     case.call.request["device_index"] = index
-    case.notes.append(
-        f"no device_index was given: the package is loaded on cuda:{index}, where its inputs are"
-    )
+    note = f"no device_index was given: the package is loaded on cuda:{index}, where its inputs are"
+    case.notes.append(note)
 
 
 MOST_PAIRS = 3

@@ -174,9 +174,8 @@ class _Comparison:
         managed: set[str] = set()
         for update in self.updates:
             found.update({name: each for name, each in update.digests.items() if name in found})
-            managed = (
-                managed | set(update.constants) if update.user_managed else managed - set(update.constants)
-            )
+            given = set(update.constants)
+            managed = managed | given if update.user_managed else managed - given
         return {name: each for name, each in found.items() if name not in managed}
 
     def others(self, near: ModuleSnapshot) -> list[str]:
@@ -323,10 +322,9 @@ def _of_another_class(
     if not judged or exported.type in {module.type for module in judged}:
         return
     module, compiled = judged[0], compared.compiled
-    loads = [
-        load for load in case.captured.loads if load.package == compiled.package and load.outcome == "ok"
-    ]
-    old = len(loads) > 1  # the load of the suspect call was not the first of that package
+    loads = [load for load in case.captured.loads if load.outcome == "ok"]
+    # The load of the suspect call was not the first of that package.
+    old = len([load for load in loads if load.package == compiled.package]) > 1
     fact = f"the package was built from {exported.type}; {module.name}, {compared.how}, is a {module.type}"
     yield Suspect(
         category="invalid_package" if old else "wrong_output",

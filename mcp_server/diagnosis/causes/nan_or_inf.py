@@ -241,9 +241,8 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
 def making(event: Event) -> Evidence:
     """That this operator is the first to make such a value, and of what."""
     of = "the minus infinity of a mask" if event["bad_inputs"] else "finite inputs"
-    return seen(
-        "interpret", f"{event['node']} ({event['op']}) is the first whose result is not finite, from {of}"
-    )
+    what = f"{event['node']} ({event['op']})"
+    return seen("interpret", f"{what} is the first whose result is not finite, from {of}")
 
 
 # Operators that make an infinity of numbers that are not large; others overflow in half precision.

@@ -106,9 +106,8 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
     if call is not None and call.headroom is not None:
         limit = call.headroom_of or "RLIMIT_AS"
         what = _LIMITED.get(limit, "memory")
-        facts.append(
-            seen("capture", f"the limit on the process's {what} ({limit}) left {call.headroom} bytes")
-        )
+        left = f"the limit on the process's {what} ({limit}) left {call.headroom} bytes"
+        facts.append(seen("capture", left))
     return Suspect(
         category="out_of_memory",
         guilty=party.model_copy(
@@ -215,9 +214,8 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
     test = None
     if item is not None and is_whole(item):
         test = confirming(keep_in_range(leaf_of(item), -MODEST, MODEST), case)
-    fact = (
-        f"{grown.buffer.name} needs {asked} bytes where {grown.symbol}, a value of the data, is {grown.value}"
-    )
+    buffer, symbol = grown.buffer.name, grown.symbol
+    fact = f"{buffer} needs {asked} bytes where {symbol}, a value of the data, is {grown.value}"
     return Suspect(
         category="out_of_memory",
         guilty=guilty,

@@ -26,9 +26,9 @@ from mcp_server.diagnosis.interventions.base import (
     Intervention,
     Kind,
     Seen,
-    SideEffects,
     Trial,
     Where,
+    judged_elsewhere,
 )
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
@@ -40,7 +40,6 @@ from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.plurals import counted
 from mcp_server.tools.context import Event
-from mcp_server.worker.protocol import CallFacts
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
@@ -268,13 +267,7 @@ def exact_trial(case: DiagnosisState) -> Trial | None:
     before, exact, again = compared["equal"] if compared is not None else (True, True, True)
     if before or again:
         return None
-    wrong = Seen("ok", differs="other values than expected")
     operators = ", ".join(dict.fromkeys(str(each["op"]) for each in case.eager_events("node_overflow")))
-    return Trial(
-        Intervention(KEY, Kind.OPERATOR, f"the call in eager mode with {operators} in int64"),
-        Effect.GONE if exact else Effect.SAME,
-        wrong,
-        Seen("ok", facts=CallFacts("exact", "", "ok")) if exact else wrong,
-        wrong,
-        side_effects=SideEffects(known=False),
-    )
+    effect = Effect.GONE if exact else Effect.SAME
+    change = Intervention(KEY, Kind.OPERATOR, f"the call in eager mode with {operators} in int64")
+    return judged_elsewhere(change, effect, Seen("ok", differs="other values than expected"))

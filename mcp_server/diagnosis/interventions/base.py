@@ -279,6 +279,12 @@ class Trial:
         return self.effect in (Effect.GONE, Effect.CHANGED) and self.chance < MOST_CHANCE
 
 
+def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
+    """The trial of a change that was made, and judged, outside of the calls that trials make."""
+    after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
+    return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
+
+
 def _set_fields(record: Where | Change | Options) -> dict[str, object]:
     """Fields that are neither None nor false nor empty."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}

@@ -239,9 +239,8 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         if above:
             change = Change("elements", leaf.input, high=good, where=Where(above=good))
         part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} made {good}"
-        return replace(
-            changed(leaf, change), what=f"the call with {part}, the others as they are", smallest=True
-        )
+        what = f"the call with {part}, the others as they are"
+        return replace(changed(leaf, change), what=what, smallest=True)
     parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
     return _joined(leaf, parts, f"made {good}") if len(parts) > 0 and len(blamed) <= MOST_CHANGED else None
 

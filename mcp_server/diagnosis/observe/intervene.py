@@ -162,9 +162,8 @@ def against_program(intervention: Intervention, before: RunSeen, after: RunSeen,
     if moved is not None:
         cured = moved in before.left_alone and moved in after.changed and moved in again.left_alone
         return trial(effect=Effect.GONE, reason="the input is changed now") if cured else trial(Effect.SAME)
-    reached = [
-        n for n, equal in after.frame_tensors.items() if equal and not before.frame_tensors.get(n, True)
-    ]
+    missed = {name for name, equal in before.frame_tensors.items() if not equal}
+    reached = [name for name, equal in after.frame_tensors.items() if equal and name in missed]
     if not reached or any(again.frame_tensors.get(name, False) for name in reached):
         return trial(effect=Effect.NOT_APPLICABLE, reason="it gives nothing that the program had")
     name = next((name for name in reached if not name.startswith("_")), reached[0])

@@ -382,9 +382,8 @@ def explained(expression: Expression) -> str:
     given = [value_of(argument, evaluator) for argument in found.args]
     text = f"{applied_text(found, evaluator)} is {shown(evaluator.value(found))}"
     # An infinity that the NaN is made of, and what made that.
-    infinite = next(
-        (a for a, v in zip(found.args, given, strict=True) if v is not None and math.isinf(v)), None
-    )
+    operands = zip(found.args, given, strict=True)
+    infinite = next((term for term, v in operands if v is not None and math.isinf(v)), None)
     source = culprit_at(infinite, evaluator) if infinite is not None else None
     if source is not None:
         text = f"{applied_text(*source)} is {shown(source[1].value(source[0]))}, and {text}"

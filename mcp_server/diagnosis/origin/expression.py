@@ -101,10 +101,8 @@ class Closing:
     def _closed(self, computed: Computed, depth: int) -> Term:
         launch, evaluator = computed.launch, computed.evaluator
         provenance = self.walker.view.provenance(launch)
-        words = launch.kernel.split("_")
-        self._atens.update(
-            dict.fromkeys((*launch.atens, *provenance.post_grad, *provenance.pre_grad, *words))
-        )
+        names = (*launch.atens, *provenance.post_grad, *provenance.pre_grad, *launch.kernel.split("_"))
+        self._atens.update(dict.fromkeys(names))
         self._size += sum(1 for _ in parts(computed.term))
 
         def change(term: Term) -> Term | None:

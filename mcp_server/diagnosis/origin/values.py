@@ -131,9 +131,8 @@ class ProbedValues:
         return found
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
-        seen = self._seen.get((launch, argument.name, when)) or self._seen.get(
-            (launch, argument.target or "", when)
-        )
+        names = (argument.name, argument.target or "")
+        seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
             return None
         path = Path(seen.saved.path)

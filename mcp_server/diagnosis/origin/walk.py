@@ -142,10 +142,9 @@ class Walker:
     def stored(self, launch: Launch, parameter: str, offset: int, before: int | None) -> Computed | None:
         """What a launch stores at an offset, above a line if given. Raises `UnknownValue`."""
         program = self.program(launch)
+        read, scalars = partial(self.element, launch), self.scalars(launch)
         for store in program.stores_to(parameter, before) if program else ():
-            position = position_of(
-                store.index, offset, store.ranges, self.scalars(launch), partial(self.element, launch)
-            )
+            position = position_of(store.index, offset, store.ranges, scalars, read)
             if position is not None and store.mode == "add":
                 raise UnknownValue("several values are added up there")
             if position is not None:
@@ -194,9 +193,8 @@ class Walker:
         made = self.values.tensor(launch.index, produced.argument, "after")
         index = made.index(produced.offset) if made else None
         for argument in launch.tensors:
-            read = (
-                self.values.tensor(launch.index, argument, "before") if argument.role != "written" else None
-            )
+            given = argument.role != "written"
+            read = self.values.tensor(launch.index, argument, "before") if given else None
             if read is None or read.count > _SEARCHED:
                 continue
             places = [n for n in range(read.count) if _matches(read.at(n), value, exactly=carrier)]
