@@ -1,4 +1,4 @@
-"""What is known of the origin of a bad value, put into suspects, and the change of inputs that removes it."""
+"""What is known of the origin of a bad value, put into suspects."""
 
 from __future__ import annotations
 

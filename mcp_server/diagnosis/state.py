@@ -43,6 +43,7 @@ from mcp_server.tools.requests import failing_phase
 from mcp_server.tools.trace_launches import Trace
 
 if TYPE_CHECKING:  # `bisect` brings what few need
+    from mcp_server.diagnosis.value_sources import InputSlice
     from mcp_server.tools.bisect import Bisected
 
 # Runs that are what the user did, as opposed to experiments.
@@ -132,7 +133,7 @@ class DiagnosisState:
     padding: dict[str, Variant] = field(default_factory=dict)  # by kernel, with neutral fillers in its source
     widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
-    index_values: dict[Any, Event] = field(default_factory=dict)
+    index_values: dict[InputSlice, Event] = field(default_factory=dict)
     origin: Origin | None = None
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
     origin_fix: Intervention | None = None  # the expression at the origin, corrected

@@ -370,17 +370,8 @@ def _without_fault(
     if case.workload is None and case.log is not None and case.log.root is None:
         # The program may have ended well, or said it elsewhere.
         unknown = f"No known error in the {counted(case.log.lines, 'line')} of the log. "
-    # How the user's own runs ended, where that was badly.
-    bad_ends = []
-    for label in OWN_RUNS:
-        ended = case.runs[label].finished if label in case.runs else None
-        if ended is None or ended.ok or healthy:
-            continue
-        how = f"died with {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
-        how = "did not end" if ended.ending == "timeout" else how
-        bad_ends.append(Evidence(step=label, fact=f"{how} after {ended.wall_s:.1f} s"))
     evidence = [
-        *bad_ends,
+        *(_bad_ends(case) if not healthy else ()),
         *health_evidence(case),
         *_around(case),
         *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]),
@@ -398,6 +389,16 @@ def _without_fault(
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:
+    """How the user's own runs ended, where that was badly."""
+    ends = [(label, case.runs[label].finished) for label in OWN_RUNS if label in case.runs]
+    for label, ended in ends:
+        how = f"died with {ended.signal}" if ended.signal else f"ended with exit code {ended.returncode}"
+        how = "did not end" if ended.ending == "timeout" else how
+        if not ended.ok:
+            yield Evidence(step=label, fact=f"{how} after {ended.wall_s:.1f} s")
 
 
 def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
