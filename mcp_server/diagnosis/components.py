@@ -30,7 +30,7 @@ def launch_component(number: int, kernel: str, case: DiagnosisState) -> Componen
         name=op or own or kernel,
         launch_index=number,
         generated_location=f"wrapper.cpp:{launch.line}" if launch is not None and launch.line else None,
-        model_locations=list(case.view.provenance(launch).locations[:4]) if case.view and launch else [],
+        model_locations=launch_lines(number, case, 4) if launch is not None else [],
     )
 
 
@@ -46,8 +46,7 @@ def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation
     if case.view is None or index is None or index >= len(case.compiled_inputs):
         return []
     launches = case.view.readers_of_name.get(case.compiled_inputs[index].name, [])
-    found = (case.view.provenance(case.view.wrapper.launches[n]).locations for n in launches)
-    return list(next((lines for lines in found if lines), ()))[:2]
+    return next((lines for number in launches if (lines := launch_lines(number, case, 2))), [])
 
 
 Change = Callable[[Kernel], str | None]
@@ -132,10 +131,9 @@ def line_in_script(case: DiagnosisState, text: str, line: int) -> ModelLocation:
 
 def kernel_party(symbol: str, launch: Launch, lines: list[ModelLocation], case: DiagnosisState) -> Component:
     """That kernel at that launch: the lines in the script, then those of the model behind the launch."""
-    assert case.view is not None
-    places = [*lines, *case.view.provenance(launch).locations[:3]]
-    distinct = list({(place.file, place.line): place for place in places}.values())
-    return Component(kind="kernel", name=symbol, launch_index=launch.index, model_locations=distinct)
+    places = [*lines, *launch_lines(launch.index, case)]
+    distinct = {(place.file, place.line): place for place in places}.values()
+    return component("kernel", symbol, list(distinct), launch=launch.index)
 
 
 _WHAT = re.compile(r"^\s*what\(\):\s*")  # how the C++ runtime begins the text of an uncaught exception

@@ -227,9 +227,7 @@ def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
     compiled = case.captured.compile_of(update)
     digests = compiled.digests if compiled is not None else {}
     left = update.missing[0]
-    for name in digests:
-        if name == left or digests.get(left) != digests[name]:
-            continue
+    for name in (name for name in digests if name != left and digests[name] == digests.get(left)):
         if name in update.constants:
             return (
                 f" (compiled with the values of {name}: a tied weight is a constant of its own in a package)"

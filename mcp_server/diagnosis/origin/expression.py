@@ -195,13 +195,10 @@ def tensor_of(leaf: Leaf, walker: Walker) -> str:
 
 def label_of(name: str, walker: Walker) -> str:
     """`args[1]` for an input, `layers.7.bias.weight` for a constant."""
-    for compiled in walker.view.package.inputs:
-        if compiled.name == name:
-            return compiled.path or compiled.label
-    for constant in walker.view.package.constants:
-        if constant.name == name:
-            return constant.fqn or name
-    return name
+    package = walker.view.package
+    inputs = (item.path or item.label for item in package.inputs if item.name == name)
+    constants = (constant.fqn for constant in package.constants if constant.name == name)
+    return next(filter(None, (*inputs, *constants)), name)
 
 
 def index_text(leaf: Leaf) -> str:

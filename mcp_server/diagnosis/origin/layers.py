@@ -47,14 +47,10 @@ def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> s
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
         return _owner(own[0])
-    launches = view.wrapper.launches
-    for distance in range(1, _NEAR + 1):
-        for index in (launch.index - distance, launch.index + distance):
-            if 0 <= index < len(launches):
-                near = [names[name] for name in launches[index].reads if name in names]
-                if near:
-                    return _owner(near[0])
-    return ""
+    places = [launch.index + sign * distance for distance in range(1, _NEAR + 1) for sign in (-1, 1)]
+    launches = [view.wrapper.launches[n] for n in places if 0 <= n < len(view.wrapper.launches)]
+    near = (names[name] for each in launches for name in each.reads if name in names)
+    return next((_owner(fqn) for fqn in near), "")
 
 
 def _owner(fqn: str) -> str:
@@ -176,12 +172,9 @@ def odd_constant(term: Term, others: Sequence[Sibling]) -> tuple[Scalar, Scalar]
 
 def _differing(term: Term, others: Sequence[Sibling]) -> list[tuple[int, Scalar, Counter[Scalar]]]:
     """The constants that no sibling has, by their number in `key`, with those of the siblings."""
-    found = []
-    for place, value in enumerate(key(term)[1]):
-        theirs = Counter(sibling.constants[place] for sibling in others)
-        if others and value not in theirs:
-            found.append((place, value, theirs))
-    return found
+    own = key(term)[1] if others else ()
+    theirs = [Counter(sibling.constants[place] for sibling in others) for place in range(len(own))]
+    return [(n, own[n], theirs[n]) for n in range(len(own)) if own[n] not in theirs[n]]
 
 
 def _context(term: Term, place: int) -> tuple[str, str]:
