@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes.constants import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.run import TriedCall
 from mcp_server.diagnosis.symptom import Symptom
 from tests.conftest import ZooPackage

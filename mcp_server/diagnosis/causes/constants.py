@@ -6,12 +6,13 @@ another shape gives wrong numbers or overruns the constant's memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
 from mcp_server.diagnosis.components import component, seen, written_storages
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate, Leaf
@@ -168,18 +169,6 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
         intervention=test,
-    )
-
-
-def compiled_values(steps: Sequence[Mapping[str, object]]) -> Intervention:
-    """The captured call without the updates of constants before it."""
-    return Intervention(
-        key="constant:compiled",
-        kind=Kind.CONSTANT,
-        what="the call with the values that the package was compiled with, without the updates",
-        options=Options(steps=tuple(step for step in steps if step["do"] != "constants")),
-        before_code="loader.update_constant_buffer(...)",
-        after_code="# without this update",
     )
 
 
@@ -476,14 +465,4 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
         intervention=constant_own_memory(names),
         observed=False,
         harmful=case.failed,
-    )
-
-
-def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """The updates with these constants in memory of their own: no views of what changes later."""
-    return Intervention(
-        key=f"constant:own-memory:{','.join(sorted(names))}",
-        kind=Kind.CONSTANT,
-        what="the call after those constants were given as copies of their own",
-        options=Options(copied=tuple(names)),
     )

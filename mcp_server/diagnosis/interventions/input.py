@@ -16,7 +16,7 @@ value for a Python number changes nothing. What can be changed is the literal in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,6 +132,28 @@ def exchange(order: tuple[int, ...], names: tuple[str, ...]) -> Intervention:
 def changed(leaf: Leaf, change: Change) -> Intervention:
     """Any change of one input, as a caller spelled it."""
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
+
+
+def compiled_values(steps: Sequence[Mapping[str, object]]) -> Intervention:
+    """The captured call without the updates of constants before it."""
+    return Intervention(
+        key="constant:compiled",
+        kind=Kind.CONSTANT,
+        what="the call with the values that the package was compiled with, without the updates",
+        options=Options(steps=tuple(step for step in steps if step["do"] != "constants")),
+        before_code="loader.update_constant_buffer(...)",
+        after_code="# without this update",
+    )
+
+
+def constant_own_memory(names: Sequence[str]) -> Intervention:
+    """The updates with these constants in memory of their own: no views of what changes later."""
+    return Intervention(
+        key=f"constant:own-memory:{','.join(sorted(names))}",
+        kind=Kind.CONSTANT,
+        what="the call after those constants were given as copies of their own",
+        options=Options(copied=tuple(names)),
+    )
 
 
 def together(key: str, what: str, parts: Sequence[Intervention]) -> Intervention:
