@@ -10,8 +10,7 @@ import pytest
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
-from mcp_server.diagnosis.interventions.run import call_of_package
-from mcp_server.diagnosis.interventions.run import try_interventions
+from mcp_server.diagnosis.interventions.run import call_of_package, try_interventions
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.tools.context import Context
