@@ -177,7 +177,8 @@ def health_summary(case: DiagnosisState) -> str:
     fit = " and inputs that fit"
     if case.mismatches:
         more = f" ({len(case.mismatches) - 1} more)" if len(case.mismatches) > 1 else ""
-        fit = f". One thing does not fit{more}, and the package did not refuse it: {case.mismatches[0].sentence}"
+        first = case.mismatches[0].sentence
+        fit = f". One thing does not fit{more}, and the package did not refuse it: {first}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
