@@ -120,13 +120,13 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
 
 def _torch_facts(run: WorkerRun) -> dict[str, Any]:
     """The fields of a `Machine` that the worker's `probe` answers."""
-    build, cuda = run.last("torch_build") or {}, run.last("cuda") or {}
-    driver = cuda.get("driver_cuda")  # 13000 for 13.0
+    build, cuda, python = (run.last(event) or {} for event in ("torch", "cuda", "python"))
+    driver = cuda.get("driver")
     facts = {
-        "python_version": (run.last("python") or {}).get("version"),
+        "python_version": python.get("version"),
         "torch": build.get("version"),
         "torch_cuda": build.get("cuda"),
-        "triton": (run.last("libraries") or {}).get("triton"),
+        "triton": python.get("triton"),
         "cuda_available": cuda.get("available"),
         "cuda_problem": cuda.get("why") or None,
         "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,

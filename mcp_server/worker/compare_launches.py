@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Iterator, Mapping, Optional
+from typing import Any, Callable, Iterator, Mapping, NamedTuple
 
 import torch
 from torch.utils import _pytree
@@ -15,7 +15,7 @@ from .eager_values import Expected, expectations, measure
 from .inputs import flatten, read
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, ROLES, Event, arguments, find_libraries, mapped_files, tensor_of
-from .protocol import CompareLaunchesRequest, Step
+from .protocol import Closeness, CompareLaunchesRequest, Step
 from .report import Refused, Report
 from .run import call
 from .tensors import checksum, dtype_name, only_tensors, span
@@ -34,7 +34,7 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
-    nodes = _by_launch(request.get("nodes"))
+    nodes = request.get("nodes", {})
     wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
     module = program.module()
     for step in updates(request):
@@ -43,20 +43,16 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     bench = Bench(request, leaves, report)
     constants = Constants(constants_of(module), request.get("constants") or {}, report)
     comparison = Comparison(expected, nodes, request.get("factor", 1.0), constants, report)
-    _compare_outputs(bench.run("compared", comparison.take), outputs, comparison)
+    comparison.compare_outputs(bench.run("compared", comparison.take), outputs)
     first, second = (
         [checksum(tensor) for tensor in bench.run(kind, marks(kind, report))] for kind in ("first", "second")
     )
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
-        bench.run(kind, marks(kind, report, _by_launch(request.get("unset"))))
+        bench.run(kind, marks(kind, report, request.get("unset", {})))
 
 
 def updates(request: CompareLaunchesRequest) -> list[Step]:
     return [step for step in request.get("steps", ()) if step["do"] == "constants"]
-
-
-def _by_launch(names: Optional[Mapping[str, list[str]]]) -> dict[int, list[str]]:
-    return {int(launch): found for launch, found in (names or {}).items()}
 
 
 # glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte
@@ -67,7 +63,7 @@ RELATIVE = 1e-3  # threads may sum in another order, which is no different resul
 
 
 def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
-    """Event `repeated` (`run`, `equal`, `outputs`) for the second and the last call, compared with the first.
+    """Event `repeated` (`run`, `equal`) for the second and the last call, compared with the first.
 
     With `probes` the package is instrumented, and event `rerun` has the checksum of each tensor that a launch
     wrote. Random numbers differ in the second call; the contents of new memory differ in the last one. If the
@@ -88,7 +84,7 @@ def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
             first = outputs
             continue
         pairs = [compare(want, got, (RELATIVE, RELATIVE * _size(want))) for want, got in zip(first, outputs)]
-        report.event("repeated", run=kind, equal=all(pair["equal"] for pair in pairs), outputs=pairs)
+        report.event("repeated", run=kind, equal=all(pair["equal"] for pair in pairs))
     mallopt(M_PERTURB, 0)
 
 
@@ -189,7 +185,7 @@ class Comparison:
     """Compares the tensors that each launch writes with the eager values of its nodes."""
 
     expected: dict[str, list[Expected]]
-    nodes: dict[int, list[str]]
+    nodes: dict[str, list[str]]
     factor: float
     constants: Constants
     report: Report
@@ -197,12 +193,19 @@ class Comparison:
     def take(self, event: Event) -> bool:
         self.constants.check(event)
         for facts, tensor in written(event):
-            names = self.nodes.get(int(event.launch), ()) if self.nodes else self.expected
+            names = self.nodes.get(str(event.launch), ()) if self.nodes else self.expected
             candidates = [one for name in names for one in self.expected.get(name, ())]
-            self.report.event("launch_compared", **facts, **self.compare(tensor, candidates))
+            self.report.event(
+                "launch_compared",
+                **facts._asdict(),
+                shape=list(tensor.shape),
+                dtype=dtype_name(tensor.dtype),
+                device=tensor.device.type,
+                closest=self.closest(tensor, candidates),
+            )
         return False
 
-    def compare(self, tensor: torch.Tensor, candidates: list[Expected]) -> dict[str, Any]:
+    def closest(self, tensor: torch.Tensor, candidates: list[Expected]) -> list[Closeness]:
         """The closest candidates of the same shape, best first; of another shape only one that fits."""
 
         def squeezed(one: torch.Tensor) -> list[int]:
@@ -215,33 +218,27 @@ class Comparison:
             others = [one for one in candidates if one not in alike and one.eager.numel() == tensor.numel()]
             fitting = [facts for one in others if (facts := measure(tensor, one, self.factor))["within"]]
             found = fitting[:1] + found
-        return {
-            "shape": list(tensor.shape),
-            "dtype": dtype_name(tensor.dtype),
-            "device": tensor.device.type,
-            "closest": found[:CLOSEST],
-        }
+        return found[:CLOSEST]
+
+    def compare_outputs(self, got: list[torch.Tensor], wanted: list[Expected]) -> None:
+        """Compare the outputs of the whole program."""
+        self.report.event("counted_outputs", package=len(got), eager=len(wanted))
+        for place, (have, want) in enumerate(zip(got, wanted)):
+            alike = have.shape == want.eager.shape
+            self.report.event(
+                "output",
+                index=place,
+                shapes=[list(want.eager.shape), list(have.shape)],
+                dtypes=[str(want.eager.dtype), str(have.dtype)],
+                **(measure(have, want, self.factor) if alike else {}),
+            )
 
 
-def _compare_outputs(got: list[torch.Tensor], wanted: list[Expected], comparison: Comparison) -> None:
-    """Compare the outputs of the whole program."""
-    report = comparison.report
-    report.event("counted_outputs", package=len(got), eager=len(wanted))
-    for place, (have, want) in enumerate(zip(got, wanted)):
-        shapes = [list(want.eager.shape), list(have.shape)]
-        facts = {"index": place, "shapes": shapes, "dtypes": [str(want.eager.dtype), str(have.dtype)]}
-        if have.shape == want.eager.shape:
-            facts.update(measure(have, want, comparison.factor))
-        report.event("output", **facts)
-
-
-def marks(
-    kind: str, report: Report, unset: Optional[Mapping[int, list[str]]] = None
-) -> Callable[[Event], bool]:
+def marks(kind: str, report: Report, unset: Mapping[str, list[str]] = {}) -> Callable[[Event], bool]:
     """Reports checksums of the tensors written. Fills the `unset` tensors before their first launch."""
 
     def take(event: Event) -> bool:
-        names = (unset or {}).get(int(event.launch), []) if event.phase != AFTER else []
+        names = unset.get(str(event.launch), []) if event.phase != AFTER else []
         for argument in arguments(event) if names else ():
             name = argument.name.decode()
             tensor = tensor_of(argument) if name in names else None
@@ -249,19 +246,28 @@ def marks(
                 tensor.fill_(float("nan"))
                 report.event("filled", launch=int(event.launch), name=name)
         for facts, tensor in written(event):
-            report.event("rerun", run=kind, **facts, checksum=checksum(tensor))
+            report.event("rerun", run=kind, **facts._asdict(), checksum=checksum(tensor))
         return False
 
     return take
 
 
-def written(event: Event) -> Iterator[tuple[dict[str, Any], torch.Tensor]]:
-    """The tensors that a launch wrote, each with its position. Empty before the launch."""
+class Written(NamedTuple):
+    """Where a tensor was written: the launch's number, its place in the call, and the argument's name."""
+
+    launch: int
+    sequence: int
+    kernel: str
+    name: str
+
+
+def written(event: Event) -> Iterator[tuple[Written, torch.Tensor]]:
+    """The tensors that a launch wrote. Empty before the launch."""
     for argument in arguments(event) if event.phase == AFTER else ():
         tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
         if tensor is None or tensor.layout is not torch.strided:
             continue
         if tensor.is_cuda:
             torch.cuda.synchronize(tensor.device)
-        facts = {"launch": int(event.launch), "sequence": int(event.sequence)}
-        yield {**facts, "kernel": event.kernel.decode(), "name": argument.name.decode()}, tensor
+        kernel, name = event.kernel.decode(), argument.name.decode()
+        yield Written(int(event.launch), int(event.sequence), kernel, name), tensor

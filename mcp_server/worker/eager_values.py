@@ -23,6 +23,7 @@ import torch
 from torch.utils import _pytree
 
 from .process import take_if_used
+from .protocol import Closeness
 from .report import Report
 from .tensors import checksum, only_tensors, unravel, widest
 
@@ -307,7 +308,7 @@ SUMMED_EPS = 2.0**-23  # float32: no kernel sums in less
 TF32_EPS = 2.0**-10  # 10 bits of mantissa in the products of float32 matrices
 
 
-def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
+def measure(got: torch.Tensor, want: Expected, factor: float) -> Closeness:
     """Errors against the reference, whether they are within the tolerance, and the first element beyond it.
 
     Both tensors have the same number of elements; they are compared in logical order. `excess` is the largest
@@ -348,9 +349,9 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> dict[str, Any]:
 
 def _first_beyond(
     actual: torch.Tensor, eager: torch.Tensor, beyond: torch.Tensor, want: Expected
-) -> dict[str, Any]:
+) -> Closeness:
     """The node, and the first element that is beyond the tolerance, with both values."""
-    found: dict[str, Any] = {"node": want.node, "elements": actual.numel(), "beyond": int(beyond.sum())}
+    found: Closeness = {"node": want.node, "elements": actual.numel(), "beyond": int(beyond.sum())}
     if found["beyond"]:
         place = int(beyond.to(torch.uint8).argmax())
         found["first"] = unravel(place, tuple(want.eager.shape))

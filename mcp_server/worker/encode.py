@@ -13,18 +13,19 @@ import sys
 import traceback
 from operator import attrgetter
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Optional
 
 import torch
 
 from .report import Encoded, plain
 from .report import encode as report_encode
-from .tensors import layout, layout_key, nonfinite, strided_layout
+from .tensors import alignment, is_strided, layout, nonfinite
 
 if TYPE_CHECKING:
-    from .protocol import Frame
+    from .protocol import Configs, Frame
 
 MOST = 4096  # texts of one kind that are remembered
+_layouts: dict[Any, Encoded] = {}
 
 
 class Output(NamedTuple):
@@ -37,14 +38,15 @@ class Output(NamedTuple):
 
 def encode_layout(tensor: torch.Tensor) -> Encoded:
     """`tensors.layout` as text."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
+    if not is_strided(tensor):
         return Encoded(report_encode(layout(tensor)))
-    return _strided_text(*layout_key(tensor))
-
-
-@functools.lru_cache(MOST)
-def _strided_text(*key: Any) -> Encoded:
-    return Encoded(report_encode(strided_layout(*key)))
+    place = (tensor.stride(), tensor.storage_offset(), tensor.is_contiguous(), alignment(tensor))
+    key = (tensor.dtype, tensor.device, tensor.shape, place)
+    if key not in _layouts:
+        if len(_layouts) >= MOST:
+            _layouts.clear()
+        _layouts[key] = Encoded(report_encode(layout(tensor)))
+    return _layouts[key]
 
 
 def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
@@ -63,13 +65,12 @@ def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
     return Output(_extended(text, found), any(found.values()))
 
 
-def _extended(text: Encoded, more: "dict[str, Any]") -> Encoded:
+def _extended(text: Encoded, more: Mapping[str, object]) -> Encoded:
     """An object's text with more members."""
     return Encoded(text[:-1] + ", " + report_encode(more)[1:])
 
 
-def encode_all(texts: "list[Encoded]") -> Encoded:
-    """A list of what is encoded already."""
+def encode_all(texts: list[Encoded]) -> Encoded:
     return Encoded("[" + ", ".join(texts) + "]")
 
 
@@ -77,7 +78,7 @@ def encode_all(texts: "list[Encoded]") -> Encoded:
 BY_OPERATOR = "aot_inductor.custom_ops_to_c_shims"
 
 
-def encode(configs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
+def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
     """`configs` as JSON, and whether `decode` gives them back as they were."""
     named = dict(configs)
     if isinstance(named.get(BY_OPERATOR), dict):
@@ -85,9 +86,9 @@ def encode(configs: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     return plain(named), plain(named) == named
 
 
-def decode(configs: dict[str, Any]) -> dict[str, Any]:
+def decode(configs: Configs) -> Configs:
     """The options for torch; an operator that is not registered raises AttributeError, as in a script."""
-    found = dict(configs)
+    found: dict[str, Any] = dict(configs)
     if isinstance(found.get(BY_OPERATOR), dict):
         named = found[BY_OPERATOR].items()  # `namespace.name.overload`
         found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named}
@@ -113,7 +114,6 @@ def _frames_text(chain: tuple[tuple[CodeType, int], ...]) -> Encoded:
 
 
 def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
-    """File, line, function and source text of each place."""
     return [
         {
             "file": code.co_filename,

@@ -16,18 +16,19 @@ import json
 import math
 import pickle
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union, cast
 
 import torch
 from torch.utils import _pytree
 
-from .protocol import Change, InputsRequest, Part, TensorSpec
+from .protocol import CallRecord, Change, InputsRequest, Part, PartFacts, TensorFacts, TensorSpec
 from .report import Refused, Report
 from .tensors import (
     CALL_FORMAT,
     checksum,
     describe,
     first_non_finite,
+    is_strided,
     leaves,
     only_tensors,
     restore,
@@ -85,7 +86,7 @@ def arrange(loaded: Any, path: str) -> Inputs:
     if not isinstance(loaded, dict):
         raise Refused("the inputs file holds no tensors but " + type(loaded).__name__, path, FORMS)
     if loaded.get("format") == CALL_FORMAT:
-        flat, tree = restore(loaded)
+        flat, tree = restore(cast(CallRecord, loaded))
         return Inputs(tuple(flat), {}, flat=True) if tree is None else Inputs(*tree)
     if loaded and set(loaded) <= {"args", "kwargs"}:
         return Inputs(tuple(loaded.get("args", ())), dict(loaded.get("kwargs", {})))
@@ -345,13 +346,13 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
         return storage
 
     arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
-    described: list[dict[str, Any]] = []
+    described: list[TensorFacts] = []
     for path, leaf in leaves(arranged.args if arranged.flat else (arranged.args, arranged.kwargs)):
         if not isinstance(leaf, torch.Tensor):
             described.append({"path": path, "kind": type(leaf).__name__, "value": repr(leaf)[:200]})
             continue
-        facts = {"path": path, "kind": "tensor", **describe(leaf)}
-        if leaf.layout is torch.strided and not leaf.is_nested:
+        facts: TensorFacts = {"path": path, "kind": "tensor", **describe(leaf)}
+        if is_strided(leaf):
             facts["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
         described.append(facts)
     report.event("inputs", leaves=described, sharing=sharing(only_tensors((arranged.args, arranged.kwargs))))
@@ -384,18 +385,21 @@ def operate_index_values(request: InputsRequest, report: Report) -> None:
         report.event("index_values", part=part, **facts)
 
 
-def look(tensor: torch.Tensor, part: Part) -> dict[str, Any]:
-    """Count of the addressed elements, min, max, how many are outside, and the first few of those."""
+def look(tensor: torch.Tensor, part: Part) -> PartFacts:
     offset, stride = part["offset"], max(part["stride"], 1)
     values = tensor.contiguous().view(-1)[offset : part.get("end") : stride]
-    found: dict[str, Any] = {"elements": values.numel()}
+    found: PartFacts = {"elements": values.numel()}
     if not values.numel():
         return found
     wrong = part.get("unlike")
     outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
-    found.update(min=values.min().item(), max=values.max().item(), outside=int(outside.sum()))
+    found["min"], found["max"], found["outside"] = (
+        values.min().item(),
+        values.max().item(),
+        int(outside.sum()),
+    )
     if found["outside"]:
         shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()
         found["first"] = [[unravel(offset + at * stride, shape), values[at].item()] for at in firsts]
-        found.update(index=found["first"][0][0], value=found["first"][0][1])
+        found["index"], found["value"] = found["first"][0]
     return found

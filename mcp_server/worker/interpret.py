@@ -22,9 +22,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from .compare import compare_all, equal
 from .loading import arguments, load, load_with_inputs
-from .overflow import Exact, exact, modular, overflowed, rounded
+from .overflow import MODULAR, Exact, exact, overflowed, rounded
 from .process import call_padded, synchronize, take_if_used
-from .protocol import ExportedRequest, Frame
+from .protocol import BrokenPromise, ExportedRequest, Frame, Layout
 from .report import Report, facts
 from .run import call, expectation, watching
 from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
@@ -83,7 +83,7 @@ class Watcher(torch.fx.Interpreter):
         self.exact: Optional[torch.Tensor] = None
         self.overflowed: set[str] = set()
 
-    def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         self.exact = exact(target, args, kwargs)
         return super().call_function(target, args, kwargs)
 
@@ -99,10 +99,11 @@ class Watcher(torch.fx.Interpreter):
         if n.op == "call_function":
             self.count += 1
             self._look(n, result)
-            found = overflowed(result, self.exact) if self.exact is not None else {}
-            if found:
+            found = overflowed(result, self.exact) if self.exact is not None else None
+            if found is not None:
                 self.overflowed.add(n.name)
-                self._report("node_overflow", n, modular=modular(n), **found)
+                modular = any(word in str(user.target) for user in n.users for word in MODULAR)
+                self._report("node_overflow", n, modular=modular, **found)
         elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
         elif n.op == "get_attr" and (whole := rounded(result)):
@@ -141,10 +142,9 @@ class Watcher(torch.fx.Interpreter):
             self.bad.add(node.name)
         for promised, real in zip(only_tensors(node.meta.get("val")), only_tensors(result)):
             broken = difference(promised, real, self.symbols)
-            if not broken:
+            if broken is None:
                 continue
-            wanted, got = broken["promised"], broken["returned"]
-            strides_only = all(wanted[what] == got[what] for what in ("shape", "dtype", "device"))
+            strides_only = _but_strides(broken["promised"]) == _but_strides(broken["returned"])
             if not (strides_only and str(node.target).startswith("aten.")):  # torch's own may choose strides
                 self._report("fake_mismatch", node, **broken)
 
@@ -178,25 +178,26 @@ def stack_of(node: torch.fx.Node) -> list[Frame]:
     ]
 
 
-def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> dict[str, Any]:
-    """The `promised` and `returned` layouts if they differ, else {}. Strides of size 1 do not count.
+def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[BrokenPromise]:
+    """The layouts if they differ. Strides of size 1 do not count, nor does a result of data-dependent size.
 
-    `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call. A result of
-    data-dependent size is not compared.
+    `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call.
     """
     wanted, got = layout(promised, symbols), layout(real, symbols)
     if None in wanted["shape"]:
-        return {}
-    strides = zip(got["shape"], wanted["stride"], got["stride"])
-    differ = any(wanted[what] != got[what] for what in ("shape", "dtype", "device")) or any(
+        return None
+    strides = zip(real.shape, wanted["stride"], got["stride"])
+    differ = _but_strides(wanted) != _but_strides(got) or any(
         size > 1 and want is not None and want != have for size, want, have in strides
     )
-    return {"promised": wanted, "returned": got} if differ else {}
+    return {"promised": wanted, "returned": got} if differ else None
 
 
-def layout(tensor: Any, symbols: dict[Any, int]) -> dict[str, Any]:
-    """Shape and stride (elements; None where they depend on data), dtype, device type."""
+def _but_strides(layout: Layout) -> tuple[object, ...]:
+    return (layout["shape"], layout["dtype"], layout["device"])
 
+
+def layout(tensor: Any, symbols: dict[Any, int]) -> Layout:
     def number(size: Any) -> Optional[int]:
         if isinstance(size, int):
             return size
@@ -240,9 +241,7 @@ class Operators(TorchDispatchMode):
         self.calls = 0
         self.events = 0
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func.namespace in OWN:
             return func(*args, **kwargs)
@@ -266,7 +265,7 @@ class Operators(TorchDispatchMode):
             "layouts": [
                 found
                 for fake, real in zip(promised, only_tensors(result))
-                if (found := difference(fake, real, {}))
+                if (found := difference(fake, real, {})) is not None
             ],
             "mutated": [name for name, (tensor, digest) in read_only.items() if checksum(tensor) != digest],
             "aliases": _aliases(func, args, kwargs, result),
@@ -280,7 +279,7 @@ class Operators(TorchDispatchMode):
         fakes = iter(promised)
         return _pytree.tree_map_only(torch.Tensor, lambda leaf: as_promised(leaf, next(fakes, None)), result)
 
-    def _promised(self, func: Any, args: Any, kwargs: dict[str, Any]) -> list[Any]:
+    def _promised(self, func: Any, args: Any, kwargs: Any) -> list[Any]:
         """The fake results for these inputs; empty if there is no fake function or it fails."""
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         fake = partial(mode.from_tensor, static_shapes=True)
@@ -298,9 +297,8 @@ def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
 
     A plain copy if nothing differs or the promised sizes depend on data.
     """
-    if fake is None or not difference(fake, real, {}):
-        return real.clone()
-    if not all(isinstance(number, int) for number in (*fake.shape, *fake.stride())):
+    known = fake is not None and all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
+    if not known or difference(fake, real, {}) is None:
         return real.clone()
     memory = torch.zeros(span(fake.shape, fake.stride()), dtype=fake.dtype, device=real.device)
     made = memory.as_strided(tuple(fake.shape), tuple(fake.stride()))
@@ -312,7 +310,7 @@ def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
     return made.to(fake.device.type)
 
 
-def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+def _named(func: Any, args: Any, kwargs: Any) -> Iterator[tuple[Any, torch.Tensor]]:
     """Tensor arguments with their declarations in the operator's schema; lists of tensors leaf by leaf."""
     schema = func._schema.arguments
     named = ((one, kwargs[one.name]) for one in schema if one.name in kwargs)
@@ -321,7 +319,7 @@ def _named(func: Any, args: Any, kwargs: dict[str, Any]) -> Iterator[tuple[Any, 
             yield declared, tensor
 
 
-def _aliases(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> list[str]:
+def _aliases(func: Any, args: Any, kwargs: Any, result: Any) -> list[str]:
     """Arguments whose memory the result shares although the schema declares no alias."""
     if any(one.alias_info is not None for one in func._schema.returns):
         return []

@@ -24,16 +24,13 @@ FIRST_LOOK_S = 0.1  # long enough for the answer if the GPU is free
 class _Lease:
     """The connection is the lease. A forked child has a copy of it, and so has the lease with its parent."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.connection: Optional[socket.socket] = None
-
-    def forked(self) -> None:
-        self.lock = threading.Lock()  # a thread of the parent may have locked it
+    lock = threading.Lock()
+    connection: Optional[socket.socket] = None
 
 
 _lease = _Lease()
-os.register_at_fork(after_in_child=_lease.forked)
+# A thread of the parent may have locked it.
+os.register_at_fork(after_in_child=lambda: setattr(_lease, "lock", threading.Lock()))
 
 
 def take() -> None:

@@ -56,11 +56,11 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
         loader = load_package(package, model, *options).loader
     report.event("loaded", seconds=time.monotonic() - start, constants=len(loader.get_constant_fqns()))
     if weights and zipfile.is_zipfile(package):
-        _load_weight_files(loader, package, model, report)
+        _load_weight_files(loader, package, model)
     return loader
 
 
-def _load_weight_files(loader: Any, package: str, model: str, report: Report) -> None:
+def _load_weight_files(loader: Any, package: str, model: str) -> None:
     """Give `loader` the weights that the package keeps outside its library, if any.
 
     As `load_pt2(..., load_weights_from_disk=True)` does (torch/export/pt2_archive/_package.py, 2.9-2.15, for
@@ -80,7 +80,6 @@ def _load_weight_files(loader: Any, package: str, model: str, report: Report) ->
         name: files[file].as_strided(shape, stride, offset)
         for name, (file, shape, stride, offset) in places.items()
     }
-    report.event("loading_weight_files", names=len(weights))
     _alive.append(weights)
     use_inactive, check_full_update, user_managed = False, True, True
     loader.load_constants(weights, use_inactive, check_full_update, user_managed)
@@ -237,15 +236,14 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
     raise Refused("the script did not reach the compile of its program again", script)
 
 
-def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """The exported program of a request, and its (args, kwargs)."""
+def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], Any]:
+    """The exported program of a request, and its args and kwargs."""
     program = load_exported(request, report)
     report.event("reading_inputs")
-    args, kwargs = arguments(program, request)
-    return program, args, kwargs
+    return (program, *arguments(program, request))
 
 
-def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def arguments(program: Any, request: ExportedRequest) -> tuple[tuple[Any, ...], Any]:
     """(args, kwargs) as asked; the program's own example inputs when none are."""
     if request.get("inputs") is None:
         args, kwargs = program.example_inputs

@@ -14,87 +14,67 @@ import platform
 import re
 import sys
 import sysconfig
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from .protocol import Request
+    from .protocol import CudaFacts, GpuFacts, Request
     from .report import Report
 
 
 def operate(_request: Request, report: Report) -> None:
-    """Events `python`, `torch_build`, `libraries`, `cpu`, `cuda`, `gpu` (one per device)."""
+    """Events `python`, `cuda` (`CudaFacts`), and `gpu` (`GpuFacts`) for each device.
+
+    Each is reported before the next is read: a driver that crashes then leaves the others.
+    """
     import torch
 
-    report.event("python", version=platform.python_version(), executable=sys.executable, prefix=sys.prefix)
-    report.event(
-        "torch_build",
-        version=torch.__version__,
-        git=getattr(torch.version, "git_version", None),
-        cuda=torch.version.cuda,
-        hip=getattr(torch.version, "hip", None),
-        directory=os.path.dirname(torch.__file__),
-        cxx11_abi=bool(torch._C._GLIBCXX_USE_CXX11_ABI),
-    )
-    report.event("libraries", **{name: _version(name) for name in ("triton", "numpy")})
-    # Inductor would name the ISA as a package's metadata does, and takes seconds to be imported.
-    capability = torch.backends.cpu.get_cpu_capability()
-    report.event("cpu", machine=platform.machine(), count=os.cpu_count(), capability=capability)
+    report.event("python", version=platform.python_version(), triton=_triton_version())
     report.event("cuda", **_cuda())
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        report.event("gpu", index=index, **_attempt(lambda index=index: _gpu(index)))  # type: ignore[misc]
+        try:
+            report.event("gpu", **_gpu(index))
+        except Exception as error:
+            report.event("gpu", index=index, error="{}: {}".format(type(error).__name__, error))
 
 
-def _attempt(read: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    try:
-        return read()
-    except Exception as error:
-        return {"error": "{}: {}".format(type(error).__name__, error)}
-
-
-def _version(name: str) -> Optional[str]:
-    """Version of an installed distribution, None when there is none; nothing is imported."""
+def _triton_version() -> Optional[str]:
+    """Its installed version, None when there is none; it is not imported."""
     from importlib import metadata
 
-    for distribution in (name, "pytorch-" + name):
+    for distribution in ("triton", "pytorch-triton"):
         try:
             return metadata.version(distribution)
         except metadata.PackageNotFoundError:
             continue
-    return "unknown" if importlib.util.find_spec(name) else None
+    return "unknown" if importlib.util.find_spec("triton") else None
 
 
-def _cuda() -> dict[str, Any]:
-    """Whether CUDA works in this process, and torch's own words when it does not."""
+def _cuda() -> CudaFacts:
     import torch
 
     if torch.version.cuda is None:
-        return {"available": False, "why": "this torch is built without CUDA", "devices": 0}
-    facts = {"visible": os.environ.get("CUDA_VISIBLE_DEVICES"), "arch_list": torch.cuda.get_arch_list()}
+        return {"available": False, "why": "this torch is built without CUDA", "driver": None}
+    driver = ctypes.c_int()
     try:
         torch.cuda.init()
     except Exception as error:
-        return {"available": False, "why": str(error), "devices": 0, **facts}
-    return {"available": True, "why": "", "devices": torch.cuda.device_count(), **facts, **_attempt(_driver)}
+        return {"available": False, "why": str(error), "driver": None}
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
+    except OSError:
+        return {"available": True, "why": "", "driver": None}
+    return {"available": True, "why": "", "driver": driver.value}
 
 
-def _driver() -> dict[str, Any]:
-    """`driver_cuda`: the newest CUDA that the driver runs, as 1000 * major + 10 * minor."""
-    import torch
-
-    version = ctypes.c_int()
-    ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    return {"driver_cuda": version.value, "runtime_cuda": torch._C._cuda_getCompiledVersion()}
-
-
-def _gpu(index: int) -> dict[str, Any]:
+def _gpu(index: int) -> GpuFacts:
     import torch
 
     properties = torch.cuda.get_device_properties(index)
     free, total = torch.cuda.mem_get_info(index)
     return {
+        "index": index,
         "name": properties.name,
         "capability": "{}{}".format(properties.major, properties.minor),
-        "multiprocessors": properties.multi_processor_count,
         "free_bytes": free,
         "total_bytes": total,
     }

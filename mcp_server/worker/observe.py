@@ -15,7 +15,7 @@ import ctypes
 import json
 import os
 import time
-from typing import Any, Mapping, Optional, cast
+from typing import Any, Mapping, NamedTuple, Optional, cast
 
 import torch
 
@@ -35,9 +35,9 @@ from .probes import (
     tensor_of,
 )
 from .process import capturing, synchronize
-from .protocol import ObserveRequest, OddElement
+from .protocol import ArgumentFacts, ObserveRequest
 from .report import Refused, Report
-from .tensors import MASK, dtype_name, first_non_finite, first_outside, layout, statistics
+from .tensors import MASK, describe, dtype_name, first_non_finite, first_outside, is_strided
 
 POLL_S = 0.01
 MAX_EVENTS = 100_000
@@ -57,12 +57,10 @@ def operate(request: ObserveRequest, report: Report) -> None:
     def attach() -> None:
         observer.libraries = find_libraries(before)
         if not observer.libraries:
-            raise Refused(
-                "the package is not instrumented", request["package"], "a package with launch probes"
-            )
+            what, allowed = "the package is not instrumented", "a package with launch probes"
+            raise Refused(what, request["package"], allowed)
         for library in observer.libraries:
             library.subscribe(observer.take, observer.mask())
-        report.event("attached", libraries=len(observer.libraries))
 
     try:
         run.operate_run(request, report, attach)
@@ -129,25 +127,16 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Map
     metadata = {key: str(value) for key, value in facts.items()}
     header = json.dumps({"__metadata__": metadata, name: entry}).encode()
     header += b" " * (-len(header) % 8)
-    path, file = _new(directory, stem)
-    with os.fdopen(file, "wb") as out:
+    path, turn = os.path.join(directory, stem + ".safetensors"), 1
+    while os.path.exists(path):
+        turn += 1
+        path = os.path.join(directory, "{}.{}.safetensors".format(stem, turn))
+    with open(path, "xb") as out:
         out.write(len(header).to_bytes(8, "little") + header)
         for part in flat.detach().reshape(-1).split(CHUNK) if size else ():
             host = part.resolve_neg().cpu().contiguous()
             out.write(ctypes.string_at(host.data_ptr(), host.numel() * host.element_size()))
     return path
-
-
-def _new(directory: str, stem: str) -> tuple[str, int]:
-    """The first of the names that is free, opened."""
-    turn = 1
-    while True:
-        suffix = "" if turn == 1 else ".{}".format(turn)
-        path = os.path.join(directory, stem + suffix + ".safetensors")
-        try:
-            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            turn += 1
 
 
 class Saver:
@@ -158,33 +147,34 @@ class Saver:
         self.cap = self.left = cap
         self.refused = 0
 
-    def save(
-        self, where: Mapping[str, Any], phase: str, facts: Mapping[str, Any], tensor: torch.Tensor
-    ) -> Optional[str]:
-        """The path of the new file; None when nothing is to be saved, or this cannot be.
-
-        `where` names the launch and its kernel, `facts` name, stride and device of the tensor.
-        """
+    def save(self, where: Where, phase: str, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
+        """The path of the new file; None when nothing is to be saved, or this cannot be."""
         if self.directory is None:
             return None
         size = tensor.numel() * tensor.element_size()
-        if size <= self.left and tensor.layout is torch.strided and not tensor.is_nested:
+        if size <= self.left and is_strided(tensor):
             self.left -= size
             name = facts["name"] or facts["parameter"]
-            metadata = {**where, "stride": facts.get("stride"), "device": facts.get("device")}
-            place = stem(where["launch"], where["kernel"], name, phase)
+            metadata = {**where._asdict(), "stride": facts.get("stride"), "device": facts.get("device")}
+            place = stem(where.launch, where.kernel, name, phase)
             # A dtype that the format does not have; a full disk.
             with contextlib.suppress(KeyError, OSError):
                 return write(self.directory, place, name, tensor, metadata)
         self.refused += 1
         return None
 
-    def close(self, report: Report) -> None:
-        if self.refused:
-            report.event("not_saved", tensors=self.refused, cap=self.cap)
-
 
 BITS = {"before": 1, "after": 2}
+
+
+class Where(NamedTuple):
+    """A launch of one call: its number in the package and its place in the call."""
+
+    launch: int
+    sequence: int
+    run: int
+    runner: Optional[int]
+    kernel: str
 
 
 class Observer:
@@ -200,7 +190,7 @@ class Observer:
         self._skip_before = {int(n): names for n, names in request.get("skip_before", {}).items()}
         self._saver = Saver(request.get("save"), request.get("save_bytes", SAVE_BYTES))
         self._events_left = MAX_EVENTS
-        self._bad_inputs: dict[tuple[int, int, int], list[str]] = {}
+        self._bad_inputs: dict[Where, list[str]] = {}
         self._left_out = 0
 
     def mask(self) -> Optional[bytes]:
@@ -216,19 +206,18 @@ class Observer:
         phase = "after" if event.phase == AFTER else "before"
         if kernel not in self.request.get("kernels", [kernel]) or phase not in self.phases or capturing():
             return False
-        where = {name: getattr(event, name) for name in ("launch", "sequence", "run", "runner")}
-        where["kernel"] = kernel
+        where = Where(event.launch, event.sequence, event.run, event.runner, kernel)
         synchronize()
         bad = [self._argument(where, phase, argument) for argument in arguments(event)]
         return any(bad) and self.request.get("stop_at_first_bad", False)
 
-    def _argument(self, where: Mapping[str, Any], phase: str, argument: Argument) -> bool:
+    def _argument(self, where: Where, phase: str, argument: Argument) -> bool:
         """Report one argument. Returns whether its values are bad; minus infinity may be a mask."""
         name, parameter = argument.name.decode(), argument.parameter.decode()
         role = ROLES.get(argument.role, "unknown")
-        if not self._wants(where["launch"], phase, name, parameter, role):
+        if not self._wants(where.launch, phase, name, parameter, role):
             return False
-        facts: dict[str, Any] = {"name": name, "parameter": parameter, "role": role}
+        facts: ArgumentFacts = {"name": name, "parameter": parameter, "role": role}
         if argument.kind in (INTEGER, REAL):
             facts["value"] = argument.integer if argument.kind == INTEGER else argument.real
             self._report(where, phase, facts)
@@ -236,20 +225,21 @@ class Observer:
         tensor = tensor_of(argument)
         if tensor is None:
             return False
-        has_memory = tensor.layout is torch.strided and not tensor.is_nested and not tensor.is_meta
-        facts.update(layout(tensor), pointer=tensor.data_ptr() if has_memory else 0, **statistics(tensor))
+        pointer = tensor.data_ptr() if is_strided(tensor) and not tensor.is_meta else 0
+        facts = {**facts, **describe(tensor), "pointer": pointer}
         odd = first_non_finite(tensor) if facts.get("nan") or facts.get("inf") else None
-        facts.update(non_finite=odd, outside=self._outside(where["launch"], facts, tensor))
+        bounds = (b for b in self.request.get("bounds", ()) if b["launch"] == where.launch)
+        bound = next((b for b in bounds if b["name"] in (name, parameter)), None)
+        facts["non_finite"] = odd
+        facts["outside"] = first_outside(tensor, bound["low"], bound["high"]) if bound else None
         facts["saved"] = self._saver.save(where, phase, facts, tensor)
         self._report(where, phase, facts)
-        key = (where["runner"] or 0, where["run"], where["sequence"])
         if odd is not None and phase == "before":
-            self._bad_inputs.setdefault(key, []).append(name)
+            self._bad_inputs.setdefault(where, []).append(name)
         elif odd is not None:
-            looked_at, bad = "before" in self.phases, self._bad_inputs.get(key, [])
-            self.report.event(
-                "non_finite", **where, name=name, first=odd, inputs_looked_at=looked_at, bad_inputs=bad
-            )
+            looked_at, bad = "before" in self.phases, self._bad_inputs.get(where, [])
+            about = {"name": name, "first": odd, "inputs_looked_at": looked_at, "bad_inputs": bad}
+            self.report.event("non_finite", **where._asdict(), **about)
         return facts["outside"] is not None or (odd is not None and odd["value"] != MASK)
 
     def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
@@ -261,20 +251,12 @@ class Observer:
         unset = role == "written" or name in self._skip_before.get(launch, ())
         return not unset or self.request.get("unset_too", False)
 
-    def _outside(self, launch: int, facts: Mapping[str, Any], tensor: torch.Tensor) -> Optional[OddElement]:
-        """The first element beyond a bound that the request knows for this argument."""
-        for bound in self.request.get("bounds", ()):
-            named = bound["name"] in (facts["name"], facts["parameter"])
-            if named and bound["launch"] == launch:
-                return first_outside(tensor, bound["low"], bound["high"])
-        return None
-
-    def _report(self, where: Mapping[str, Any], phase: str, facts: Mapping[str, Any]) -> None:
+    def _report(self, where: Where, phase: str, facts: ArgumentFacts) -> None:
         if self._events_left <= 0:
             self._left_out += 1
             return
         self._events_left -= 1
-        self.report.event("argument", phase=phase, **where, **facts)
+        self.report.event("argument", phase=phase, **where._asdict(), **facts)
 
     def close(self) -> None:
         """Detach, and report what was left out."""
@@ -282,4 +264,5 @@ class Observer:
             library.unsubscribe(self.report)
         if self._left_out:
             self.report.event("left_out", arguments=self._left_out)
-        self._saver.close(self.report)
+        if self._saver.refused:
+            self.report.event("not_saved", tensors=self._saver.refused, cap=self._saver.cap)

@@ -10,6 +10,7 @@ from typing import Any, Optional
 import torch
 from torch.utils import _pytree
 
+from .protocol import Overflow, Rounded
 from .tensors import dtype_name, only_tensors
 
 NARROW = (torch.int8, torch.int16, torch.int32, torch.uint8)
@@ -21,7 +22,7 @@ MODULAR = ("bitwise_", "__and__", "__or__", "__xor__", "remainder", "fmod", "__r
 MOST_ELEMENTS = 1 << 22  # of the inputs of an operator; a larger one is not computed again
 
 
-def exact(target: Any, args: Any, kwargs: dict[str, Any]) -> Optional[torch.Tensor]:
+def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
     """The result in int64 of an operator of integers; None for any other call."""
     schema = getattr(target, "_schema", None)
     name = schema.name if schema is not None else ""
@@ -32,27 +33,27 @@ def exact(target: Any, args: Any, kwargs: dict[str, Any]) -> Optional[torch.Tens
         return None
     if sum(one.numel() for one in given) > MOST_ELEMENTS:
         return None
+
+    def wide(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value.to(torch.int64, copy=True)  # an operator in place must not write its operand twice
+        return torch.int64 if value in NARROW else value
+
     try:
-        wide_args, wide_kwargs = _pytree.tree_map(_wide, (tuple(args), kwargs))
+        wide_args, wide_kwargs = _pytree.tree_map(wide, (tuple(args), kwargs))
         result = target(*wide_args, **wide_kwargs)
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     return result if isinstance(result, torch.Tensor) and result.dtype == torch.int64 else None
 
 
-def _wide(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.to(torch.int64, copy=True)  # an operator in place must not write its operand twice
-    return torch.int64 if value in NARROW else value
-
-
-def overflowed(result: Any, wide: torch.Tensor) -> dict[str, Any]:
-    """The first element that does not fit, with its value and the exact one; empty where all fit."""
+def overflowed(result: Any, wide: torch.Tensor) -> Optional[Overflow]:
+    """The first element that does not fit."""
     if not isinstance(result, torch.Tensor) or result.dtype not in NARROW:
-        return {}
+        return None
     bad = result.to(torch.int64) != wide
     if not bool(bad.any()):
-        return {}
+        return None
     index = tuple(int(place) for place in bad.nonzero()[0])
     return {
         "dtype": dtype_name(result.dtype),
@@ -67,27 +68,22 @@ EXACT_TO = {torch.bfloat16: 256, torch.float16: 2048}  # beyond it not every who
 SEVERAL = 3
 
 
-def rounded(constant: Any) -> dict[str, Any]:
-    """For a constant of half precision with whole numbers alone: its dtype, largest value, and the bound.
+def rounded(constant: Any) -> Optional[Rounded]:
+    """For a constant of half precision with whole numbers alone, several of them beyond the bound.
 
-    Only with several values beyond the bound: such numbers are codes, counts or positions, and a cast of the
-    whole model may have rounded them. A mask has one such value.
+    Such numbers are codes, counts or positions, and a cast of the whole model may have rounded them. A mask
+    has one such value.
     """
     if not isinstance(constant, torch.Tensor) or not 1 < constant.numel() <= MOST_ELEMENTS:
-        return {}
+        return None
     bound = EXACT_TO.get(constant.dtype)
     if bound is None:
-        return {}
+        return None
     values = constant.detach().double().unique()
     beyond = values[values.abs() > bound]
     if len(beyond) < SEVERAL or not bool((values == values.round()).all() & values.isfinite().all()):
-        return {}
+        return None
     return {"dtype": dtype_name(constant.dtype), "largest": int(values.abs().max()), "bound": bound}
-
-
-def modular(node: torch.fx.Node) -> bool:
-    """Whether a result of `node` is taken apart by bits or by a divisor."""
-    return any(word in str(user.target) for user in node.users for word in MODULAR)
 
 
 class Exact(torch.fx.Interpreter):
@@ -102,7 +98,7 @@ class Exact(torch.fx.Interpreter):
         self.wide = n.name in self.nodes
         return super().run_node(n)
 
-    def call_function(self, target: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if "_assert_tensor_metadata" in str(target):  # of the dtype that was traced
             return None
         found = exact(target, args, kwargs) if self.wide else None

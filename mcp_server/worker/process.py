@@ -17,7 +17,7 @@ import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.utils import _pytree
@@ -26,10 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .lease import take
 from .tensors import is_plain, only_tensors, span
 
+if TYPE_CHECKING:
+    from .protocol import CapturedFailure, Overrun
 
-def process_limits() -> dict[str, int]:
+
+def process_limits() -> CapturedFailure:
     """`no_files`: the limit on open files, once reached; `file_bytes`: that on the size of a file, if any."""
-    found = {}
+    found: CapturedFailure = {}
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
@@ -84,26 +87,18 @@ def _mapped(column: int = 0) -> int:
         return int(pages.read().split()[column]) * resource.getpagesize()
 
 
-_thread = threading.local()
 _ATTRIBUTES = 128  # bytes, more than a pthread_attr_t has anywhere (56 on x86-64, 64 on AArch64)
 
 
 def stack_bytes() -> Optional[int]:
     """Stack size of the current thread; None if it is unlimited or unknown.
 
-    The main thread's stack grows up to RLIMIT_STACK, which a program may change.
+    The main thread's stack grows up to RLIMIT_STACK, which a program may change. Of another thread,
+    pthread_getattr_np (glibc, musl) knows it.
     """
     if threading.current_thread() is threading.main_thread():
         limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
         return None if limit == resource.RLIM_INFINITY else limit
-    if not hasattr(_thread, "size"):
-        _thread.size = _pthread_stack_bytes()
-    size: Optional[int] = _thread.size
-    return size
-
-
-def _pthread_stack_bytes() -> Optional[int]:
-    """Stack size from pthread_getattr_np (glibc, musl)."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "pthread_getattr_np"):
         return None
@@ -169,9 +164,7 @@ class Padded(TorchDispatchMode):
         super().__init__()
         self.allocated: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Optional[dict[str, Any]] = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if any(one.alias_info is not None for one in func._schema.returns):
             return result
@@ -190,20 +183,20 @@ class Padded(TorchDispatchMode):
         self.allocated.append((whole, moved))
         return moved
 
-    def overrun(self) -> list[dict[str, Any]]:
-        """The tensors whose guard bytes were overwritten, with the extent in bytes on each side."""
-        found = []
+    def overrun(self) -> list[Overrun]:
+        """The tensors whose guard bytes were overwritten."""
+        found: list[Overrun] = []
         for whole, tensor in self.allocated:
             # The farthest overwritten byte, counted from the tensor.
             guards = ((side != FILL).nonzero() for side in (whole[:PAD].flip(0), whole[-PAD:]))
             before, after = (int(written[-1]) + 1 if written.numel() else 0 for written in guards)
             if before or after:
-                layout = {"shape": list(tensor.shape), "dtype": str(tensor.dtype)}
-                found.append({**layout, "before": before, "after": after})
+                shape, dtype = list(tensor.shape), str(tensor.dtype)
+                found.append({"shape": shape, "dtype": dtype, "before": before, "after": after})
         return found
 
 
-def call_padded(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
+def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
     """The result of an operator, and its writes beyond the tensors that it allocated.
 
     A dispatch mode sees the operator's allocations only if its CPU kernel is called directly. Operators on

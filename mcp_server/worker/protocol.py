@@ -10,6 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Optional, TypedDict, Union
 
+Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
+Configs = dict[str, object]  # options of torch._inductor.config
+
 
 class Request(TypedDict, total=False):
     """What every request may have; `extra_imports` are modules, .py files and .so libraries."""
@@ -38,13 +41,13 @@ class Change(TypedDict, total=False):
     device: str
     dim: int
     size: int
-    value: Any  # a number, or "nan", "inf", "-inf"
-    low: Any
-    high: Any
+    value: Number
+    low: Number
+    high: Number
     flat: list[int]
     index: list[int]
     rows: list[int]
-    where: dict[str, Any]
+    where: dict[str, Union[Number, bool]]
     offset: int
     stride: Any  # of `restride` a list, of chosen elements a number
     end: int
@@ -132,7 +135,7 @@ class PlannedCall(TypedDict, total=False):
     label: str
     key: str
     changes: list[Change]
-    options: dict[str, Any]
+    options: ReplayRequest
     save: Optional[str]
     reference: bool
     smallest: bool
@@ -214,7 +217,26 @@ class CompileRequest(ExportedRequest, total=False):
     """`inductor_configs` are names of torch._inductor.config."""
 
     package_path: str
-    inductor_configs: dict[str, Any]
+    inductor_configs: Configs
+
+
+class Failing(TypedDict, total=False):
+    """What a reproduction has to show; see `reduction.trials.FailureClass`."""
+
+    kind: str
+    signal: int
+    phase: str
+    patterns: list[str]
+    essence: str
+    nan: bool
+
+
+class Workaround(TypedDict, total=False):
+    """What to do before a compile: options, and operators to fall back to eager or not to decompose."""
+
+    configs: Configs
+    fallbacks: list[str]
+    decompositions: list[str]
 
 
 class ReduceRequest(CompileRequest, total=False):
@@ -222,8 +244,7 @@ class ReduceRequest(CompileRequest, total=False):
 
     `guess` is the node to try first. `title`, `environment` and `repro_imports` go into the script that comes
     out. `budget_s` is for the whole search, `each_s` for one candidate, of which `parallel` run at once
-    in `directory`. `failure` is what a candidate has to show (`FailureClass`). An attempt is made
-    with `workaround` (`reduction/decisions.py`), and its call repeated `timed_calls` times.
+    in `directory`. An attempt is made with `workaround`, and its call repeated `timed_calls` times.
     """
 
     values: str
@@ -235,9 +256,9 @@ class ReduceRequest(CompileRequest, total=False):
     budget_s: float
     each_s: float
     parallel: int
-    failure: dict[str, Any]
+    failure: Failing
     directory: str
-    workaround: dict[str, Any]
+    workaround: Workaround
     timed_calls: int
 
 
@@ -250,9 +271,9 @@ class BisectRequest(TypedDict):
 
     script: str
     directory: str
-    failure: dict[str, Any]
-    switches: dict[str, Any]
-    precision: Optional[dict[str, Any]]
+    failure: Failing
+    switches: Configs
+    precision: Optional[Configs]
     operators: list[str]
     budget_s: float
     each_s: float
@@ -337,6 +358,206 @@ class OddElement(TypedDict):
     index: list[int]
     value: str
     count: int
+
+
+class TensorFacts(TypedDict, total=False):
+    """Facts of a tensor, as far as the event has them, with its `path` in a tree.
+
+    Stride and storage offset count elements. `layout` is set for a tensor without strides, whose shape is
+    None if it is nested. `nan`, `inf` and `zero` are counts. Min, max and mean are of the finite values, and
+    left out for a dtype without order; `skipped` says why no values were read. Of a leaf that is no tensor
+    there is the `value` as text.
+    """
+
+    path: str
+    kind: str
+    value: Number
+    dtype: str
+    device: str
+    shape: Optional[list[int]]
+    layout: str
+    stride: list[int]
+    storage_offset: int
+    contiguous: bool
+    alignment: int
+    bytes: int
+    nan: int
+    inf: int
+    zero: int
+    min: float
+    max: float
+    mean: float
+    checksum: str
+    skipped: str
+
+
+class ArgumentFacts(TensorFacts, total=False):
+    """An argument of a launch: a tensor, or a number, which is its `value`. `saved` is the tensor's file."""
+
+    name: str
+    parameter: str
+    role: str
+    pointer: int
+    non_finite: Optional[OddElement]
+    outside: Optional[OddElement]
+    saved: Optional[str]
+
+
+class CallRecord(TypedDict):
+    """The file of a captured call. `spec` is the serialised tree; empty if the leaves are all there is."""
+
+    format: str
+    leaves: list[Any]
+    spec: str
+
+
+class Compared(TypedDict, total=False):
+    """Two outputs compared, as pairs (expected, actual); of those of another layout nothing else is known."""
+
+    equal: bool
+    shape: list[list[int]]
+    dtype: list[str]
+    differing: int
+    nan: list[int]
+    max_abs: float
+
+
+class Closeness(TypedDict, total=False):
+    """How close a tensor of a package is to the value of a node (`eager_values.measure`)."""
+
+    node: str
+    elements: int
+    beyond: int
+    first: list[int]
+    values: list[str]
+    error: float
+    eager_error: Optional[float]
+    allowed: float
+    excess: float
+    within: bool
+    within_tf32: bool
+    equal: bool
+    non_finite: int
+
+
+class Layout(TypedDict):
+    """A layout that a fake function gives; sizes that depend on data are None."""
+
+    shape: list[Optional[int]]
+    stride: list[Optional[int]]
+    dtype: str
+    device: str
+
+
+class BrokenPromise(TypedDict):
+    """The layout that a fake function promised, and that of the result."""
+
+    promised: Layout
+    returned: Layout
+
+
+class Overrun(TypedDict):
+    """A result of an operator whose guard bytes were overwritten, and how many bytes on each side."""
+
+    shape: list[int]
+    dtype: str
+    before: int
+    after: int
+
+
+class Overflow(TypedDict):
+    """The first whole number that did not fit, with the `exact` one, and the `count` of such elements."""
+
+    dtype: str
+    count: int
+    index: list[int]
+    value: int
+    exact: int
+
+
+class Rounded(TypedDict):
+    """A constant of whole numbers: the `largest` is beyond the `bound` up to which its dtype has each one."""
+
+    dtype: str
+    largest: int
+    bound: int
+
+
+class PartFacts(TypedDict, total=False):
+    """Values of the elements of a `Part`; `first` are pairs (index, value) of those `outside` its range."""
+
+    elements: int
+    min: float
+    max: float
+    outside: int
+    first: list[list[Any]]
+    index: list[int]
+    value: float
+
+
+class CudaFacts(TypedDict):
+    """Why CUDA is not available; the newest CUDA that the `driver` runs, as 1000 * major + 10 * minor."""
+
+    available: bool
+    why: str
+    driver: Optional[int]
+
+
+class GpuFacts(TypedDict):
+    """One GPU; `capability` as digits, such as 90."""
+
+    index: int
+    name: str
+    capability: str
+    free_bytes: int
+    total_bytes: int
+
+
+class Decision(TypedDict, total=False):
+    """A decision of the compiler (`reduction.decisions`): its operator, or what a pass rewrote."""
+
+    kind: str
+    key: str
+    op: str
+    rewrites: list[str]
+    change: list[str]
+
+
+class CapturedFailure(TypedDict, total=False):
+    """An exception in the user's program, with the limits of the process that were reached."""
+
+    type: str
+    text: str
+    no_files: int
+    file_bytes: int
+
+
+class Retained(TypedDict):
+    """Loads that were not released, and by kind of device the `calls` and `bytes` of outputs in use."""
+
+    loads: list[int]
+    outputs: dict[str, dict[str, int]]
+
+
+class KeptPackage(TypedDict, total=False):
+    """A package as it was loaded; without a `copy` the size of its `largest` member, and why (`notice`)."""
+
+    bytes: int
+    sha256: str
+    copy: Optional[str]
+    largest: Optional[int]
+    notice: str
+
+
+class NearModule(TypedDict):
+    """A module near a failed check, with the constants of a compiled program; `named` in the statement."""
+
+    name: str
+    type: str
+    named: bool
+    digests: dict[str, str]
+    attributes: dict[str, str]
+    file: Optional[str]
 
 
 FIRST_ELEMENTS = 8  # elements that a comparison lists

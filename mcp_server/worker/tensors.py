@@ -16,7 +16,7 @@ import torch
 from torch.utils import _pytree
 
 if TYPE_CHECKING:
-    from .protocol import OddElement
+    from .protocol import CallRecord, OddElement, TensorFacts
 
 CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
 WORD = 8  # bytes
@@ -26,12 +26,10 @@ _places: dict[torch.device, torch.Tensor] = {}
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """`float32`, without the module."""
     return str(dtype).replace("torch.", "")
 
 
 def only_tensors(tree: Any) -> list[torch.Tensor]:
-    """The leaves that are tensors."""
     return [leaf for leaf in _pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
@@ -88,7 +86,7 @@ def _by_place(numbers: torch.Tensor) -> torch.Tensor:
     return torch.dot(numbers, weights) if numbers.device.type == "cpu" else (numbers * weights).sum()
 
 
-def summary(flat: torch.Tensor) -> dict[str, Any]:
+def summary(flat: torch.Tensor) -> TensorFacts:
     """nan, inf and zero (counts); min, max and mean of the finite values where they have an order."""
     nan = inf = zero = count = 0
     ends: list[Any] = []
@@ -107,9 +105,9 @@ def summary(flat: torch.Tensor) -> dict[str, Any]:
             ends += quick[:2]
             total += quick[2]
             count += part.numel()
-    found: dict[str, Any] = {"nan": nan, "inf": inf, "zero": zero}
+    found: TensorFacts = {"nan": nan, "inf": inf, "zero": zero}
     if count:
-        found.update(min=min(ends), max=max(ends), mean=total / count)
+        found = {**found, "min": min(ends), "max": max(ends), "mean": total / count}
     return found
 
 
@@ -138,42 +136,27 @@ def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
 
 MOST_SEEN = 10_000  # summaries kept
 STATISTICS_LIMIT = 1 << 30  # elements; beyond it the temporaries would need gigabytes
-_seen: dict[str, dict[str, Any]] = {}  # summaries by digest, since many launches read the same values
+_seen: dict[str, TensorFacts] = {}  # summaries by digest, since many launches read the same values
 
 
-def layout(tensor: torch.Tensor) -> dict[str, Any]:
-    """dtype, shape and stride (elements), device, storage offset (elements), contiguity."""
-    if tensor.layout is not torch.strided or tensor.is_nested:
+def is_strided(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_nested
+
+
+def layout(tensor: torch.Tensor) -> TensorFacts:
+    """dtype and device; of a strided tensor also all that says how its elements lie in memory."""
+    found: TensorFacts = {"dtype": dtype_name(tensor.dtype), "device": str(tensor.device)}
+    if not is_strided(tensor):
         shape = None if tensor.is_nested else list(tensor.shape)
-        known = {"dtype": dtype_name(tensor.dtype), "device": str(tensor.device)}
-        return {**known, "shape": shape, "layout": str(tensor.layout)}
-    return strided_layout(*layout_key(tensor))
-
-
-def layout_key(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """The arguments of `strided_layout`, which can be hashed."""
-    place = (tensor.storage_offset(), tensor.is_contiguous(), alignment(tensor))
-    return (tensor.dtype, tensor.device, tensor.shape, tensor.stride(), *place)
-
-
-def strided_layout(
-    dtype: torch.dtype,
-    device: torch.device,
-    shape: torch.Size,
-    stride: tuple[int, ...],
-    offset: int,
-    contiguous: bool,
-    alignment: int,
-) -> dict[str, Any]:
+        return {**found, "shape": shape, "layout": str(tensor.layout)}
     return {
-        "dtype": dtype_name(dtype),
-        "device": str(device),
-        "shape": list(shape),
-        "stride": list(stride),
-        "storage_offset": offset,
-        "contiguous": contiguous,
-        "alignment": alignment,
-        "bytes": shape.numel() * dtype.itemsize,
+        **found,
+        "shape": list(tensor.shape),
+        "stride": list(tensor.stride()),
+        "storage_offset": tensor.storage_offset(),
+        "contiguous": tensor.is_contiguous(),
+        "alignment": alignment(tensor),
+        "bytes": tensor.numel() * tensor.element_size(),
     }
 
 
@@ -186,12 +169,9 @@ def alignment(tensor: torch.Tensor) -> int:
     return min(address & -address, 64) if address else 0
 
 
-def statistics(tensor: torch.Tensor) -> dict[str, Any]:
-    """nan, inf, zero (counts), min, max, mean of the finite values, and a checksum.
-
-    Min, max and mean are left out where the dtype has no order or nothing is finite.
-    """
-    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+def statistics(tensor: torch.Tensor) -> TensorFacts:
+    """`summary` and `checksum`; nothing where the values cannot be read."""
+    if not is_strided(tensor) or tensor.is_meta:
         return {}
     tensor = tensor.detach()
     if tensor.numel() > STATISTICS_LIMIT:
@@ -241,8 +221,7 @@ def _comparable(values: torch.Tensor) -> torch.Tensor:
     return values.to(_ROOMY.get(values.dtype, values.dtype))
 
 
-def describe(tensor: torch.Tensor) -> dict[str, Any]:
-    """`layout` and `statistics` in one record."""
+def describe(tensor: torch.Tensor) -> TensorFacts:
     return {**layout(tensor), **statistics(tensor)}
 
 
@@ -252,12 +231,13 @@ def leaves(tree: Any) -> list[tuple[str, Any]]:
     return [(_pytree.keystr(path), leaf) for path, leaf in found]
 
 
-def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], dict[str, Any]] = describe) -> list[dict[str, Any]]:
+def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
     """The path and facts of each leaf; for a leaf that is not a tensor its `value` as text."""
-    return [
-        {"path": path, **(facts(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]})}
-        for path, leaf in leaves(tree)
-    ]
+    found: list[TensorFacts] = []
+    for path, leaf in leaves(tree):
+        about: TensorFacts = facts(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]}
+        found.append({"path": path, **about})
+    return found
 
 
 MASK = str(-math.inf)
@@ -320,7 +300,7 @@ class TooLarge(Exception):
 _dumped: list[tuple[Any, str]] = []  # the last tree: a model is called with the same one again and again
 
 
-def pack(args: Any, kwargs: Any, cap: int) -> dict[str, Any]:
+def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
     """A record of plain types and tensors for `torch.save`; at most `cap` bytes of storage.
 
     `spec` is the serialised tree, empty if it has node types that cannot be serialised. Raises `TooLarge`.
@@ -374,7 +354,7 @@ def _cut(tensor: torch.Tensor) -> torch.Tensor:
     return copy.as_strided(tuple(tensor.shape), tuple(tensor.stride()), lead)
 
 
-def restore(record: dict[str, Any]) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
+def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
     """The leaves, and (args, kwargs) when the tree was serialisable and every leaf came back."""
     leaves = [
         leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]

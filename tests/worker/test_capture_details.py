@@ -15,10 +15,11 @@ from torch.fx.proxy import TracerBase
 
 from mcp_server.logs.capture_journal import read_capture
 from mcp_server.package.provenance import read_stack
-from mcp_server.worker.capture.checks import Returned, compared
-from mcp_server.worker.capture.compiles import Compiles, keep_lines, state_of
+from mcp_server.worker.capture.calls import Calls
+from mcp_server.worker.capture.checks import compared
+from mcp_server.worker.capture.compiles import Compiles, keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal
-from mcp_server.worker.capture.memory import Managed, Repeats
+from mcp_server.worker.capture.memory import Repeats
 from mcp_server.worker.capture.streams import Snapshot, Streams
 from mcp_server.worker.encode import raised_in
 
@@ -74,7 +75,7 @@ def test_an_input_that_changed_is_raced(later: float, raced: list[int]) -> None:
 
 def compiles_in(directory: Path) -> Compiles:
     journal = Journal(str(directory))
-    return Compiles(journal, CaptureStore(journal), Returned(), Managed())
+    return Compiles(Calls(journal, CaptureStore(journal)))
 
 
 def test_the_files_of_each_model_are_told(tmp_path: Path) -> None:
@@ -98,10 +99,13 @@ def test_what_is_no_packaging_of_the_programs_own(tmp_path: Path, archive: objec
     assert read_capture(tmp_path).packagings == []
 
 
-def test_a_graph_module_has_weights_as_a_program_has() -> None:
+def test_a_graph_module_has_weights_as_a_program_has(tmp_path: Path) -> None:
     """`aot_compile` is given a module; anything else that is compiled has none."""
-    module = torch.fx.symbolic_trace(torch.nn.Linear(3, 2))
-    assert state_of(module).keys() == {"weight", "bias"} and state_of(None) == {}
+    compiles = compiles_in(tmp_path)
+    for program in (torch.fx.symbolic_trace(torch.nn.Linear(3, 2)), None):
+        compiles.compiling("aot_compile", program)
+        compiles.thread.depth = 0
+    assert [set(known) for known in compiles.models.compiled] == [{"weight", "bias"}, set()]
 
 
 # Inputs that are the very tensors of the call before.

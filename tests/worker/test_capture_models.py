@@ -14,10 +14,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mcp_server.worker.capture import checks
-from mcp_server.worker.capture.checks import Models, Returned, attributes, digests, named_modules
+from mcp_server.worker.capture.calls import Calls
+from mcp_server.worker.capture.checks import Models, attributes, digests, named_modules
 from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.journal import CaptureStore, Journal
-from mcp_server.worker.capture.memory import Managed
 from mcp_server.worker.encode import callers, raised_in
 from mcp_server.worker.process import idle
 
@@ -129,7 +129,7 @@ def test_values_that_cannot_be_looked_at_have_no_digest() -> None:
 def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -> None:
     """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
     journal = Journal(str(tmp_path))
-    compiles = Compiles(journal, CaptureStore(journal), Returned(), Managed())
+    compiles = Compiles(Calls(journal, CaptureStore(journal)))
     compiles.models.compiled.append({"weight": "0"})
     held: list[weakref.ref[torch.Tensor]] = []
 
@@ -177,7 +177,7 @@ def test_a_device_that_is_busy_or_broken_is_not_waited_for(
 def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:
     """So is the module near it; an exit that is none, or before any compile, is not."""
     journal = Journal(str(tmp_path))
-    compiles = Compiles(journal, CaptureStore(journal), Returned(), Managed())
+    compiles = Compiles(Calls(journal, CaptureStore(journal)))
     compiles.exiting(1)
     server = Server()
     compiles.models.compiling(dict(server.model.state_dict()))

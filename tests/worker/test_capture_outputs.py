@@ -9,23 +9,24 @@ import pytest
 import torch
 
 from mcp_server.worker.capture import journal
-from mcp_server.worker.capture.checks import Returned, looked_at
+from mcp_server.worker.capture.checks import looked_at
 from mcp_server.worker.capture.journal import CaptureStore, Journal
+from mcp_server.worker.capture.memory import Outputs
 from mcp_server.worker.encode import raised_in
 
 
-def calls_of(check: Callable[[], None], returned: Returned) -> list[int]:
+def calls_of(check: Callable[[], None], returned: Outputs) -> list[int]:
     """The calls that are named when this check fails."""
     with pytest.raises((RuntimeError, AssertionError)) as caught:
         check()
-    return returned.calls(looked_at([(frame, line) for frame, line in raised_in(caught.value)]))
+    return returned.calls_of(looked_at([(frame, line) for frame, line in raised_in(caught.value)]))
 
 
-def returning(*outputs: torch.Tensor) -> Returned:
+def returning(*outputs: torch.Tensor) -> Outputs:
     """Calls 10, 11, … with one output each."""
-    returned = Returned()
+    returned = Outputs()
     for number, output in enumerate(outputs):
-        returned.keep(10 + number, [output])
+        returned.add(10 + number, [output])
     return returned
 
 
@@ -33,15 +34,15 @@ def test_a_part_of_an_output_names_its_call() -> None:
     """Memory tells the call, also of a slice; tensors of another making and numbers tell none."""
     first, second = torch.ones(4), torch.zeros(4)
     returned = returning(first, second)
-    assert returned.calls([second[1:3], torch.ones(4), second]) == [11]
+    assert returned.calls_of([second[1:3], torch.ones(4), second]) == [11]
     del first
-    assert returned.calls([torch.ones(4)]) == []
+    assert returned.calls_of([torch.ones(4)]) == []
 
 
 def test_memory_that_several_calls_gave_names_none() -> None:
     """A package may return one of its constants, or what it was given, each time."""
     constant = torch.ones(4)
-    assert returning(constant, constant.view(2, 2)).calls([constant]) == []
+    assert returning(constant, constant.view(2, 2)).calls_of([constant]) == []
 
 
 def test_the_variables_of_the_check_count_and_no_others() -> None:

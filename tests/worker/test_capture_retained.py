@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.worker.capture.memory import Managed
-from mcp_server.worker.capture.retained import RetainedOutputs
+from mcp_server.worker.capture.memory import Managed, Outputs
 
 FLOATS = 1000
 BYTES = 4 * FLOATS
@@ -18,17 +17,17 @@ BYTES = 4 * FLOATS
 
 def test_a_view_holds_the_whole_output_and_released_outputs_count_no_more() -> None:
     """Memory counts, once, as long as anything uses it; watching it keeps nothing alive."""
-    retained, kept = RetainedOutputs(), []
+    outputs, kept = Outputs(), []
     for call in range(3):
         output = torch.zeros(FLOATS)
-        retained.returned(call, [output, output[:2], 7])
+        outputs.add(call, [output, output[:2], 7])
         kept.append(output[:1])
         del output
-    assert retained.now() == {"cpu": {"calls": 3, "bytes": 3 * BYTES}}
+    assert outputs.retained() == {"cpu": {"calls": 3, "bytes": 3 * BYTES}}
     kept.pop()
-    assert retained.now() == {"cpu": {"calls": 2, "bytes": 2 * BYTES}}
+    assert outputs.retained() == {"cpu": {"calls": 2, "bytes": 2 * BYTES}}
     kept.clear()
-    assert retained.now() == {}
+    assert outputs.retained() == {}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")

@@ -94,7 +94,7 @@ def fulfils(change: Change, place: int) -> bool:
         "stride": place >= offset and (place - offset) % change.get("stride", 1) == 0,
     }
     if where is not None:
-        below, above = place < where.get("below", 0), place > where.get("above", 11)
+        below, above = place < int(where.get("below", 0)), place > int(where.get("above", 11))
         conditions["where"] = below or above or place == where.get("equals")
     return all(holds for key, holds in conditions.items() if key in change or key == "where")
 

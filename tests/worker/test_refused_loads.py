@@ -13,6 +13,7 @@ import pytest
 from mcp_server.logs.capture_journal import read_capture
 from mcp_server.worker.capture.calls import Calls, failure
 from mcp_server.worker.capture.journal import CaptureStore, Journal, around
+from mcp_server.worker.protocol import KeptPackage
 
 
 def calls(directory: Path) -> Calls:
@@ -60,7 +61,7 @@ def large_package(path: Path) -> Path:
     return path
 
 
-def keep_under_limit(hook: Calls, package: Path) -> dict[str, object]:
+def keep_under_limit(hook: Calls, package: Path) -> KeptPackage:
     """What is kept of this package by a process that may write files of one MiB."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))

@@ -105,9 +105,9 @@ def test_a_keyword_dict_and_a_wrong_order_reach_the_right_inputs(zoo: ZooPackage
 
 
 def test_probe_knows_the_machine(tmp_path: Path) -> None:
-    """The probe tells versions, what the CPU can do, and why there is no CUDA."""
+    """The probe tells versions, and why there is no CUDA."""
     done = work(tmp_path, "probe", {})
-    build, cpu, cuda = done.last("torch_build"), done.last("cpu"), done.last("cuda")
+    build, python, cuda = done.last("torch"), done.last("python"), done.last("cuda")
     assert build is not None and build["version"] == torch.__version__
-    assert cpu is not None and cpu["count"] >= 1 and cpu["capability"]
+    assert python is not None and python["version"].startswith("3.")
     assert cuda is not None and (cuda["available"] or cuda["why"])

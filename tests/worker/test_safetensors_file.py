@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from mcp_server.worker.observe import _NAMES, Saver, stem, write
-from mcp_server.worker.report import Report
+from mcp_server.worker.observe import _NAMES, Saver, Where, stem, write
+from mcp_server.worker.protocol import ArgumentFacts
 
 DTYPES = [getattr(torch, name) for name in _NAMES]
 
@@ -45,8 +45,8 @@ def test_the_same_launch_again_does_not_overwrite(tmp_path: Path) -> None:
 def test_metadata_says_where_the_tensor_was(tmp_path: Path) -> None:
     """Launch, kernel, stride and device lie in the file as text."""
     saver = Saver(str(tmp_path), 1 << 20)
-    facts = {"name": "buf1", "parameter": "in_ptr0", "stride": [2, 1], "device": "cpu"}
-    path = saver.save({"launch": 4, "kernel": "at::_ops::sort"}, "before", facts, torch.ones(2, 2))
+    facts: ArgumentFacts = {"name": "buf1", "parameter": "in_ptr0", "stride": [2, 1], "device": "cpu"}
+    path = saver.save(Where(4, 0, 0, None, "at::_ops::sort"), "before", facts, torch.ones(2, 2))
     assert path is not None and Path(path).name == "4-at___ops__sort-buf1-before.safetensors"
     with safe_open(path, "pt") as file:
         assert file.metadata()["stride"] == "[2, 1]" and file.metadata()["launch"] == "4"
@@ -55,13 +55,11 @@ def test_metadata_says_where_the_tensor_was(tmp_path: Path) -> None:
 def test_nothing_is_saved_beyond_the_cap(tmp_path: Path) -> None:
     """A tensor that would break the cap, and a dtype that the format lacks, are counted and left out."""
     saver = Saver(str(tmp_path), 10)
-    facts = {"name": "a", "parameter": ""}
-    where = {"launch": 0, "kernel": "k"}
+    facts: ArgumentFacts = {"name": "a", "parameter": ""}
+    where = Where(0, 0, 0, None, "k")
     assert saver.save(where, "after", facts, torch.ones(3)) is None
     assert saver.save(where, "after", facts, torch.ones(2)) is not None
-    report = tmp_path / "report.jsonl"
-    saver.close(Report(str(report)))
-    assert '"tensors": 1' in report.read_text() and saver.left == 2
+    assert saver.refused == 1 and saver.left == 2
 
 
 def test_names_stay_within_what_a_disk_takes() -> None:

@@ -26,12 +26,12 @@ from ..process import (
     take_if_used,
     unmapped,
 )
+from ..protocol import CallRecord, CapturedFailure, Configs, Retained
 from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
-from .checks import Returned, digests, looked_at
+from .checks import digests, looked_at
 from .journal import CaptureStore, Journal
-from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Repeats, rewritten, versions
-from .retained import RetainedOutputs
+from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of
 from .streams import Snapshot, Streams
 
 # Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself has no names.
@@ -47,12 +47,9 @@ GONE = "the memory of an input is not mapped"
 RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
 
 
-def failure(error: BaseException) -> dict[str, Any]:
-    return {
-        "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
-        "text": str(error)[:TEXT_LIMIT],
-        **process_limits(),
-    }
+def failure(error: BaseException) -> CapturedFailure:
+    kind = "{}.{}".format(type(error).__module__, type(error).__qualname__)
+    return {"type": kind, "text": str(error)[:TEXT_LIMIT], **process_limits()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,18 +79,17 @@ class Calls:
         self.streams = Streams(journal)
         self.repeats = Repeats()
         self.aliases = Aliases()
-        self.retained = RetainedOutputs()
-        self.returned = Returned()
+        self.outputs = Outputs()
 
     # Loads
 
-    def opening(self, path: Any, *args: Any, **kwargs: Any) -> Optional[tuple[str, dict[str, Any]]]:
+    def opening(self, path: Any, *args: Any, **kwargs: Any) -> Optional[tuple[str, Configs]]:
         """`load_package` begins; a stream in place of a path is left to the loader, which gets a file."""
         self.thread.loads = 0
         options = {**dict(zip(LOADER_OPTIONS[1:], args)), **kwargs}
         return (os.fspath(path), options) if isinstance(path, (str, os.PathLike)) else None
 
-    def opened(self, state: tuple[str, dict[str, Any]], _result: Any, error: Optional[BaseException]) -> None:
+    def opened(self, state: tuple[str, Configs], _result: Any, error: Optional[BaseException]) -> None:
         """Journal a package that torch refused before it made a loader."""
         if error is not None and not self.thread.loads:
             number = self._load("AOTIModelPackageLoader", *state)
@@ -105,7 +101,7 @@ class Calls:
         options = {**dict(zip(LOADER_OPTIONS if "PackageLoader" in kind else RUNNER_OPTIONS, args)), **kwargs}
         return self._load(kind, options.pop("package", ""), options), loader, time.monotonic()
 
-    def _load(self, loader: str, path: Any, options: dict[str, Any]) -> int:
+    def _load(self, loader: str, path: Any, options: Configs) -> int:
         """The number of a load that begins."""
         package = os.path.abspath(str(path))
         if for_cuda(package) if "Package" in loader else not loader.endswith("Cpu"):
@@ -152,13 +148,12 @@ class Calls:
             frames=encode_frames([(frame.f_code, line) for frame, line in places]),
             own=places[0][0] is raising,
             refilled=self.managed.refilled_by_now(),
-            calls=self.returned.calls(looked_at(places)),
+            calls=self.outputs.calls_of(looked_at(places)),
             **failure(error),
         )
 
-    def _in_use(self) -> dict[str, Any]:
-        """Loads that were not released, and outputs whose memory is in use."""
-        return {"loads": sorted(self.loads.values()), "outputs": self.retained.now()}
+    def _in_use(self) -> Retained:
+        return {"loads": sorted(self.loads.values()), "outputs": self.outputs.retained()}
 
     # Constants
 
@@ -166,16 +161,23 @@ class Calls:
         """The method `how` of a loader is called, which takes a map of constants first."""
         number, load = next(self.numbers), self.loads.get(loader, -1)
         names = [str(name) for name in constants]
-
-        def packed() -> dict[str, Any]:
-            return dict(zip(names, pack_leaves(list(constants.values()), self.store.cap)))
-
-        path, notice = self._saved("constants", number, packed)
+        values = list(constants.values())
+        path, notice = self._saved(
+            "constants", number, lambda: dict(zip(names, pack_leaves(values, self.store.cap)))
+        )
         known = {} if device_error() else digests(constants)
         broken = device_error()  # again, since reading the values may be what fails
         # Layout and counts of NaN and infinities of each new constant.
-        facts = [encode_output(value, broken, True).text for value in constants.values()]
+        facts = [encode_output(value, broken, True).text for value in values]
         members = [encode(name) + ": " + text for name, text in zip(names, facts)]
+        if hasattr(loader, "get_constant_fqns"):
+            compiled = sorted(loader.get_constant_fqns())
+        else:
+            compiled = sorted(loader.get_constant_names_to_original_fqns().values())
+        # The constants that are a part of a larger block of memory.
+        tensors = [pair for pair in zip(names, values) if isinstance(pair[1], torch.Tensor)]
+        strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
+        views = [name for name, value in strided if value.untyped_storage().nbytes() > value.nbytes]
         self.journal.event(
             "updating",
             update=number,
@@ -184,10 +186,10 @@ class Calls:
             arguments=list(args) + list(kwargs.values()),
             file=path,
             notice=notice,
-            compiled=_names(loader),
+            compiled=compiled,
             constants=Encoded("{" + ", ".join(members) + "}"),
             digests=known,
-            views=_views(constants),
+            views=sorted(views),
             frames=frames(),
         )
         # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
@@ -216,11 +218,20 @@ class Calls:
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
         gone = unmapped(flat)
-        before, (left, limit) = versions(flat), headroom()
-        in_graph, plain = capturing(), _plain(getattr(self.thread, "tree", None))
+        # Another thread may write the inputs during the call.
+        before = [(leaf, version_of(leaf)) for leaf in flat] if threading.active_count() > 1 else []
+        left, limit = headroom()
+        tree, self.thread.tree = getattr(self.thread, "tree", None), None
+        in_graph = capturing()
         refilled = None if in_graph or self.streams.several else self.managed.refilled(load)
         snapshot = None if in_graph else self.streams.snapshot(flat)
-        path, notice = (None, GONE) if gone else self._saved("inputs", number, lambda: self._pack(inputs))
+
+        def packed() -> CallRecord:
+            if tree is not None:
+                return pack(tree[0], tree[1], self.store.cap)
+            return {"format": CALL_FORMAT, "leaves": pack_leaves(list(inputs), self.store.cap), "spec": ""}
+
+        path, notice = (None, GONE) if gone else self._saved("inputs", number, packed)
         self.journal.event(
             "calling",
             call=number,
@@ -243,7 +254,7 @@ class Calls:
             stack_bytes=stack_bytes(),
             current_device=current_device(),
             again=self.repeats.again(load, flat),
-            plain=plain,
+            plain=_plain(tree),
             file=path,
             notice=notice,
             frames=frames(),
@@ -252,12 +263,6 @@ class Calls:
             self.streams.watch_graph(number, flat)
         inputs_memory = self.aliases.inputs(flat)
         return Entered(number, load, path, snapshot, before, inputs_memory, bool(refilled), time.monotonic())
-
-    def _pack(self, inputs: Any) -> dict[str, Any]:
-        tree, self.thread.tree = getattr(self.thread, "tree", None), None
-        if tree is not None:
-            return pack(tree[0], tree[1], self.store.cap)
-        return {"format": CALL_FORMAT, "leaves": pack_leaves(list(inputs), self.store.cap), "spec": ""}
 
     def _saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
         """(path, "") or (None, why not)."""
@@ -275,18 +280,13 @@ class Calls:
             known = not capturing() and not device_error()
             names = self.managed.refilled(state.load, AT_FAILURE) if known else None
             more = {"refilled": names} if names else {}
+            number, retained = state.number, self._in_use()
             self.journal.event(
-                "call_failed",
-                call=state.number,
-                seconds=seconds,
-                retained=self._in_use(),
-                **more,
-                **failure(error),
+                "call_failed", call=number, seconds=seconds, retained=retained, **more, **failure(error)
             )
             return
         self.aliases.returned(state.number, state.inputs, result)
-        self.retained.returned(state.number, result)
-        self.returned.keep(state.number, result)
+        self.outputs.add(state.number, result)
         # This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not
         # at some later line. The error itself stays with the CUDA context and reaches the program as before.
         recorded = capturing()
@@ -297,19 +297,19 @@ class Calls:
             if not any(output.unreadable for output in outputs):
                 raced = state.snapshot.raced()
             self.streams.pending_uses.add(state.number, state.snapshot.inputs)
-        store, returned = self.store, None
+        returned = None
         if state.refilled:
-            returned = self.managed.keep_outputs(store, state.number, state.load, result)
+            returned = self.managed.keep_outputs(self.store, state.number, state.load, result)
         self.journal.event(
             "called",
             call=state.number,
             seconds=seconds,
             outputs=encode_all([output.text for output in outputs]),
             raced=raced,
-            rewritten=rewritten(state.versions),
+            rewritten=[n for n, (leaf, count) in enumerate(state.versions) if version_of(leaf) != count],
             returned=returned,
         )
-        store.evict(state.path, state.load, any(output.odd for output in outputs))
+        self.store.evict(state.path, state.load, any(output.odd for output in outputs))
 
 
 def _plain(tree: Any) -> dict[str, str]:
@@ -318,24 +318,6 @@ def _plain(tree: Any) -> dict[str, str]:
     named = [("args[{}]".format(place), value) for place, value in enumerate(args)]
     named += [("kwargs[{!r}]".format(name), value) for name, value in kwargs.items()]
     return {name: repr(value)[:TEXT_LIMIT] for name, value in named if isinstance(value, PLAIN)}
-
-
-def _names(loader: Any) -> list[str]:
-    """Names of the constants that the model was compiled with."""
-    if hasattr(loader, "get_constant_fqns"):
-        return sorted(loader.get_constant_fqns())
-    return sorted(loader.get_constant_names_to_original_fqns().values())
-
-
-def _views(constants: Any) -> list[str]:
-    """The constants that are a part of a larger block of memory."""
-    return sorted(
-        str(name)
-        for name, value in constants.items()
-        if isinstance(value, torch.Tensor)
-        and value.layout == torch.strided
-        and value.untyped_storage().nbytes() > value.numel() * value.element_size()
-    )
 
 
 def device_error() -> str:

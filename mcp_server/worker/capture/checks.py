@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import ast
 import linecache
-import weakref
-from collections import deque
 from types import FrameType
 from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
 from ..process import capturing, idle
+from ..protocol import NearModule
 from ..tensors import checksum, storage_bytes
 from .journal import CaptureStore
-from .memory import address_of
 
 Places = List[Tuple[FrameType, int]]  # frames with the line in each, innermost first
 CHECKS = (ast.If, ast.Assert)
@@ -114,6 +112,13 @@ def keep(store: CaptureStore, number: int, frames: list[FrameType]) -> Optional[
     return store.save("frame_tensors", number, found) if found else None
 
 
+def readable_device() -> Optional[torch.device]:
+    """The current CUDA device if it is neither at work still nor broken."""
+    if not torch.cuda.is_initialized() or capturing() or not idle():
+        return None
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def copies(frames: list[FrameType], device: Optional[torch.device]) -> dict[str, torch.Tensor]:
     """Copies of tensors in these frames by name, as far as they are few, small, and on the host or `device`.
 
@@ -136,39 +141,6 @@ def copies(frames: list[FrameType], device: Optional[torch.device]) -> dict[str,
             found[name] = value.detach().clone()
             left -= size
     return found
-
-
-def readable_device() -> Optional[torch.device]:
-    """The current CUDA device if it is neither at work still nor broken."""
-    if not torch.cuda.is_initialized() or capturing() or not idle():
-        return None
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-MAX_REMEMBERED_OUTPUTS = 4096
-
-
-class Returned:
-    """Remembers the outputs of the latest calls, as long as the program keeps them."""
-
-    def __init__(self) -> None:
-        self.outputs: deque[tuple[int, Any]] = deque(maxlen=MAX_REMEMBERED_OUTPUTS)
-
-    def keep(self, call: int, outputs: Any) -> None:
-        self.outputs.extend((call, weakref.ref(each)) for each in outputs if isinstance(each, torch.Tensor))
-
-    def calls(self, tensors: list[torch.Tensor]) -> list[int]:
-        """The calls whose outputs these are, or show a part of, each once.
-
-        Memory that several calls returned, a constant's or an input's, names none of them.
-        """
-        owners: dict[int, set[int]] = {}
-        for call, reference in list(self.outputs):
-            output = reference()
-            if output is not None:
-                owners.setdefault(address_of(output), set()).add(call)
-        found = [owners.get(address_of(tensor), set()) for tensor in tensors if address_of(tensor)]
-        return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
 
 
 def looked_at(places: Places) -> list[torch.Tensor]:
@@ -260,12 +232,12 @@ class Models:
         self.compiled.append(digests(state))
         return self.compiled[-1]
 
-    def near(self, number: int, frames: list[FrameType]) -> list[dict[str, Any]]:
+    def near(self, number: int, frames: list[FrameType]) -> list[NearModule]:
         """Facts of each module in these frames that has the constants of a compiled program, by name.
 
         None on a device that is still at work: the exception may be about what it does not finish.
         """
-        found: list[dict[str, Any]] = []
+        found: list[NearModule] = []
         if capturing() or not idle():
             return found
         named = named_modules(frames[0]) if frames else set()

@@ -17,11 +17,9 @@ from ..encode import OURS, TORCH, callers, encode, encode_frames, frames, raised
 from ..lease import leave
 from ..process import processor_seconds
 from ..report import identity
-from ..tensors import leaves, storage_bytes
-from .calls import failure
-from .checks import Models, Places, Returned, attributes, compared, keep, looked_at, tensors_of
-from .journal import CaptureStore, Journal
-from .memory import Managed
+from ..tensors import only_tensors, storage_bytes
+from .calls import Calls, failure
+from .checks import Models, Places, attributes, compared, keep, looked_at, tensors_of
 
 MOST = 4
 TEXT = 4000  # characters of one stack
@@ -61,14 +59,14 @@ REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled 
 class Compiles:
     """Numbers the compiles of this process, and journals them, exports, packagings and failed checks."""
 
-    def __init__(self, journal: Journal, store: CaptureStore, returned: Returned, managed: Managed) -> None:
-        self.journal = journal
-        self.store = store
-        self.returned = returned
-        self.managed = managed
+    def __init__(self, calls: Calls) -> None:
+        self.journal = calls.journal
+        self.store = calls.store
+        self.outputs = calls.outputs
+        self.managed = calls.managed
         self.numbers = itertools.count()
         self.thread = threading.local()
-        self.models = Models(store)
+        self.models = Models(calls.store)
 
     def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
         """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
@@ -78,10 +76,15 @@ class Compiles:
         number = next(self.numbers)
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
         path, notice = self._exported(program, number)
+        state: dict[str, torch.Tensor] = {}
+        if isinstance(program, torch.export.ExportedProgram):
+            state = dict(program.state_dict)
+        elif isinstance(program, torch.nn.Module):
+            state = tensors_of(program)
         self.journal.event(
             "compiling",
             compile=number,
-            digests=self.models.compiling(state_of(program)),
+            digests=self.models.compiling(state),
             how=how,
             exported=path,
             program=isinstance(program, torch.export.ExportedProgram),
@@ -134,16 +137,14 @@ class Compiles:
         if not isinstance(error, AssertionError):
             return
         error.__dict__[REPORTED] = True  # a reference to it would keep the tensors of its frames alive
-        actual, expected = (
-            [leaf.detach() for _, leaf in leaves(side) if isinstance(leaf, torch.Tensor)] for side in state
-        )
+        actual, expected = ([leaf.detach() for leaf in only_tensors(side)] for side in state)
         path, record = None, {"actual": actual, "expected": expected}
         if storage_bytes(actual + expected) <= self.store.cap:
             path = self.store.save("assertion", next(self.numbers), record)
         self.journal.event(
             "assertion_failed",
             file=path,
-            calls=self.returned.calls(actual + expected),
+            calls=self.outputs.calls_of(actual + expected),
             refilled=self.managed.refilled_by_now(),
             frames=frames(),
             modules=self.models.near(next(self.numbers), callers()),
@@ -175,7 +176,7 @@ class Compiles:
             file=keep(self.store, number, around),
             refilled=self.managed.refilled_by_now(),
             compared=compared(places),
-            calls=self.returned.calls(looked_at(places)),
+            calls=self.outputs.calls_of(looked_at(places)),
             **failure(error),
         )
 
@@ -193,13 +194,6 @@ class Compiles:
         files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
         first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
         self.journal.event("packaging", package=package, files=first, frames=frames())
-
-
-def state_of(program: Any) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of a program that is compiled."""
-    if isinstance(program, torch.export.ExportedProgram):
-        return dict(program.state_dict)
-    return tensors_of(program) if isinstance(program, torch.nn.Module) else {}
 
 
 def path_of(value: Any) -> Optional[str]:

@@ -35,9 +35,8 @@ class Hook:
 
     def __init__(self, directory: str) -> None:
         self.journal = Journal(directory)
-        store = CaptureStore(self.journal)
-        self.calls = Calls(self.journal, store)
-        self.compiles = Compiles(self.journal, store, self.calls.returned, self.calls.managed)
+        self.calls = Calls(self.journal, CaptureStore(self.journal))
+        self.compiles = Compiles(self.calls)
         wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)

@@ -16,10 +16,11 @@ import threading
 import time
 import zipfile
 from collections import deque
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Mapping, Optional
 
 import torch
 
+from ..protocol import KeptPackage
 from ..report import encode, identity, rank
 
 FULL = 16 << 20  # bytes of a journal before it goes on in the two tails
@@ -67,7 +68,7 @@ class Journal:
         path = os.path.join(self.directory, "capture-{}{}.jsonl".format(identity(), part))
         return os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
 
-    def _write(self, event: str, facts: dict[str, Any]) -> None:
+    def _write(self, event: str, facts: Mapping[str, object]) -> None:
         self.count += 1
         begin = '{{"event": "{}", "n": {}, "pid": {}, "t": {!r}'.format(
             event, self.count, identity(), time.time()
@@ -99,7 +100,7 @@ _torch_save = torch.save
 
 
 class CaptureStore:
-    """Saves into the journal's directory. `number` gives names that are unique within the process."""
+    """Saves into the journal's directory."""
 
     def __init__(self, journal: Journal) -> None:
         self.directory = journal.directory
@@ -112,7 +113,7 @@ class CaptureStore:
         self.latest_bytes = self.first = self.first_bytes = self.odd = 0
 
     def save(self, kind: str, number: int, record: Any) -> str:
-        """Write `record` with torch.save; the path."""
+        """Write `record` with torch.save to a new file; `number` makes its name unique in the process."""
         path = os.path.join(self.directory, "{}-{}-{}.pt".format(kind, identity(), number))
         _torch_save(record, path)
         return path
@@ -137,13 +138,12 @@ class CaptureStore:
             self.latest_bytes -= freed
             os.unlink(oldest)
 
-    def package(self, path: str) -> dict[str, Any]:
-        """Keep the package as it is now, named by its content: size, sha256 and copy (None if not kept).
+    def package(self, path: str) -> KeptPackage:
+        """Keep the package as it is now, named by its content.
 
-        Hard-linked if copying fails (disk full, RLIMIT_FSIZE). If that fails too, `largest` is the size of
-        the largest member and `notice` the reason.
+        It is hard-linked if copying fails (disk full, RLIMIT_FSIZE).
         """
-        facts: dict[str, Any] = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
+        facts: KeptPackage = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
         why = "larger than is copied, and on another disk"
         if facts["bytes"] <= COPY:
             facts["sha256"] = sha256(path)

@@ -1,4 +1,4 @@
-"""Memory that a call shares with the program: aliased outputs, mutated inputs, user-managed constants.
+"""Memory that a call shares with the program: outputs, mutated inputs, user-managed constants.
 
 In-place operations increase a tensor's `_version`, so a change during a call means that another thread wrote
 it. Kernels of a package write through raw addresses, which are not counted (torch 2.8-2.15).
@@ -10,30 +10,18 @@ frees those tensors, the package computes with the changed memory.
 from __future__ import annotations
 
 import os
-import threading
 import time
 import weakref
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Mapping, NamedTuple, Optional
+from typing import Any, Iterable, Mapping, NamedTuple, Optional
 
 import torch
 
 from ..process import capturing, idle, unmapped
 from ..tensors import checksum, is_plain, storage_bytes
 from .journal import CaptureStore
-from .retained import lost
 from .streams import storage_of
-
-
-def versions(leaves: list[torch.Tensor]) -> list[tuple[torch.Tensor, int]]:
-    """The inputs with their version counts; empty if there is only one thread."""
-    return [(leaf, version_of(leaf)) for leaf in leaves] if threading.active_count() > 1 else []
-
-
-def rewritten(before: list[tuple[torch.Tensor, int]]) -> list[int]:
-    """Positions of the inputs that were mutated since."""
-    return [place for place, (leaf, count) in enumerate(before) if version_of(leaf) != count]
 
 
 class Passed(NamedTuple):
@@ -59,7 +47,8 @@ class Repeats:
         """
         before, now, places = self.last.get(load, []), [], []
         for place, leaf in enumerate(leaves):
-            owner, writes, part = owner_of(leaf), version_of(leaf), _part(leaf)
+            owner, writes = owner_of(leaf), version_of(leaf)
+            part = (leaf.data_ptr(), tuple(leaf.shape), tuple(leaf.stride())) if is_plain(leaf) else ()
             old = before[place] if place < len(before) else None
             same = old is not None and old.owner() is owner and old.part == part
             calls = old.calls + 1 if old is not None and same else 1
@@ -68,11 +57,6 @@ class Repeats:
                 places.append(place)
         self.last[load] = now
         return places
-
-
-def _part(leaf: Any) -> tuple[Any, ...]:
-    """Which elements of its memory a tensor shows."""
-    return (leaf.data_ptr(), tuple(leaf.shape), tuple(leaf.stride())) if is_plain(leaf) else ()
 
 
 def owner_of(leaf: Any) -> Any:
@@ -89,6 +73,55 @@ def address_of(leaf: Any) -> int:
     """Where the storage of a plain tensor begins; 0 for anything else."""
     plain = is_plain(leaf) and leaf.device.type != "meta"
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
+
+
+MAX_OUTPUTS = 4096  # that are known, the latest
+
+
+class _Output(NamedTuple):
+    """An output of a call, and its memory: neither is kept alive."""
+
+    call: int
+    tensor: Any
+    storage: Any
+    device: str
+    size: int
+
+
+class Outputs:
+    """The outputs of the latest calls that the program still has, or whose memory it uses."""
+
+    def __init__(self) -> None:
+        self.known: deque[_Output] = deque(maxlen=MAX_OUTPUTS)
+
+    def add(self, call: int, outputs: Iterable[Any]) -> None:
+        for each in outputs:
+            if isinstance(each, torch.Tensor) and is_plain(each):
+                storage, size = storage_of(each), int(each.untyped_storage().nbytes())
+                self.known.append(_Output(call, weakref.ref(each), storage, each.device.type, size))
+
+    def retained(self) -> dict[str, dict[str, int]]:
+        """`calls` and `bytes` of the memory in use, by kind of device."""
+        used = [output for output in self.known if not output.storage.expired()]
+        found = {}
+        for kind in {output.device for output in used}:
+            there = [output for output in used if output.device == kind]
+            sizes = {output.storage.cdata: output.size for output in there}
+            found[kind] = {"calls": len({output.call for output in there}), "bytes": sum(sizes.values())}
+        return found
+
+    def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
+        """The calls whose outputs these are, or show a part of, each once.
+
+        Memory that several calls returned, a constant's or an input's, names none of them.
+        """
+        owners: dict[int, set[int]] = {}
+        for output in list(self.known):
+            tensor = output.tensor()
+            if tensor is not None:
+                owners.setdefault(address_of(tensor), set()).add(output.call)
+        found = [owners.get(address_of(tensor), set()) for tensor in tensors if address_of(tensor)]
+        return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
 
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
@@ -207,10 +240,6 @@ class _Constant:
             digest,
         )
 
-    def moved(self) -> bool:
-        tensor = self.tensor()
-        return tensor is not None and _place(tensor.untyped_storage()) != self.place
-
     def written(self) -> bool:
         """By the count of in-place writes, which all views share, whatever part of the tensor they show."""
         return self.count is not None and self.count._version != self.version
@@ -261,19 +290,25 @@ class Managed:
 
     def moved(self, load: int) -> list[str]:
         """Constants whose memory is no longer at the address that the package uses."""
-        return [name for name, constant in self.known.get(load, {}).items() if constant.moved()]
+        tensors = [(name, known.tensor(), known.place) for name, known in self.known.get(load, {}).items()]
+        return [
+            n for n, tensor, at in tensors if tensor is not None and _place(tensor.untyped_storage()) != at
+        ]
 
     def altered(self, load: int) -> list[str]:
         """Constants that were mutated since the update."""
         return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
     def lost(self, load: int) -> dict[str, str]:
-        """Constants whose memory cannot be read, with the file that is mapped there, if any.
+        """Constants of which the first or last byte cannot be read, with the file that is mapped there.
 
-        Of the last ones only, which a shorter file loses first: this is done before each call.
+        A file that was made shorter leaves such pages: reading one ends the process with SIGBUS. Of the last
+        constants only, which a shorter file loses first: this is done before each call.
         """
         last = list(self.known.get(load, {}).items())[-MAX_TRIED:]
-        return lost({name: constant.memory() for name, constant in last}) if last else {}
+        known = [(name, memory) for name, each in last if (memory := each.memory()) is not None]
+        places = unmapped([memory for _, memory in known])
+        return {known[place][0]: _file_at(known[place][1].data_ptr()) for place in places}
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
         """Constants whose memory has other values than at the update.
@@ -319,3 +354,15 @@ class Managed:
         if len(kept) > MAX_KEPT_OUTPUTS:
             os.unlink(kept.popleft())
         return path
+
+
+def _file_at(address: int) -> str:
+    """The file that is mapped at an address; empty where none is."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            columns = line.split(None, 5)
+            first, last = (int(end, 16) for end in columns[0].split("-"))
+            if first <= address < last:
+                path = columns[5].strip() if len(columns) > 5 else ""
+                return path if os.path.isabs(path) else ""
+    return ""
