@@ -28,7 +28,7 @@ _STAGES = {
 
 @dataclass(frozen=True)
 class Report:
-    """What the supervisor reported. `status` is a raw wait status, or None if the supervisor itself died."""
+    """What the supervisor reported; `status` is a raw wait status, None if the supervisor itself died."""
 
     status: int | None = None
     failed_stage: str | None = None
@@ -46,12 +46,7 @@ class Decoded:
     note: str = ""
 
 
-def signal_name(number: int) -> str:
-    """`SIGSEGV` for 11; real-time signals as `SIG35`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"
+_SIGNALS = {int(number): number.name for number in signal.Signals}
 
 
 def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
@@ -60,8 +55,11 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
     `limit` says why the server ended the child, if it did. `oom_kills` is the number of kills by the kernel's
     out-of-memory killer in this control group during the run.
     """
-    status = report.status
-    name = signal_name(os.WTERMSIG(status)) if status is not None and os.WIFSIGNALED(status) else None
+    status, name = report.status, None
+    if status is not None and os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = _SIGNALS.get(number, f"SIG{number}")
+    struck = f"the out-of-memory killer struck {oom_kills} time(s) in this control group"
     if report.failed_stage is not None:
         stage = _STAGES.get(report.failed_stage, "the child could not be started")
         reason = os.strerror(report.failed_errno) if report.failed_errno else "bad argument"
@@ -72,25 +70,17 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
         note = "the supervisor was killed from outside, and the job with it"
         return Decoded("signal", signal="SIGKILL", note=note)
     if name is None:
-        return _decode_exit(os.WEXITSTATUS(status), oom_kills)
+        code = os.WEXITSTATUS(status)
+        name = _SIGNALS.get(code - 128)
+        notes = [f"exit status {code} is how shells and launchers report {name}"] if name else []
+        notes += [f"{struck} meanwhile"] if code and oom_kills else []
+        return Decoded("exit", returncode=code, signal=name, note="; ".join(notes))
     if name != "SIGKILL":
         return Decoded("signal", signal=name)
     if oom_kills:
-        note = f"SIGKILL while the out-of-memory killer struck {oom_kills} time(s) in this control group"
-        return Decoded("out_of_memory", signal=name, note=note)
+        return Decoded("out_of_memory", signal=name, note=f"SIGKILL while {struck}")
     note = "SIGKILL from outside this tool: often the out-of-memory killer or a scheduler; not proven here"
     return Decoded("signal", signal=name, note=note)
-
-
-def _decode_exit(code: int, oom_kills: int) -> Decoded:
-    """A shell or launcher exits with 128 + n when a signal ended what it ran."""
-    name = signal.Signals(code - 128).name if code - 128 in set(signal.Signals) else None
-    notes = []
-    if name:
-        notes.append(f"exit status {code} is how shells and launchers report {name}")
-    if code and oom_kills:
-        notes.append(f"the out-of-memory killer struck {oom_kills} time(s) in this control group meanwhile")
-    return Decoded("exit", returncode=code, signal=name, note="; ".join(notes))
 
 
 def oom_kill_count(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int:
@@ -121,7 +111,7 @@ REAP_STEP_S = 0.001
 
 
 class ProcessHandle(Protocol):
-    """A supervisor process, as much of `Popen` as is needed here. `poll` returns None until it is reaped."""
+    """A supervisor process, as `Popen` has it."""
 
     def poll(self) -> int | None: ...
 

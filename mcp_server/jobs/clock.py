@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import anyio
 
@@ -78,25 +78,23 @@ class JobClock(Clock):
         super().__init__()
         self._children = self._blocked = 0
 
-    @contextmanager
-    def child(self) -> Iterator[None]:
+    def child(self) -> AbstractContextManager[None]:
         """Wraps the life of one child, waiting included."""
-        self._add(children=1)
-        try:
-            yield
-        finally:
-            self._add(children=-1)
+        return self._added(children=1, blocked=0)
+
+    def blocked(self) -> AbstractContextManager[None]:
+        """Wraps the waiting of one child."""
+        return self._added(children=0, blocked=1)
 
     @contextmanager
-    def blocked(self) -> Iterator[None]:
-        """Wraps the waiting of one child."""
-        self._add(blocked=1)
+    def _added(self, children: int, blocked: int) -> Iterator[None]:
+        self._count(children, blocked)
         try:
             yield
         finally:
-            self._add(blocked=-1)
+            self._count(-children, -blocked)
 
-    def _add(self, children: int = 0, blocked: int = 0) -> None:
+    def _count(self, children: int, blocked: int) -> None:
         self._children += children
         self._blocked += blocked
         if self._blocked and self._blocked >= self._children:

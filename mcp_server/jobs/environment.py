@@ -55,7 +55,7 @@ _NAME = re.compile(r"[^=\0]+")
 
 
 def looks_secret(name: str, value: str) -> bool:
-    """Whether the name suggests a secret, or the value is a URL with a password."""
+    """By a name that suggests a secret, or a URL with a password as value."""
     return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.search(value))
 
 

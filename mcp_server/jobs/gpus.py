@@ -23,7 +23,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import is_current, open_lock, private_directory, storing
+from mcp_server.jobs.store import flock, is_current, open_lock, private_directory, storing
 
 FIRST_WAIT_S = 0.05
 LONGEST_WAIT_S = 0.5
@@ -36,11 +36,7 @@ def lease_root() -> Path:
 
 @dataclass(frozen=True)
 class Waits:
-    """Who wants a lease, and callbacks for the time spent waiting for it.
-
-    `holder` is the name that other jobs see. `progress` gets a line for each job that is waited for.
-    `blocked` wraps the waiting.
-    """
+    """Who wants a lease (`holder`, as other jobs see it), and what to call while it waits for one."""
 
     holder: str
     progress: Callable[[str], None] = lambda _line: None
@@ -73,39 +69,34 @@ class Lease:
 
         Everyone locks in sorted order, so that two jobs cannot wait for each other.
         """
-        for place in range(len(self.fds)):
-            if not self._try_lock(place):
+        for fd, path, name in zip(self.fds, self._paths, self._names, strict=True):
+            if not self._try_lock(fd, path):
                 with self._waits.blocked():
-                    await self._wait(place)
-            os.ftruncate(self.fds[place], 0)
-            os.pwrite(self.fds[place], self._waits.holder.encode("utf-8", "replace")[:200], 0)
+                    await self._wait(fd, path, name)
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, self._waits.holder.encode("utf-8", "replace")[:200], 0)
 
-    async def _wait(self, place: int) -> None:
+    async def _wait(self, fd: int, path: Path, name: str) -> None:
         pause, reported = FIRST_WAIT_S, ""
-        while not self._try_lock(place):
+        while not self._try_lock(fd, path):
             holder = ""
             with suppress(OSError):
-                holder = self._paths[place].read_text("utf-8", "replace").strip()
-            line = f"waiting for GPU {self._names[place]}, in use by {holder or 'another job'}"
+                holder = path.read_text("utf-8", "replace").strip()
+            line = f"waiting for GPU {name}, in use by {holder or 'another job'}"
             if line != reported:
                 self._waits.progress(line)
             reported = line
             await anyio.sleep(pause)
             pause = min(LONGEST_WAIT_S, pause * 1.5)
 
-    def _try_lock(self, place: int) -> bool:
+    def _try_lock(self, fd: int, path: Path) -> bool:
         """Try the lock. A lock file that a cleaner of /tmp removed is created again."""
-        path = self._paths[place]
         with storing(path):
-            if not is_current(self.fds[place], path):
+            if not is_current(fd, path):
                 fresh = open_lock(path)
-                os.dup2(fresh, self.fds[place], inheritable=False)
+                os.dup2(fresh, fd, inheritable=False)
                 os.close(fresh)
-            try:
-                fcntl.flock(self.fds[place], fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return False
-            return is_current(self.fds[place], path)
+            return flock(fd) and is_current(fd, path)
 
     def release(self) -> None:
         """Unlock, even if other processes have copies of the descriptors."""
@@ -134,7 +125,7 @@ _CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
 
 
 class LeaseServer:
-    """Grants a lease to the processes of one child when they request it. `name` is the value of `VARIABLE`.
+    """Grants a lease to the processes of one child when they request it.
 
     Importing torch and compiling need no GPU, so other jobs can use it meanwhile. A process requests the
     lease by connecting to the socket `name` (worker/lease.py). It gets one byte when it may go on, and keeps
@@ -150,22 +141,19 @@ class LeaseServer:
         self._turn = anyio.Lock()
         self._holders = 0
         # The abstract namespace (unix(7)) leaves no file behind if this process is killed.
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.setblocking(False)
-        self._listener.bind("\0" + self.name)
-        self._listener.listen()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.setblocking(False)
+        self.listener.bind("\0" + self.name)
+        self.listener.listen()
 
     async def answer(self) -> None:
         """Accept connections until `scope` is cancelled."""
         with self.scope:
             async with anyio.create_task_group() as tasks:
-                while self._listener.fileno() >= 0:
-                    await anyio.wait_readable(self._listener)
+                while self.listener.fileno() >= 0:
+                    await anyio.wait_readable(self.listener)
                     with suppress(BlockingIOError, ConnectionError):
-                        tasks.start_soon(self._serve, self._listener.accept()[0])
-
-    def close(self) -> None:
-        self._listener.close()
+                        tasks.start_soon(self._serve, self.listener.accept()[0])
 
     async def _serve(self, process: socket.socket) -> None:
         """Keep the lease until the process closes the connection, at its exit at the latest."""
@@ -207,9 +195,10 @@ async def on_request(
 
     Yields the descriptors for the supervisor, and the variables for the child's environment.
     """
-    lease = Lease(names, waits, root)
     failure: Exception | None = None
-    with closing(lease), closing(LeaseServer(lease, waits)) as requests:
+    lease = Lease(names, waits, root)
+    requests = LeaseServer(lease, waits)
+    with closing(lease), closing(requests.listener):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(requests.answer)
             try:

@@ -97,30 +97,24 @@ class BoundedFile:
         self._refused += len(view)
 
     def close(self) -> int:
-        """Unroll the ring buffer. Returns the number of bytes left out."""
+        """Put the tail in order behind the line at the gap. Returns the number of bytes left out."""
         left_out = self.dropped
+        head, tail, fd = self._caps.head, self._caps.tail, self._file.fileno()
         with self._file:
             if left_out:
                 try:
-                    left_out = self._unroll()
+                    ring = os.pread(fd, tail, head)
+                    start = (self._total - head) % tail
+                    ordered = ring[start:] + ring[:start]
+                    first_line = ordered.find(b"\n") + 1  # the tail begins with a whole line
+                    left_out += first_line
+                    gap = f"\n[{left_out} bytes left out here]\n".encode()
+                    os.pwrite(fd, gap, head)
+                    os.pwrite(fd, ordered[first_line:], head + len(gap))
+                    self._file.truncate(head + len(gap) + tail - first_line)
                 except OSError as error:
                     self.error = cause(error)
         return left_out + self._refused
-
-    def _unroll(self) -> int:
-        """Put the tail in order behind a line that says how much is missing; it begins with a whole line."""
-        head, tail = self._caps.head, self._caps.tail
-        fd = self._file.fileno()
-        ring = os.pread(fd, tail, head)
-        start = (self._total - head) % tail
-        ordered = ring[start:] + ring[:start]
-        first_line = ordered.find(b"\n") + 1
-        left_out = self.dropped + first_line
-        gap = f"\n[{left_out} bytes left out here]\n".encode()
-        os.pwrite(fd, gap, head)
-        os.pwrite(fd, ordered[first_line:], head + len(gap))
-        self._file.truncate(head + len(gap) + tail - first_line)
-        return left_out
 
 
 class InOrder:

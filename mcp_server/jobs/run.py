@@ -106,16 +106,8 @@ async def _run(
     mark = env[MARK] = secrets.token_hex(16)
     with Capture(directory) as capture:
         began, kills = clock.worked_s, oom_kill_count()
-        child = start(
-            Program(
-                command.argv,
-                cwd=command.cwd,
-                env=env,
-                stdout=capture.stdout,
-                stderr=capture.stderr,
-                keep_fds=leases,
-            )
-        )
+        program = Program(command.argv, command.cwd, env, capture.stdout, capture.stderr, leases)
+        child = start(program)
         capture.started()
         timed_out = await _wait_or_stop(child, capture, command, mark, clock)
         worked_s = clock.worked_s - began

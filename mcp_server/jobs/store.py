@@ -72,12 +72,15 @@ def private_directory(path: Path) -> Path:
             return path
         except FileExistsError:
             found = path.lstat()
+    what = ""
     if not stat.S_ISDIR(found.st_mode):
-        raise ProblemError("not a directory, or a link to one", value=str(path), next_call=ANOTHER_STATE)
-    if found.st_uid != os.getuid():
-        raise ProblemError("the directory belongs to another user", value=str(path), next_call=ANOTHER_STATE)
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ProblemError("others may write the directory", value=str(path), next_call=ANOTHER_STATE)
+        what = "not a directory, or a link to one"
+    elif found.st_uid != os.getuid():
+        what = "the directory belongs to another user"
+    elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        what = "others may write the directory"
+    if what:
+        raise ProblemError(what, value=str(path), next_call=ANOTHER_STATE)
     return path
 
 
@@ -86,15 +89,20 @@ def open_lock(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
+def flock(fd: int) -> bool:
+    """Lock an open file; False if another descriptor has the lock."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def try_lock(path: Path) -> int | None:
     """Lock `path` and return the descriptor; None if it is locked already, even by this process."""
     fd = open_lock(path)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if is_current(fd, path):
-            return fd
-    except BlockingIOError:
-        pass
+    if flock(fd) and is_current(fd, path):
+        return fd
     os.close(fd)
     return None
 
@@ -176,7 +184,13 @@ class Store:
     def create(self, kind: str) -> JobDirectory:
         """Create an empty folder, locked as running. Raises ProblemError if that fails."""
         with storing(self.jobs), locked(self.root / "store.lock"):
-            number = self._next_number()
+            # The jobs' order does not follow the system clock, which may be set back.
+            counter = self.root / "counter"
+            try:
+                number = int(counter.read_text()) + 1
+            except (FileNotFoundError, ValueError):
+                number = 1 + max((read_metadata(path)[1] for path in self.jobs.iterdir()), default=0)
+            counter.write_text(str(number))
             while (path := self.jobs / f"job_{secrets.token_hex(4)}").exists():
                 pass
             path.mkdir(mode=PRIVATE)
@@ -275,16 +289,6 @@ class Store:
     def _by_age(self) -> list[Path]:
         found = [path for path in self.jobs.iterdir() if _JOB_ID.fullmatch(path.name) and path.is_dir()]
         return sorted(found, key=lambda path: read_metadata(path)[1])
-
-    def _next_number(self) -> int:
-        """A serial number that gives the jobs' order, since the system clock may be set back."""
-        counter = self.root / "counter"
-        try:
-            number = int(counter.read_text()) + 1
-        except (FileNotFoundError, ValueError):
-            number = 1 + max((read_metadata(path)[1] for path in self.jobs.iterdir()), default=0)
-        counter.write_text(str(number))
-        return number
 
 
 def read_metadata(path: Path) -> tuple[str, int]:

@@ -43,8 +43,8 @@ class Finished:
 
     `output` is stdout and stderr in order of arrival, without `dropped_bytes` from the middle if the child
     printed more than the cap. `returncode` is None if a signal or a limit ended the child. `signal` is a name
-    such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why output was lost, such as
-    a full disk. `reused` marks a result of an earlier run of the job.
+    such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why output was lost.
+    `reused` marks a result of an earlier run of the job.
     """
 
     ending: Ending

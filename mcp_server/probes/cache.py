@@ -8,7 +8,6 @@ Layout: `<root>/<key>/` contains `package.pt2` and `manifest.json`; `<key>.lock`
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import anyio
 
+from mcp_server.jobs.store import flock, open_lock, try_lock
 from mcp_server.package.members import DirectoryContainer
 
 SIZE_CAP = 8 << 30  # bytes
@@ -78,11 +78,11 @@ class Cache:
 
         `on_wait` is called once if another builder has the lock.
         """
-        descriptor = self._open_lock(key)
+        descriptor = open_lock(self.root / f"{key}.lock")
         try:
-            if not _try_lock(descriptor):
+            if not flock(descriptor):
                 on_wait("waiting for another process that builds the same")
-                while not _try_lock(descriptor):
+                while not flock(descriptor):
                     await anyio.sleep(POLL_S)
             yield
         finally:
@@ -104,29 +104,16 @@ class Cache:
         """Remove abandoned work, then the least recently used entries until the rest fits the cap."""
         for work in self.root.glob("*.building"):
             with suppress(OSError):
-                descriptor = self._open_lock(work.stem)
-                try:
-                    if _try_lock(descriptor):  # a builder has the lock for as long as it lives
-                        shutil.rmtree(work, ignore_errors=True)
-                finally:
-                    os.close(descriptor)
+                lock = try_lock(work.with_suffix(".lock"))
+                if lock is not None:  # a builder has the lock for as long as it lives
+                    shutil.rmtree(work, ignore_errors=True)
+                    os.close(lock)
         entries = [path for path in self.root.iterdir() if _KEY.fullmatch(path.name)]
         total = 0
         for entry in sorted(entries, key=lambda e: e.stat().st_mtime, reverse=True):
             total += sum(f.stat().st_size for f in entry.iterdir() if f.is_file())
             if total > self.cap and time.time() - entry.stat().st_mtime > IN_USE_S:
                 shutil.rmtree(entry, ignore_errors=True)
-
-    def _open_lock(self, key: str) -> int:
-        return os.open(self.root / f"{key}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def digest_file(path: Path) -> str:
