@@ -84,10 +84,7 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
 
 
 def oom_kill_count(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int:
-    """Kills by the out-of-memory killer in this process's control group so far; 0 if unknown.
-
-    Version 2 counts in `memory.events`, version 1 in `memory.oom_control` (Linux 4.13).
-    """
+    """Kills by the out-of-memory killer in this control group (version 2 or 1) so far; 0 if unknown."""
     most = 0
     with suppress(OSError):
         for line in groups.read_text().splitlines():
@@ -208,10 +205,7 @@ class Child:
             self._process.kill()
 
     async def close(self) -> None:
-        """Reap the supervisor and close the socket.
-
-        A supervisor that never reported an exit status is killed, and its tree with it.
-        """
+        """Reap the supervisor; one that never reported a status is killed, and its tree with it."""
         self._close_lifeline()
         if self.report().status is None:
             self._process.kill()
@@ -224,7 +218,6 @@ class Child:
             self._lifeline.shutdown(socket.SHUT_WR)
 
     def report(self) -> Report:
-        """The lines received so far."""
         return parse_report(self._received.decode())
 
 

@@ -21,7 +21,6 @@ class Clock:
 
     @property
     def wall_s(self) -> float:
-        """Seconds since the start, waiting included."""
         return time.monotonic() - self.began
 
     @property
@@ -31,7 +30,6 @@ class Clock:
 
     @property
     def worked_s(self) -> float:
-        """Seconds that count against a budget."""
         return self.wall_s - self.waited_s
 
     def stop(self) -> None:
@@ -79,11 +77,9 @@ class JobClock(Clock):
         self._children = self._blocked = 0
 
     def child(self) -> AbstractContextManager[None]:
-        """Wraps the life of one child, waiting included."""
         return self._added(children=1, blocked=0)
 
     def blocked(self) -> AbstractContextManager[None]:
-        """Wraps the waiting of one child."""
         return self._added(children=0, blocked=1)
 
     @contextmanager

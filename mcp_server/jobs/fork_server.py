@@ -40,10 +40,7 @@ class ForkServer:
         self.lost = False
 
     def start(self, program: Program) -> Child:
-        """Fork for `PYTHON -u PROGRAM ARGUMENTS...`, or start a fresh process if the fork server died.
-
-        Raises ProblemError as `Child.start` does.
-        """
+        """Fork for `PYTHON -u PROGRAM ARGUMENTS...`; start a fresh process if the fork server died."""
         packet = json.dumps(program.argv[PYTHON_WORDS:]).encode()
         ours, theirs = socket.socketpair()
         try:

@@ -65,10 +65,7 @@ class Lease:
             raise
 
     async def acquire(self) -> None:
-        """Lock all GPUs, waiting for jobs that use them.
-
-        Everyone locks in sorted order, so that two jobs cannot wait for each other.
-        """
+        """Lock all GPUs in sorted order, so that two jobs cannot wait for each other."""
         for fd, path, name in zip(self.fds, self._paths, self._names, strict=True):
             if not self._try_lock(fd, path):
                 with self._waits.blocked():
@@ -191,10 +188,7 @@ class LeaseServer:
 async def on_request(
     names: Iterable[str], waits: Waits, *, root: Path | None = None
 ) -> AsyncIterator[tuple[tuple[int, ...], dict[str, str]]]:
-    """Lease the GPUs `names` to a child whenever one of its processes requests them.
-
-    Yields the descriptors for the supervisor, and the variables for the child's environment.
-    """
+    """Lease the GPUs to a child on request. Yields descriptors for its supervisor, and variables for it."""
     failure: Exception | None = None
     lease = Lease(names, waits, root)
     requests = LeaseServer(lease, waits)

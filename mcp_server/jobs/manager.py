@@ -90,7 +90,6 @@ class Job:
         return self.directory.path
 
     def progress(self, line: str) -> None:
-        """Add a line of progress."""
         text = clean(line).replace("\n", " ").strip()
         if text:
             self._progress.append(text[:PROGRESS_WIDTH])
@@ -182,10 +181,7 @@ class Manager:
         return job
 
     async def wait(self, job_id: str, wait_s: float) -> JobState:
-        """Wait for the end of the job, at most `wait_s` seconds, and return its state.
-
-        Raises ProblemError for a handle that is malformed or unknown, or whose job was swept away.
-        """
+        """The state of a job, when it ends or after `wait_s`. Raises ProblemError for a handle not found."""
         job = self._jobs.get(job_id)
         with anyio.move_on_after(wait_s):
             if job:
@@ -195,10 +191,7 @@ class Manager:
         return job.look() if job else self._from_disk(job_id)
 
     async def stop(self, job_id: str) -> JobState:
-        """End a job and all its processes, and return its state. A job that has ended is left as it is.
-
-        Raises ProblemError for an unknown handle, and for a job of another server.
-        """
+        """End a job with all its processes, unless it has ended. Raises ProblemError for another server's."""
         job = self._jobs.get(job_id)
         if job:
             job.scope.cancel()

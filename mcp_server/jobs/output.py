@@ -75,7 +75,6 @@ class BoundedFile:
 
     @property
     def dropped(self) -> int:
-        """Bytes lost in the gap so far."""
         return max(0, self._total - self._caps.head - self._caps.tail)
 
     def write(self, data: bytes) -> None:

@@ -33,7 +33,6 @@ _CAUSES = {
 
 
 def cause(error: OSError) -> str:
-    """The reason for the error, in words."""
     return _CAUSES.get(error.errno or 0, error.strerror or type(error).__name__)
 
 
@@ -211,9 +210,7 @@ class Store:
             file.write(bytes(ROOM_BYTES))
 
     def reopen(self, job_id: str) -> JobDirectory:
-        """The folder of a job that has ended, locked as running again. Raises ProblemError as `find` does,
-        and for a job that still runs.
-        """
+        """The folder of a job that has ended, locked as running. Raises ProblemError as `find` does."""
         found = self.find(job_id)
         with storing(self.jobs), locked(self.root / "store.lock"):
             lock = try_lock(found.path / "running.lock")
@@ -240,7 +237,6 @@ class Store:
         return [path.name for path in self._by_age()]
 
     def is_running(self, job: JobDirectory) -> bool:
-        """Whether any server still runs the job."""
         if job.lock is not None:
             return True
         lock = try_lock(job.path / "running.lock")

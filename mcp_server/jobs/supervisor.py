@@ -68,7 +68,6 @@ def read_exactly(fd: int, count: int) -> bytes:
 
 
 def read_request(fd: int) -> tuple[bytes, dict[bytes, bytes]]:
-    """Working directory and environment."""
     size = int.from_bytes(read_exactly(fd, 8), "big")
     cwd, *pairs = read_exactly(fd, size).split(b"\0")
     return cwd, dict(pair.split(b"=", 1) for pair in pairs if pair)
@@ -83,7 +82,6 @@ def report(fd: int, *words: object) -> None:
 
 
 def proc(*parts: object) -> str:
-    """A path below /proc."""
     return "/".join(["/proc", *map(str, parts)])
 
 

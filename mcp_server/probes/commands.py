@@ -114,10 +114,7 @@ class Flags:
 
 
 def read_recorded(source: str) -> tuple[str, ...]:
-    """The words of the last compile command that a source records: torch appends one at each compile.
-
-    Raises `ProblemError` when there is none.
-    """
+    """The words of the last compile command recorded (torch appends one each time), or a `ProblemError`."""
     compiles = _COMPILE.findall(source)
     if not compiles:
         raise ProblemError(

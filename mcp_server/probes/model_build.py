@@ -271,13 +271,11 @@ def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]
 
 
 def extract(package: Package, member: str, target: Path) -> None:
-    """Copy a member of the package to a file."""
     with package.container.open(member) as stream, target.open("wb") as file:
         shutil.copyfileobj(stream, file, COPIED)
 
 
 def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
-    """Those of `names` that the library does not export."""
     with library.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
         exported = {s.name for s in table.iter_symbols() if s["st_shndx"] != "SHN_UNDEF"} if table else set()
@@ -285,10 +283,7 @@ def missing_symbols(library: Path, names: Iterable[str]) -> tuple[str, ...]:
 
 
 def append_mapped_weights(package: Package, original: Path, rebuilt: Path) -> None:
-    """Copy weights that are appended to the library (`force_mmap_weights`).
-
-    Their size is the first word of the constants' section, which the rebuilt library reads from the original.
-    """
+    """Copy weights that are appended to the library (`force_mmap_weights`); their size is its first word."""
     facts = package.library
     if facts is None or facts.mapped_weights_bytes is None or facts.constants_offset is None:
         return
@@ -316,10 +311,7 @@ def dump_constants(package: Package, library: Path, target: Path) -> bool:
 def write_package(
     container: Container, replaced: Mapping[str, Path], added: Mapping[str, Path], target: Path
 ) -> None:
-    """Copy every member of `container` to the zip `target`, with files from elsewhere for some.
-
-    Keys of `replaced` and `added` are member names of `container`. A directory becomes a proper archive.
-    """
+    """Copy `container` to the zip `target`, with members replaced and added, by name, from other files."""
     names = {member.name for member in container.members}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for member in container.members:

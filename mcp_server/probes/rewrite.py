@@ -328,10 +328,7 @@ def _pure(call: ast.Call) -> bool:
 
 
 def with_bounds_kept(kernel: Kernel) -> str:
-    """The kernel with every checked index clamped into its bounds at its definition.
-
-    Raises `ProblemError` for a kernel without such checks, or with an index whose definition is not found.
-    """
+    """The kernel with every checked index clamped into its bounds. Raises `ProblemError` if one cannot be."""
     asserts = find_asserts(kernel.source)
     if kernel.kind != "cpp" or not asserts:
         raise ProblemError(
@@ -360,10 +357,7 @@ def with_bounds_kept(kernel: Kernel) -> str:
 
 
 def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: int | None) -> str:
-    """The kernel with what is defined on these lines (1-based) kept at `low` or above, or at `high` or below.
-
-    Raises `ProblemError` where a line defines nothing.
-    """
+    """The kernel with what these lines (1-based) define limited. Raises `ProblemError` if one cannot be."""
     texts = kernel.source.split("\n")
     for number in lines:
         head, sign, value = texts[number - 1].partition(" = ")
@@ -379,10 +373,7 @@ def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: i
 
 
 def with_finite_mask(kernel: Kernel) -> str:
-    """The kernel with the minus infinity of masked scores replaced by a large finite number.
-
-    Raises `ProblemError` if there is none.
-    """
+    """The kernel with a finite number for the minus infinity of masks. Raises `ProblemError` without one."""
     if kernel.kind == "cpp":
         text, count = _INFINITY.subn(rf"\g<1>{FINITE_FILL}\g<2>", kernel.source)
     else:
@@ -396,10 +387,7 @@ def with_finite_mask(kernel: Kernel) -> str:
 
 
 def with_zeros(kernel: Kernel) -> str:
-    """The kernel computes as before and stores 0 in place of its results; what it adds in place stays.
-
-    Raises `ProblemError` where no store is found.
-    """
+    """The kernel storing 0 for its results, save what it adds in place. Raises `ProblemError` without one."""
     if kernel.kind != "cpp":
         raise ProblemError("only a C++ kernel can be made to store zeros", value=kernel.name)
     text, first = _STORED.subn(r"\g<head>decltype(\g<value>)(0);", kernel.source)

@@ -64,10 +64,7 @@ def equal(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> bool:
 
 
 def compare_frame_tensors(saved: dict[str, torch.Tensor], result: Any, report: Report) -> None:
-    """Event `compared_frame_tensors`: whether each saved tensor with the layout of an output equals it.
-
-    Attributes (names with a dot) are listed apart, since fewer of them belong to the call.
-    """
+    """Event `compared_frame_tensors`: whether each tensor equals an output of its layout."""
     equal = _equal_by_name(saved, result)
     report.event(
         "compared_frame_tensors",
@@ -120,10 +117,7 @@ def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)
 def faults(
     outputs: list[torch.Tensor], expected: Optional[list[torch.Tensor]], infinities: bool, limits: Limits
 ) -> list[torch.Tensor]:
-    """For each output a mask of the faulty elements: NaN, with `infinities` also infinite, or unexpected.
-
-    An expected tensor of another shape is ignored.
-    """
+    """Masks of the faulty elements: NaN, with `infinities` infinite, or unlike the tensor expected there."""
     masks = []
     for place, tensor in enumerate(outputs):
         values = wide(tensor)
@@ -218,7 +212,6 @@ def text_of(value: torch.Tensor) -> str:
 
 
 def _rows(mask: torch.Tensor) -> list[int]:
-    """The indices of dimension 0 that have a true element; none for a scalar."""
     if not mask.dim() or not mask.numel():
         return []
     rows: list[int] = mask.reshape(mask.shape[0], -1).any(1).nonzero().reshape(-1).tolist()

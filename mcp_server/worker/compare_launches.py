@@ -112,10 +112,7 @@ class Bench:
     alive: list[Any] = field(default_factory=list)  # constants that the caller of an update owns
 
     def run(self, kind: str, take: Callable[[Event], bool]) -> list[torch.Tensor]:
-        """The outputs of one call of a fresh load, since a package may keep state from call to call.
-
-        They may alias the weights, which the next run frees.
-        """
+        """The outputs of one call of a fresh load; they may alias the weights, which the next run frees."""
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
@@ -221,7 +218,6 @@ class Comparison:
         return found[:CLOSEST]
 
     def compare_outputs(self, got: list[torch.Tensor], wanted: list[Expected]) -> None:
-        """Compare the outputs of the whole program."""
         self.report.event("counted_outputs", package=len(got), eager=len(wanted))
         for place, (have, want) in enumerate(zip(got, wanted)):
             alike = have.shape == want.eager.shape

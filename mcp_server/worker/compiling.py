@@ -19,10 +19,7 @@ from .report import Refused, Report
 
 
 def operate_compile(request: CompileRequest, report: Report) -> None:
-    """Compile into `package_path`; events `compiling` and `compiled` (seconds, package, bytes).
-
-    Flags that are environment variables act because the caller set them before this process began.
-    """
+    """Compile into `package_path`; events `compiling` and `compiled` (seconds, package, bytes)."""
     program = load_exported(request, report)
     configs = decode(request.get("inductor_configs") or {})
     report.event("importing_inductor")

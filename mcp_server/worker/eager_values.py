@@ -49,10 +49,7 @@ class Expected:
 def expectations(
     module: Any, leaves: list[Any], wanted: Optional[frozenset[str]], cap: int, report: Report
 ) -> tuple[dict[str, list[Expected]], list[Expected]]:
-    """The eager values by node and of the outputs, with float64 references unless that run failed.
-
-    Event `eager_again` reports whether a second eager run gave the same outputs.
-    """
+    """The eager values by node and of the outputs, with float64 references unless that run failed."""
     take_if_used()
     report.event("running_eager")
     eager = Recorder(module, wanted, cap, report)

@@ -50,10 +50,7 @@ def encode_layout(tensor: torch.Tensor) -> Encoded:
 
 
 def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
-    """Layout, and unless `counted` is false how many values are NaN or infinite.
-
-    `device_error` is what the device said when it was waited for; its memory then cannot be read.
-    """
+    """Layout, and if `counted` how many values are NaN or infinite; after a `device_error` none is read."""
     if not isinstance(leaf, torch.Tensor):
         return Output(Encoded(report_encode({"value": repr(leaf)[:200]})))
     text = encode_layout(leaf)
@@ -66,7 +63,6 @@ def encode_output(leaf: Any, device_error: str, counted: bool) -> Output:
 
 
 def _extended(text: Encoded, more: Mapping[str, object]) -> Encoded:
-    """An object's text with more members."""
     return Encoded(text[:-1] + ", " + report_encode(more)[1:])
 
 
@@ -101,10 +97,7 @@ FRAMES = 8
 
 
 def frames() -> Encoded:
-    """File, line, function and source text of the user's frames, innermost first; torch's are left out.
-
-    As JSON text, which is made once for each chain of lines: reading source lines is what takes time.
-    """
+    """The user's frames, innermost first, as text that is made once: reading source lines takes time."""
     return _frames_text(tuple((frame.f_code, frame.f_lineno) for frame in callers()))
 
 

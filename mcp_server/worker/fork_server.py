@@ -130,10 +130,7 @@ def import_torch(modules: list[str]) -> bool:
 
 
 def write_loaded_files(path: str) -> None:
-    """Write the files of which this process has parts in memory, and the directories that it searched.
-
-    When one of them changes, a fresh interpreter would find something else.
-    """
+    """Write the files and directories that this process depends on: when one changes, it is out of date."""
     found = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
         found.update(line.split(None, 5)[5].rstrip("\n") for line in maps if ".so" in line)

@@ -186,7 +186,6 @@ class RegistrationSlice:
     refused: str = ""
 
     def text(self) -> str:
-        """As a module of its own."""
         return "\n\n".join(ast.unparse(node) for node in self.statements) + "\n"
 
 
@@ -265,7 +264,6 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
 
 
 def code_of(statements: Sequence[ast.stmt], path: str) -> CodeType:
-    """What a module of these statements runs when it is imported."""
     tree: Any = ast.Module(list(statements), [])  # taken as well as text, since Python 3.4
     return InspectLoader.source_to_code(tree, path)
 

@@ -52,10 +52,7 @@ class Inputs:
 
 
 def load_file(path: str, what: str = "inputs file", where: Any = None) -> Any:
-    """`torch.load` with weights_only; raises `Refused` with the reason.
-
-    `where` is passed on as `map_location`.
-    """
+    """`torch.load` with weights_only (`where` is its map_location); raises `Refused` with the reason."""
     try:
         with open(path, "rb") as file:
             start = file.read(2)
@@ -160,10 +157,7 @@ def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
 
 
 def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
-    """`leaves` with each change made in turn.
-
-    Raises `Refused` for an unknown change, or for an input, dimension or element that is not there.
-    """
+    """`leaves` with each change made in turn; raises `Refused` for one that cannot be made."""
     leaves = list(leaves)
     for change in changes:
         name = change.get("change", "")
@@ -209,7 +203,6 @@ def _pad(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """Without the `rows` of dimension `dim`."""
     dim = _dimension(tensor, change)
     line = torch.ones(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
     line[_existing(change["rows"], tensor.shape[dim], "row")] = False
@@ -299,7 +292,6 @@ def _number(value: Any) -> Any:
 
 
 def _existing(places: list[int], count: int, what: str) -> list[int]:
-    """The places, if they are all below `count`."""
     for place in places:
         if not 0 <= place < count:
             raise Refused("no such " + what, place, "0 to {}".format(count - 1))
@@ -334,10 +326,7 @@ def reporting_changes(asked: Mapping[str, int], flat: Leaves, report: Report) ->
 
 
 def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
-    """Event `inputs`: `leaves` (path, kind, layout, statistics), `sharing` (groups of one storage).
-
-    Every storage is read to the CPU, and `device` is where it was saved from.
-    """
+    """Event `inputs`: `leaves`, with the device where each was saved from, and `sharing` of storages."""
     asked = request.get("inputs")
     devices: dict[int, str] = {}
 

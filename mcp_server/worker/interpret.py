@@ -229,10 +229,7 @@ OWN = frozenset(
 
 
 class Operators(TorchDispatchMode):
-    """Event `operator` for each call of a custom operator that breaks its schema or its fake function.
-
-    With `repair` the result is also changed to what they promise.
-    """
+    """Event `operator` for each call that breaks its schema or fake function; `repair` mends its result."""
 
     def __init__(self, report: Report, repair: bool) -> None:
         super().__init__()
@@ -293,10 +290,7 @@ class Operators(TorchDispatchMode):
 
 
 def as_promised(real: torch.Tensor, fake: Any) -> torch.Tensor:
-    """The values with the promised shape, stride, dtype and device, cut or padded with zeros to fit.
-
-    A plain copy if nothing differs or the promised sizes depend on data.
-    """
+    """The values as the fake function promised, cut or padded with zeros to fit; a copy if none differ."""
     known = fake is not None and all(isinstance(number, int) for number in (*fake.shape, *fake.stride()))
     if not known or difference(fake, real, {}) is None:
         return real.clone()

@@ -131,10 +131,7 @@ def update_package(
 
 
 def update_program(module: Any, step: Step, report: Report) -> None:
-    """Apply one update to an eager module; event `not_applied` for each constant that it cannot take.
-
-    A package looks at neither shape nor dtype.
-    """
+    """Apply one update to an eager module; event `not_applied` for each constant that it cannot take."""
     known = constants_of(module)
     known.update({name.replace(".", "_"): tensor for name, tensor in known.items()})
     for name, value in load_file(step["file"]).items():
@@ -150,7 +147,6 @@ def update_program(module: Any, step: Step, report: Report) -> None:
 
 
 def constants_of(module: Any) -> dict[str, torch.Tensor]:
-    """Parameters and buffers of an eager module, by name."""
     return {**dict(module.named_parameters()), **dict(module.named_buffers())}
 
 
@@ -160,10 +156,7 @@ EXPORTED = "a file of torch.export.save"
 
 
 def load_exported(request: ExportedRequest, report: Report) -> Any:
-    """The `ExportedProgram` of a file, or that of `made_by` where no file gives it back.
-
-    Raises `Refused` for a file of another kind.
-    """
+    """The `ExportedProgram` of a file, or of `made_by` where no file has it. Raises `Refused`."""
     path, made_by = str(request.get("exported")), request.get("made_by")
     if request.get("exported") is None and made_by:
         return recapture(made_by, report)
@@ -193,10 +186,7 @@ class _ProgramFound(BaseException):
 
 
 def recapture(made_by: MadeBy, report: Report) -> Any:
-    """The program that the script gives to that compile; the script runs up to there, in this process.
-
-    Raises `Refused` when it ends before.
-    """
+    """The program of that compile: the script runs up to there, in this process. Raises `Refused`."""
     import torch._inductor
     import torch.export
 
@@ -237,7 +227,6 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
 
 
 def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], Any]:
-    """The exported program of a request, and its args and kwargs."""
     program = load_exported(request, report)
     report.event("reading_inputs")
     return (program, *arguments(program, request))

@@ -38,7 +38,6 @@ def operate(_request: Request, report: Report) -> None:
 
 
 def _triton_version() -> Optional[str]:
-    """Its installed version, None when there is none; it is not imported."""
     from importlib import metadata
 
     for distribution in ("triton", "pytorch-triton"):

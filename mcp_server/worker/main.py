@@ -50,7 +50,6 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def drop_script_dir() -> None:
-    """Take this directory off `sys.path`."""
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or ".") != HERE]
 
 

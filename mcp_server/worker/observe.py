@@ -69,10 +69,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
 
 
 def received(request: ObserveRequest, report: Report) -> ObserveRequest:
-    """Wait for the file `handoff` and return the request with the package that the file names.
-
-    `probes` is false if the rebuild failed. The file is renamed into place, and the server ends a long wait.
-    """
+    """The request with the package that the file `handoff` names; `probes` is false if the rebuild failed."""
     if request.get("warm") == "cuda":
         with contextlib.suppress(RuntimeError):  # the load says it better
             torch.cuda.synchronize()

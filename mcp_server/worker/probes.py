@@ -109,7 +109,6 @@ class Library:
 
 
 def mapped_files() -> set[str]:
-    """Files mapped into this process."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         return {line.split(None, 5)[5].strip() for line in maps if line.count("/")}
 
@@ -132,7 +131,6 @@ def find_libraries(before: set[str]) -> list[Library]:
 
 
 def arguments(event: Event) -> Iterator[Argument]:
-    """The arguments of a launch, in the order of the call."""
     for index in range(event.count):
         yield event.arguments[index]
 
@@ -183,10 +181,7 @@ def _shim() -> _Shim:
 
 
 def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
-    """The live tensor behind an argument: it aliases the model's memory, so clone what is kept.
-
-    None for a number, for a tensor that does not exist yet, and for one that is undefined.
-    """
+    """The live tensor behind an argument, which aliases the model's memory; None where there is none."""
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)

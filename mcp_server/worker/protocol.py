@@ -201,10 +201,7 @@ class MadeBy(TypedDict, total=False):
 
 
 class ExportedRequest(LoadRequest, total=False):
-    """An exported program, from its file or else from the script that makes it, and inputs for it.
-
-    `expect`: a file of what the outputs should be.
-    """
+    """An exported program, from its file or the script that makes it, with inputs and expected outputs."""
 
     exported: Optional[str]
     expect: Optional[str]
@@ -658,10 +655,7 @@ class NeededElement:
 
 @dataclass(frozen=True)
 class Smallest:
-    """The fewest of the changed elements with which the call returns: `needed` of `changed`.
-
-    `calls` is how many calls it took to find them; `first` are at most `FIRST_ELEMENTS` of them.
-    """
+    """The fewest changed elements with which the call returns, and the number of `calls` to find them."""
 
     needed: int
     changed: int

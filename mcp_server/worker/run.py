@@ -27,10 +27,7 @@ TEXT_LIMIT = 2000  # characters of what it printed
 
 
 def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
-    """Call `package`, with fresh inputs each time, since a package may mutate them.
-
-    `loaded` is called after the load.
-    """
+    """Call `package`, each time with fresh inputs, since it may mutate them; `loaded` follows the load."""
     expected = expectation(request.get("expect"))  # a bad file is refused before the workload runs
     loader = load(request, report)
     loaded()
@@ -101,10 +98,7 @@ def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[
 
 
 def expectation(path: Optional[str]) -> Optional[list[torch.Tensor]]:
-    """The tensors that a file says are right: those of any tree, or `expected` of a kept comparison.
-
-    None without a file. Raises `Refused` for a file that cannot be read, or holds no tensor.
-    """
+    """The expected tensors: those of any tree, or `expected` of a kept comparison. Raises `Refused`."""
     if not path:
         return None
     try:

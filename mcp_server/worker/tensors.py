@@ -112,10 +112,7 @@ def summary(flat: torch.Tensor) -> TensorFacts:
 
 
 def _quick(part: torch.Tensor) -> Optional[tuple[float, float, float, int]]:
-    """Minimum, maximum, sum, and how many are not zero.
-
-    None when a value is not finite, or has no order: `aminmax` hands NaN and infinities on.
-    """
+    """Minimum, maximum, sum and how many are not zero; None when one is not finite, or they have no order."""
     if part.is_complex():
         return None
     low, high = torch.aminmax(part)
@@ -244,10 +241,7 @@ MASK = str(-math.inf)
 
 
 def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
-    """The first NaN or infinity in row-major order.
-
-    Minus infinity, which masks hold on purpose, only where there is nothing worse.
-    """
+    """The first NaN or infinity in row-major order; minus infinity, as in masks, if nothing is worse."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     found = _first(tensor, lambda part: ~torch.isfinite(part))
@@ -301,10 +295,7 @@ _dumped: list[tuple[Any, str]] = []  # the last tree: a model is called with the
 
 
 def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
-    """A record of plain types and tensors for `torch.save`; at most `cap` bytes of storage.
-
-    `spec` is the serialised tree, empty if it has node types that cannot be serialised. Raises `TooLarge`.
-    """
+    """A record of at most `cap` bytes of storage for `torch.save`. Raises `TooLarge`."""
     leaves, spec = _pytree.tree_flatten((args, kwargs))
     if not _dumped or _dumped[0][0] != spec:
         try:

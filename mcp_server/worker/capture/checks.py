@@ -144,10 +144,7 @@ def copies(frames: list[FrameType], device: Optional[torch.device]) -> dict[str,
 
 
 def looked_at(places: Places) -> list[torch.Tensor]:
-    """The tensors that the check at the innermost of these lines names.
-
-    Not all in its frames: those may be of calls that it does not look at.
-    """
+    """The tensors that the check at the innermost of these lines names, not all in its frames."""
     for frame, line in places:
         check = innermost(frame, line, CHECKS)
         nodes = list(ast.walk(check.test)) if isinstance(check, CHECKS) else []

@@ -126,7 +126,6 @@ class Compiles:
         self.journal.event("compile_failed", compile=number, seconds=seconds, **facts)
 
     def inside(self) -> bool:
-        """Whether this thread is within a compile."""
         return bool(getattr(self.thread, "depth", 0))
 
     def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Any]:
@@ -165,9 +164,7 @@ class Compiles:
             self._program_failed(SystemExit(status), frames(), places)
 
     def _program_failed(self, error: BaseException, shown: Any, places: Places) -> None:
-        """With modules in these frames, a file of their tensors, the calls of a check, what it compared, and
-        constants that were refilled.
-        """
+        """With the modules, tensors and calls that the check near it may be about."""
         number, around = next(self.numbers), [frame for frame, _ in places]
         self.journal.event(
             "program_failed",

@@ -28,10 +28,7 @@ TAIL = 2 << 20  # bytes of one tail
 
 
 class Journal:
-    """Appends with `os.write`. A forked child gets a journal of its own.
-
-    Events and files have `report.identity()` as their process id.
-    """
+    """Appends with `os.write`, under the process id `report.identity()`; a forked child begins its own."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
@@ -139,10 +136,7 @@ class CaptureStore:
             os.unlink(oldest)
 
     def package(self, path: str) -> KeptPackage:
-        """Keep the package as it is now, named by its content.
-
-        It is hard-linked if copying fails (disk full, RLIMIT_FSIZE).
-        """
+        """Keep the package as it is now: copied, or hard-linked if copying fails (RLIMIT_FSIZE)."""
         facts: KeptPackage = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
         why = "larger than is copied, and on another disk"
         if facts["bytes"] <= COPY:

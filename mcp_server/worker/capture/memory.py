@@ -264,7 +264,6 @@ class _Constant:
 
 
 def _place(storage: Any) -> tuple[int, int]:
-    """Address and bytes."""
     return int(storage.data_ptr()), int(storage.nbytes())
 
 
@@ -311,11 +310,7 @@ class Managed:
         return {known[place][0]: _file_at(known[place][1].data_ptr()) for place in places}
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
-        """Constants whose memory has other values than at the update.
-
-        None once reading them has used up its budget, this share of the run time. Memory that cannot be read
-        is judged by its version count.
-        """
+        """Constants whose memory has other values than at the update; None without a time budget left."""
         known = self.known.get(load)
         if not known:
             return []
@@ -336,10 +331,7 @@ class Managed:
         return {load: names for load, names in found.items() if names}
 
     def keep_outputs(self, store: CaptureStore, number: int, load: int, result: Any) -> Optional[str]:
-        """Save the outputs of a call with mutated constants; None if they are too large or cannot be saved.
-
-        Only the files of a load's latest calls stay. Counts against the same time budget.
-        """
+        """The file with the outputs of a call with mutated constants; None if too large. The latest stay."""
         tensors = [leaf.detach() for leaf in result if isinstance(leaf, torch.Tensor)]
         if not tensors or storage_bytes(tensors) > MAX_OUTPUT_BYTES:
             return None
@@ -357,7 +349,6 @@ class Managed:
 
 
 def _file_at(address: int) -> str:
-    """The file that is mapped at an address; empty where none is."""
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
             columns = line.split(None, 5)

@@ -107,10 +107,7 @@ class Experiments:
 
 
 def operate(request: BisectRequest, report: Report) -> None:
-    """Events `experiment` for each compile, `decision` for what was found, `bisected` at the end.
-
-    `bisected` has `reason` where nothing was found.
-    """
+    """Events `experiment` for each compile, `decision`, and `bisected` with a `reason` if none was found."""
     import torch
 
     torch.set_num_threads(1)  # forked children must not inherit a thread pool

@@ -44,10 +44,7 @@ class Program:
 
 
 def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
-    """A program with arguments, without operators that change a tensor in place.
-
-    Raises `Refused` for a program that takes objects other than tensors and plain values.
-    """
+    """A program without operators in place. Raises `Refused` if it takes other than plain values."""
     from torch.export._tree_utils import reorder_kwargs
 
     flat = list(_pytree.tree_leaves((args, reorder_kwargs(kwargs, exported.call_spec.in_spec))))
@@ -104,10 +101,7 @@ class Recorder(torch.fx.Interpreter):
         self.symbols = bind(program.module, list(program.values.values()))
 
     def record(self) -> list[Any]:
-        """The outputs of the graph. Events `node` before each node that computes, `value` after it.
-
-        And `fake_mismatch`, for a user's operator that returns another layout than its fake function.
-        """
+        """The outputs of the graph. Events `node` before and `value` after each node, and `fake_mismatch`."""
         take_if_used()
         os.makedirs(self.directory, exist_ok=True)
         self.extra_traceback = False

@@ -162,10 +162,7 @@ class Reduction:
             self._seed(self._smaller(plan))
 
     def _start(self) -> Optional[Plan]:
-        """A plan that fails: around the suspected node, else all; with symbolic sizes only if need be.
-
-        In rounds, since a part is compiled much sooner than the whole.
-        """
+        """A plan that fails; parts around the suspected node come first: they compile much sooner."""
         units = tuple(self.program.units)
         parts = [Plan(keep) for keep in self._around_guess(units) if len(keep) < len(units)]
         whole = [Plan(units), Plan(units, dynamic=True)] if self.program.ranges else [Plan(units)]

@@ -50,7 +50,6 @@ class Ended:
 
     @property
     def phase(self) -> str:
-        """The last phase that the script printed."""
         phases = re.findall(r"^phase: (.*)$", self.text, re.MULTILINE)
         return phases[-1] if phases else ""
 
@@ -223,10 +222,7 @@ class Trials:
     count: int = 0
 
     def first_failing(self, plans: Sequence[Plan]) -> Optional[int]:
-        """The number of the first plan that still fails in the same way; None when none does.
-
-        Raises `OutOfTime`.
-        """
+        """The number of the first plan that still fails in the same way, or None. Raises `OutOfTime`."""
         known = next((n for n, plan in enumerate(plans) if self.tried.get(plan)), None)
         ahead = plans[:known] if known is not None else plans
         written = {n: path for n, plan in enumerate(ahead) if (path := self._write(plan))}
