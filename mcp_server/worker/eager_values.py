@@ -201,6 +201,10 @@ class ExactRecorder(Recorder):
         foreign = not name.startswith("aten.") and isinstance(node.target, torch._ops.OperatorBase)
         if node.op == "call_function" and foreign:
 
+            def narrowed(value: Any, fake: Any) -> Any:
+                both = isinstance(value, torch.Tensor) and isinstance(fake, torch.Tensor)
+                return value.to(fake.dtype) if both else value
+
             def fetch(source: torch.fx.Node) -> Any:
                 return _pytree.tree_map(narrowed, self.env[source], fakes(source, self.env[source]))
 
@@ -237,21 +241,18 @@ class NoisyRecorder(ExactRecorder):
         shared = {_memory(one) for one in only_tensors(self.fetch_args_kwargs_from_env(node))}
 
         def perturbed(value: Any, fake: Any) -> Any:
-            floats = isinstance(value, torch.Tensor) and (value.is_floating_point() or value.is_complex())
-            if not floats or value.layout is not torch.strided or _memory(value) in shared:
+            inexact = isinstance(value, torch.Tensor) and _eps(value.dtype) and _eps(fake.dtype)
+            if not inexact or value.layout is not torch.strided or _memory(value) in shared:
                 return value
-            return self._rounded(value, fake.dtype)
+            device = value.device
+            if device not in self.chance:
+                self.chance[device] = torch.Generator(device).manual_seed(0)
+            chance = torch.rand(
+                value.shape, generator=self.chance[device], dtype=torch.float64, device=device
+            )
+            return value * (1 + _eps(fake.dtype) * (chance - 0.5))
 
         return _pytree.tree_map(perturbed, result, fakes(node, result))
-
-    def _rounded(self, value: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        if not dtype.is_floating_point and not dtype.is_complex:
-            return value
-        device = value.device
-        if device not in self.chance:
-            self.chance[device] = torch.Generator(device).manual_seed(0)
-        chance = torch.rand(value.shape, generator=self.chance[device], dtype=torch.float64, device=device)
-        return value * (1 + torch.finfo(dtype).eps * (chance - 0.5))
 
     def keep(self, node: torch.fx.Node, result: Any) -> None:
         exact = [tensor for tensor, _ in self.exact.kept[node.name]]
@@ -274,12 +275,6 @@ def widened(value: Any) -> Any:
     if value.is_complex():
         return value.to(torch.complex128)
     return value.to(torch.float64) if value.is_floating_point() else value
-
-
-def narrowed(value: Any, fake: Any) -> Any:
-    """A tensor in the dtype of its fake tensor; anything else as it is."""
-    both = isinstance(value, torch.Tensor) and isinstance(fake, torch.Tensor)
-    return value.to(fake.dtype) if both else value
 
 
 def spread(moved: torch.Tensor, exact: torch.Tensor) -> float:
@@ -326,7 +321,11 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> Closeness:
     reference = widest(want.exact.detach().reshape(-1)) if want.exact is not None else eager
     own = _error(eager, reference)
     error = torch.minimum(_error(actual, reference), _error(actual, eager))
-    error = torch.where(_overflowed(actual, eager, reference), 0.0, error)
+    representable = torch.isfinite(reference)
+    if bool((~torch.isfinite(eager) & representable).any()):
+        # Eager overflowed in this tensor, too: the order of a sum then decides which elements overflow.
+        overflowed = (~torch.isfinite(actual) | torch.isnan(eager)) & representable
+        error = torch.where(overflowed, 0.0, error)
     allowed, coarse = _allowed(reference, own, want, max(_eps(got.dtype), _eps(want.eager.dtype)), factor)
     ratio, coarse_ratio = (
         torch.where(error == 0, 0.0, error / limit.clamp(min=1e-300)) for limit in (allowed, coarse)
@@ -382,17 +381,6 @@ def _error(value: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     difference = (value - reference).abs()
     same = (value == reference) | (torch.isnan(value) & torch.isnan(reference))
     return torch.where(same, 0.0, torch.where(torch.isnan(difference), math.inf, difference))
-
-
-def _overflowed(actual: torch.Tensor, eager: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
-    """Mask of overflows to ignore: non-finite here or NaN in eager, where the reference is finite.
-
-    Only in a tensor where eager overflowed too: the order of a sum then decides which elements overflow.
-    """
-    representable = torch.isfinite(reference)
-    if not bool((~torch.isfinite(eager) & representable).any()):
-        return torch.zeros_like(representable)
-    return (~torch.isfinite(actual) | torch.isnan(eager)) & representable
 
 
 def _largest(values: torch.Tensor) -> float:

@@ -207,12 +207,16 @@ class Trial:
             expected = compare_calls("expectation", self.expected, made.outputs, self.limits)
         if planned.get("save"):
             torch.save(made.outputs, planned["save"])
+        outputs = []
+        for each in made.outputs:
+            shape, dtype, odd = tuple(each.shape), dtype_name(each.dtype), nonfinite(each)
+            outputs.append(OutputFacts(shape, dtype, str(each.device), **odd, checksum=checksum(each)))
         return CallFacts(
             label,
             key,
             "ok",
             seconds=seconds,
-            outputs=tuple(facts_of(tensor) for tensor in made.outputs),
+            outputs=tuple(outputs),
             inputs=made.changes,
             mutated=made.mutated,
             compared=compared,
@@ -291,11 +295,6 @@ class Trial:
             before = [bad | more for bad, more in zip(before, reference.depends)]
         masks, expects = (before, after), self.expected is not None
         return compare_calls(reference.label, reference.outputs, outputs, self.limits, masks, expects)
-
-
-def facts_of(tensor: torch.Tensor) -> OutputFacts:
-    shape, dtype, device = tuple(tensor.shape), dtype_name(tensor.dtype), str(tensor.device)
-    return OutputFacts(shape, dtype, device, checksum=checksum(tensor), **nonfinite(tensor))
 
 
 def _poisoned() -> bool:

@@ -59,7 +59,8 @@ def _connect(name: str) -> Optional[socket.socket]:
         try:
             granted = connection.recv(1)
         except socket.timeout:
-            granted = _wait_for_answer(connection)
+            connection.settimeout(None)
+            granted = _later(connection)
         if granted == GRANTED:
             return connection
         if not granted:
@@ -70,9 +71,8 @@ def _connect(name: str) -> Optional[socket.socket]:
     return None
 
 
-def _wait_for_answer(connection: socket.socket) -> bytes:
-    """Wait for the answer. The time limit stands still meanwhile, so the late stack dump is postponed."""
-    connection.settimeout(None)
+def _later(connection: socket.socket) -> bytes:
+    """The answer. The time limit stands still until then, so the late stack dump is postponed."""
     after = float(os.environ.get(STACKS_AFTER) or 0)
     if not after:
         return connection.recv(1)

@@ -13,6 +13,7 @@ import importlib.util
 import json
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ def run_operation(request: Request, report: Report) -> int:
         report.event("refused", what=refused.what, value=refused.value, allowed=refused.allowed)
         return 2
     except BaseException as error:
-        failures.report_failure(error, report)
+        report.event("failed", during=report.last, **failures.facts(error))
+        traceback.print_exc()  # for a reader of logs
         return 1
     report.event("finished")
     return 0
@@ -90,7 +92,7 @@ def run_operation(request: Request, report: Report) -> int:
 def main(argv: list[str]) -> int:
     register_as_package()
     reports = importlib.import_module(PACKAGE + ".report")
-    if reports.other_rank():
+    if reports.rank() not in ("", "0"):  # rank 0 does the work
         return 0
     drop_script_dir()
     sys.path.append(os.getcwd())  # last, where it shadows no module

@@ -6,7 +6,6 @@ import json
 import linecache
 import math
 import os
-import sys
 import time
 import traceback
 from json.encoder import encode_basestring_ascii
@@ -104,13 +103,6 @@ def facts(error: BaseException) -> ErrorFacts:
     }
 
 
-def report_failure(error: BaseException, report: Report) -> None:
-    """Event `failed` (`during` names the phase), and the traceback on stderr for a reader of logs."""
-    report.event("failed", during=report.last, **facts(error))
-    traceback.print_exception(type(error), error, error.__traceback__, file=sys.stderr)
-    sys.stderr.flush()
-
-
 # As torchrun, srun, Open MPI and MPICH number them; the first is how torchrun labels the lines of a process.
 VARIABLES = ("LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 PIDS = 1 << 22  # no process id is as large (PID_MAX_LIMIT of linux/threads.h)
@@ -121,11 +113,6 @@ def rank() -> str:
     if "AOTI_DEBUG_LAUNCHED" not in os.environ:
         return ""
     return next(filter(str.isdigit, (os.environ.get(name, "") for name in VARIABLES)), "")
-
-
-def other_rank() -> bool:
-    """Whether this process is not the one of rank 0, which does the work."""
-    return rank() not in ("", "0")
 
 
 def identity() -> int:

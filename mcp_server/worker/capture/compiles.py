@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import traceback
-from typing import Any, Iterable, Optional
+from typing import Any, Optional
 
 import torch
 
@@ -27,9 +27,19 @@ NAMES = ("self", "n", "node")  # of what a function of the compiler works on (to
 
 
 def stopped_at(error: BaseException) -> list[dict[str, str]]:
-    """The operators of the innermost frame that works on some, each with the lines of the model behind it."""
+    """The operators of the innermost frame that works on some, each with the lines of the model behind it.
+
+    It works on a node of a graph, or on one of Inductor's IR or schedule that was made of such nodes.
+    """
     for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
-        nodes = [node for name in NAMES for node in _origins(frame.f_locals.get(name))]
+        nodes: list[Any] = []
+        for value in map(frame.f_locals.get, NAMES):
+            module = type(value).__module__
+            made = getattr(value, "node", None) if module == "torch._inductor.scheduler" else value
+            if isinstance(value, torch.fx.Node):
+                nodes.append(value)
+            elif module in ("torch._inductor.scheduler", "torch._inductor.ir"):
+                nodes += getattr(made, "origins", ()) or ()
         calls = [node for node in nodes if isinstance(node, torch.fx.Node) and node.op == "call_function"]
         if calls:
             return [
@@ -37,17 +47,6 @@ def stopped_at(error: BaseException) -> list[dict[str, str]]:
                 for node in list(dict.fromkeys(calls))[:MOST]
             ]
     return []
-
-
-def _origins(value: Any) -> Iterable[Any]:
-    """The nodes that it is, or was made of: a node of a graph, of Inductor's IR or of its schedule."""
-    if isinstance(value, torch.fx.Node):
-        return [value]
-    if type(value).__module__ == "torch._inductor.scheduler":
-        value = getattr(value, "node", None)
-    elif type(value).__module__ != "torch._inductor.ir":
-        return []
-    return getattr(value, "origins", ()) or ()
 
 
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
@@ -220,12 +219,12 @@ def keep_lines(tracer: Any = None) -> None:
         frames = original(self, summary)
         kept = {id(frame) for frame in frames}
         start = next((i for i, frame in enumerate(summary) if id(frame) in kept), len(summary))
-        own = [f for f in summary[start:] if id(f) in kept or _own(f.filename)]
+        own = [
+            f
+            for f in summary[start:]
+            if id(f) in kept or not (f.filename.startswith((OURS, TORCH)) or _INSTALLED.search(f.filename))
+        ]
         return traceback.StackSummary.from_list(own) if frames else frames
 
     choose.__aoti_debug__ = True  # type: ignore[attr-defined]
     tracer._filter_traceback_frames = choose
-
-
-def _own(file: str) -> bool:
-    return not file.startswith((OURS, TORCH)) and not _INSTALLED.search(file)

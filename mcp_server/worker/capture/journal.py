@@ -153,7 +153,11 @@ class CaptureStore:
                 os.link(path, link)
             return {**facts, "copy": link}
         except OSError:
-            return {**facts, "largest": largest_member(path), "notice": why}
+            facts["notice"], facts["largest"] = why, None
+        unreadable = contextlib.suppress(zipfile.BadZipFile, OSError, ValueError, NotImplementedError)
+        with unreadable, zipfile.ZipFile(path) as archive:
+            facts["largest"] = max((member.file_size for member in archive.infolist()), default=None)
+        return facts
 
     def _named(self, path: str, key: str) -> str:
         """Where the package is kept, in a directory of its own."""
@@ -173,15 +177,6 @@ class CaptureStore:
                 raise
             os.replace(partial, copy)
         return copy
-
-
-def largest_member(path: str) -> Optional[int]:
-    """Bytes of the largest member of a zip archive, unpacked; None for what is none."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            return max((member.file_size for member in archive.infolist()), default=None)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
-        return None
 
 
 def sha256(path: str) -> str:

@@ -50,7 +50,9 @@ class PendingUses:
 
     def __init__(self, journal: Journal, allocations: Optional[Callable[[], int]] = None) -> None:
         self.journal = journal
-        self.allocations = allocations or _allocations
+        self.allocations = allocations or (
+            lambda: int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
+        )
         self.uses: list[PendingUse] = []
         self.recorded_on: list[tuple[Any, int]] = []  # memory, and a stream that the allocator waits for
 
@@ -108,10 +110,6 @@ def _addresses(segment: dict[str, Any]) -> tuple[int, int]:
     return first, first + int(segment["total_size"])
 
 
-def _allocations() -> int:
-    return int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
-
-
 def waits(torch: Any, pending_uses: PendingUses) -> Iterable[tuple[Any, str, Callable[..., None]]]:
     """Functions of torch that end a pending use: (owner, name, hook to call before it)."""
     cuda = torch.cuda
@@ -135,17 +133,12 @@ class Snapshot:
     def raced(self) -> list[int]:
         """Positions of the inputs that have other values once every stream is done."""
         synchronize()
-        pairs = enumerate(zip(self.inputs, self.copies))
-        return [place for place, (now, then) in pairs if not torch.equal(_bits(now), _bits(then))]
-
-
-@dataclass(frozen=True)
-class GraphInput:
-    """An input at whose address a captured graph reads."""
-
-    call: int
-    place: int
-    storage: Any
+        found = []
+        for place, pair in enumerate(zip(self.inputs, self.copies)):
+            now, then = (each.contiguous().reshape(-1).view(torch.uint8) for each in pair)
+            if not torch.equal(now, then):  # as bytes, NaN equals itself
+                found.append(place)
+        return found
 
 
 class Streams:
@@ -154,7 +147,7 @@ class Streams:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.several = False
-        self.graph_inputs: list[GraphInput] = []
+        self.graph_inputs: list[tuple[int, int, Any]] = []  # call, place of the input, storage
         self.pending_uses = PendingUses(journal)
 
     def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
@@ -176,16 +169,11 @@ class Streams:
         owned = [_addresses(each) for each, pool in zip(segments, pools) if pool != DEFAULT_POOL]
         for place, leaf in enumerate(leaves):
             if not any(first <= leaf.data_ptr() < end for first, end in owned):
-                self.graph_inputs.append(GraphInput(call, place, storage_of(leaf)))
+                self.graph_inputs.append((call, place, storage_of(leaf)))
 
     def replaying(self, _graph: Any, *_args: Any, **_kwargs: Any) -> None:
         """Before a replay: report, once, inputs that were freed since the capture."""
-        gone = [one for one in self.graph_inputs if one.storage.expired()]
-        self.graph_inputs = [one for one in self.graph_inputs if one not in gone]
-        for one in gone:
-            self.journal.event("graph_input_gone", call=one.call, input=one.place, frames=frames())
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """The values as bytes: NaN equals itself."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+        for call, place, storage in self.graph_inputs:
+            if storage.expired():
+                self.journal.event("graph_input_gone", call=call, input=place, frames=frames())
+        self.graph_inputs = [one for one in self.graph_inputs if not one[2].expired()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch.utils import _pytree
 from ..interpret import bind, difference, layout
 from ..process import synchronize, take_if_used
 from ..report import Refused, Report
+from ..tensors import only_tensors
 
 WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
 CAP = 4 << 30  # bytes of all files
@@ -63,21 +65,19 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
             weights.add(spec.arg.name)
         else:
             raise Refused("the program takes what a reproduction cannot hold", str(spec.kind), "tensors")
-    ranges = {str(s): (_int(r.lower), _int(r.upper)) for s, r in exported.range_constraints.items()}
-    return Program(exported.graph_module, tuple(flat), values, frozenset(weights), ranges)
 
-
-def _int(bound: Any) -> Optional[int]:
-    """A bound of a range; None for infinity."""
-    try:
-        return int(bound)
-    except (TypeError, ValueError, OverflowError):
+    def number(bound: Any) -> Optional[int]:
+        with contextlib.suppress(TypeError, ValueError, OverflowError):  # infinity
+            return int(bound)
         return None
+
+    ranges = {str(s): (number(r.lower), number(r.upper)) for s, r in exported.range_constraints.items()}
+    return Program(exported.graph_module, tuple(flat), values, frozenset(weights), ranges)
 
 
 def is_unit(node: torch.fx.Node) -> bool:
     """Whether the node computes a tensor, or several; one that picks one of several is no unit."""
-    computes = node.op == "call_function" and bool(_tensors(node.meta.get("val")))
+    computes = node.op == "call_function" and bool(only_tensors(node.meta.get("val")))
     return computes and picks_from(node) is None
 
 
@@ -116,7 +116,7 @@ class Recorder(torch.fx.Interpreter):
         result = super().run_node(n)
         synchronize()
         if not str(n.target).startswith("aten."):
-            pairs = zip(_tensors(n.meta.get("val")), _tensors(result))
+            pairs = zip(only_tensors(n.meta.get("val")), only_tensors(result))
             if any(difference(wanted, got, self.symbols) for wanted, got in pairs):
                 self.report.event("fake_mismatch", node=n.name)
         self._keep(n.name, result)
@@ -139,10 +139,6 @@ class Recorder(torch.fx.Interpreter):
             return
         torch.save(result, os.path.join(self.directory, name + ".pt"))
         self.report.event("value", node=name, **facts)
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
@@ -212,11 +208,6 @@ class Recorded:
         return torch.load(path, weights_only=True)
 
 
-def cut(program: Program, plan: Plan, recorded: Callable[[str], Any]) -> Cut:
-    """The kept nodes of the program. Raises `Uncuttable`."""
-    return _Cutter(program, plan, recorded).cut()
-
-
 def shrinkable(program: Program, found: Cut) -> list[int]:
     """Sizes of the cut's tensors, largest first, less those that something is indexed by."""
     nodes = {node.name: node for node in program.nodes}
@@ -233,7 +224,9 @@ def shrinkable(program: Program, found: Cut) -> list[int]:
     return sorted(sizes - fixed, reverse=True)
 
 
-class _Cutter:
+class Cutter:
+    """Cuts the kept nodes out of a program."""
+
     def __init__(self, program: Program, plan: Plan, recorded: Callable[[str], Any]) -> None:
         self.program = program
         self.plan = plan
@@ -243,6 +236,7 @@ class _Cutter:
         self.copies: dict[torch.fx.Node, Any] = {}
 
     def cut(self) -> Cut:
+        """Raises `Uncuttable`."""
         graph, keep = self.result.graph, frozenset(self.plan.keep)
         for node in self.program.nodes:
             if node.name in keep:
@@ -273,16 +267,16 @@ class _Cutter:
         if not self.windows or schema is None:
             return node.args, node.kwargs
 
-        def resize_one(size: Any) -> Any:
-            window = self.windows.get(size) if isinstance(size, int) else None
-            return window[1] - window[0] if window else size
+        def resize(size: Any) -> Any:
+            start, end = self.windows.get(size, (0, size)) if isinstance(size, int) else (0, size)
+            return end - start if isinstance(size, int) else size
 
-        def resize(name: str, value: Any) -> Any:
-            return map_aggregate(value, resize_one) if name in SIZE_ARGUMENTS else value
+        def resized(name: str, value: Any) -> Any:
+            return map_aggregate(value, resize) if name in SIZE_ARGUMENTS else value
 
         names = [argument.name for argument in schema.arguments]
-        args = tuple(resize(n, a) for n, a in zip(names, node.args)) + node.args[len(names) :]
-        return args, {name: resize(name, value) for name, value in node.kwargs.items()}
+        args = tuple(resized(n, a) for n, a in zip(names, node.args)) + node.args[len(names) :]
+        return args, {name: resized(name, value) for name, value in node.kwargs.items()}
 
     def _resolve(self, node: torch.fx.Node) -> Any:
         """What stands for a node; for one that is not kept, its value."""

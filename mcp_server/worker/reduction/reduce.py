@@ -20,11 +20,11 @@ from .decisions import prepare
 from .minimise import minimise
 from .program import (
     Cut,
+    Cutter,
     Plan,
     Program,
     Recorded,
     Recorder,
-    cut,
     flatten_program,
     picks_from,
     shrinkable,
@@ -115,7 +115,7 @@ def operate_reduce(request: ReduceRequest, report: Report) -> None:
     symbols = bind(program.module, list(program.values.values()))
 
     def make(plan: Plan) -> Cut:
-        found = cut(program, plan, recorded)
+        found = Cutter(program, plan, recorded).cut()
         return replace(found, stand_ins=stand_ins(found, symbols)) if plan.stand_ins else found
 
     def describe(plan: Plan) -> dict[str, Any]:

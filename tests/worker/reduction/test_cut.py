@@ -18,12 +18,12 @@ from mcp_server.worker.encode import BY_OPERATOR
 from mcp_server.worker.interpret import bind
 from mcp_server.worker.reduction.program import (
     Cut,
+    Cutter,
     Plan,
     Program,
     Recorded,
     Recorder,
     Uncuttable,
-    cut,
     flatten_program,
     shrinkable,
     stand_ins,
@@ -121,7 +121,7 @@ def test_every_part_computes_what_the_whole_did(chain: tuple[Program, Recorded],
     program, recorded = chain
     for number, unit in enumerate(program.units):
         (tmp_path / str(number)).mkdir()
-        outputs = run(cut(program, Plan((unit,)), recorded), tmp_path / str(number))
+        outputs = run(Cutter(program, Plan((unit,)), recorded).cut(), tmp_path / str(number))
         wanted = unit if (Path(recorded.directory) / f"{unit}.pt").exists() else "getitem"
         torch.testing.assert_close(outputs[0], recorded(wanted), equal_nan=True)
 
@@ -129,7 +129,7 @@ def test_every_part_computes_what_the_whole_did(chain: tuple[Program, Recorded],
 def test_the_whole_keeps_weights_and_inputs(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
     """All nodes together take what the program took, and give what it gave."""
     program, recorded = chain
-    found = cut(program, Plan(tuple(program.units)), recorded)
+    found = Cutter(program, Plan(tuple(program.units)), recorded).cut()
     assert set(found.arguments) == {"x"}
     assert set(found.weights) == {"p_inp_weight", "p_inp_bias", "b_scale"}
     torch.testing.assert_close(run(found, tmp_path)[-1], recorded(program.units[-1]), equal_nan=True)
@@ -138,7 +138,7 @@ def test_the_whole_keeps_weights_and_inputs(chain: tuple[Program, Recorded], tmp
 def test_symbolic_sizes_stay_symbolic(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
     """A dynamic cut says which dimension is open, and within which bounds."""
     program, recorded = chain
-    run(cut(program, Plan(tuple(program.units), dynamic=True), recorded), tmp_path)
+    run(Cutter(program, Plan(tuple(program.units), dynamic=True), recorded).cut(), tmp_path)
     assert "0: torch.export.Dim.AUTO(min=2, max=64)" in (tmp_path / "repro.py").read_text()
 
 
@@ -146,31 +146,31 @@ def test_a_size_is_made_smaller_everywhere(chain: tuple[Program, Recorded], tmp_
     """A window of a size cuts inputs, weights and the literal sizes of views alike."""
     program, recorded = chain
     units = tuple(program.units[:3])
-    whole = run(cut(program, Plan(units), recorded), tmp_path)
-    assert shrinkable(program, cut(program, Plan(units), recorded)) == [12, 8, 6]
-    (small,) = run(cut(program, Plan(units, windows=((8, (0, 4)),)), recorded), tmp_path)
+    whole = run(Cutter(program, Plan(units), recorded).cut(), tmp_path)
+    assert shrinkable(program, Cutter(program, Plan(units), recorded).cut()) == [12, 8, 6]
+    (small,) = run(Cutter(program, Plan(units, windows=((8, (0, 4)),)), recorded).cut(), tmp_path)
     torch.testing.assert_close(small, whole[0][:, :4])
 
 
 def test_a_size_that_is_indexed_stays(made: Made) -> None:
     """The rows of a table are not cut: a good index would become a bad one."""
     program, recorded = made(Lookup(), torch.arange(10))
-    assert shrinkable(program, cut(program, Plan(tuple(program.units)), recorded)) == [10]
+    assert shrinkable(program, Cutter(program, Plan(tuple(program.units)), recorded).cut()) == [10]
 
 
 def test_values_come_from_a_seed(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
     """Made values have the shape and the range of the real ones, and no file is needed for them."""
     program, recorded = chain
     plan = Plan(tuple(program.units[:1]), seeded=frozenset({"x", "p_inp_weight", "p_inp_bias"}))
-    first = run(cut(program, plan, recorded), tmp_path, plan.seeded)
+    first = run(Cutter(program, plan, recorded).cut(), tmp_path, plan.seeded)
     assert not (tmp_path / "inputs.pt").exists()
-    assert torch.equal(first[0], run(cut(program, plan, recorded), tmp_path, plan.seeded)[0])
+    assert torch.equal(first[0], run(Cutter(program, plan, recorded).cut(), tmp_path, plan.seeded)[0])
 
 
 def test_a_branch_keeps_its_subgraphs(made: Made, tmp_path: Path) -> None:
     """The subgraphs of `cond` become classes of the script."""
     program, recorded = made(Branching(), torch.ones(3))
-    outputs = run(cut(program, Plan(tuple(program.units)), recorded), tmp_path)
+    outputs = run(Cutter(program, Plan(tuple(program.units)), recorded).cut(), tmp_path)
     torch.testing.assert_close(outputs[0], torch.ones(3).sin() * 2)
 
 
@@ -180,15 +180,15 @@ def test_bad_and_missing_values_are_no_start(chain: tuple[Program, Recorded]) ->
     last = program.units[-1]
     before = Recorded(recorded.directory, frozenset({"log"}))
     with pytest.raises(Uncuttable, match="log is already bad"):
-        cut(program, Plan((last,)), before)
+        Cutter(program, Plan((last,)), before).cut()
     with pytest.raises(Uncuttable, match="no value"):
-        cut(program, Plan((last,)), Recorded("/nowhere", frozenset()))
+        Cutter(program, Plan((last,)), Recorded("/nowhere", frozenset())).cut()
 
 
 def test_settings_are_taken_over(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
     """Options of the compile and variables that steer torch stand in the script."""
     program, recorded = chain
-    run(cut(program, Plan(tuple(program.units[:1])), recorded), tmp_path)
+    run(Cutter(program, Plan(tuple(program.units[:1])), recorded).cut(), tmp_path)
     text = (tmp_path / "repro.py").read_text()
     assert "{'max_autotune': False}" in text
     assert "os.environ.setdefault('TORCHINDUCTOR_NAN_ASSERTS', '1')" in text
@@ -197,7 +197,7 @@ def test_settings_are_taken_over(chain: tuple[Program, Recorded], tmp_path: Path
 def test_an_operator_is_replaced_by_its_fake_layout(made: Made, tmp_path: Path) -> None:
     """Without the user's code the script defines an operator of this schema and of these results' layouts."""
     program, recorded = made(Centred(), torch.randn(6, 4), ({0: Dim("n", min=2, max=64)},))
-    found = cut(program, Plan(tuple(program.units)), recorded)
+    found = Cutter(program, Plan(tuple(program.units)), recorded).cut()
     symbols = bind(program.module, list(program.values.values()))
     found = replace(found, stand_ins=stand_ins(found, symbols))
     shims = {"reduced.centre.default": ["first"], "others.gone.default": ["second"], "aten.sin.default": []}
@@ -221,4 +221,4 @@ def test_an_operator_of_several_layouts_is_kept(made: Made) -> None:
     """One that gives other layouts in another place is not replaced: the user's own is needed."""
     program, recorded = made(Centred(twice=True), torch.randn(6, 4))
     with pytest.raises(Uncuttable, match="differ between its uses"):
-        stand_ins(cut(program, Plan(tuple(program.units)), recorded), {})
+        stand_ins(Cutter(program, Plan(tuple(program.units)), recorded).cut(), {})
