@@ -110,7 +110,7 @@ async def diagnose(
             "extra_imports": workload.extra_imports,
         }
         if workload.inputs is not None:
-            request = run_request(workload)
+            request = {**run_request(workload)}
         case.call = CallSpec("run", request, workload.package, inputs)
     try:
         async with context.sharing_imports():

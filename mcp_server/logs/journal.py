@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from mcp_server.errors import read_json
 
@@ -201,6 +201,41 @@ def read_journal(lines: Iterable[str]) -> Journal:
     return Journal(tuple(runs), cut_lines, reader.forgotten)
 
 
+class _Argument(TypedDict, total=False):
+    """An argument as it is written: codes of dtype and device, and a number that JSON has not as text."""
+
+    name: str
+    parameter: str
+    role: int
+    value: int | float | str
+    pointer: int
+    dtype: int
+    device_type: int
+    device_index: int
+    shape: list[int]
+    stride: list[int]
+    storage_offset: int
+    storage_bytes: int
+
+
+class _Event(TypedDict, total=False):
+    """One line: the beginning or the end of a run or of a launch, or the device's error after a launch."""
+
+    event: str
+    phase: str
+    pid: int
+    runner: int
+    run: int
+    thread: int
+    function: str
+    launch: int
+    sequence: int
+    kernel: str
+    ns: int
+    error: str
+    arguments: list[_Argument]
+
+
 @dataclass
 class _Reader:
     """Runs and launches by key, in order of appearance."""
@@ -209,7 +244,7 @@ class _Reader:
     launches: dict[tuple[RunKey, int], JournalLaunch] = field(default_factory=dict)
     forgotten: int = 0
 
-    def take(self, event: dict[str, Any]) -> None:
+    def take(self, event: _Event) -> None:
         """Add one event. Raises what `read_journal` counts as a damaged line."""
         key = (int(event["pid"]), int(event["runner"]), int(event["run"]))
         if event["event"] == "run":
@@ -223,7 +258,7 @@ class _Reader:
         else:
             self._close(key, event)
 
-    def _open(self, key: RunKey, event: dict[str, Any]) -> None:
+    def _open(self, key: RunKey, event: _Event) -> None:
         self.runs.setdefault(key, JournalRun(key, "", int(event["thread"])))
         launch = JournalLaunch(
             run=key,
@@ -239,7 +274,7 @@ class _Reader:
             self.launches.pop(next(iter(self.launches)))
             self.forgotten += 1
 
-    def _close(self, key: RunKey, event: dict[str, Any], fault: str = "") -> None:
+    def _close(self, key: RunKey, event: _Event, fault: str = "") -> None:
         """Add what the launch produced. Its beginning may have been rotated away."""
         place = (key, int(event["sequence"]))
         launch = self.launches.get(place)
@@ -250,7 +285,7 @@ class _Reader:
         self.launches[place] = replace(launch, ended_ns=int(event["ns"]), arguments=arguments, fault=fault)
 
 
-def _argument(raw: dict[str, Any]) -> JournalArgument:
+def _argument(raw: _Argument) -> JournalArgument:
     tensor = None
     if "pointer" in raw:
         dtype, itemsize = DTYPES.get(raw["dtype"], (f"dtype code {raw['dtype']}", 1))

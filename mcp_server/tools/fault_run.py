@@ -95,7 +95,8 @@ class PackageTarget:
         """Run the call once, waiting for the device after each launch; a crash is a result."""
         directory = directory or context.fresh(name)
         journal = directory / "launches.jsonl"
-        workload, operation, request = self.workload, "run", run_request(self.workload)
+        workload, operation = self.workload, "run"
+        request: dict[str, object] = {**run_request(workload)}
         wanted = {**workload.env, **(self.rebuilt.environment if self.rebuilt else {}), **env}
         if self.handoff is not None:
             operation = "observe"

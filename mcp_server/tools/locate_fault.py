@@ -303,7 +303,7 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
         plan = plan_replay(seen, phase)
     except ProblemError as problem:
         return None, str(problem)
-    if "library" in plan.request or len(plan.request["steps"]) != 1:
+    if "library" in plan.request or len(plan.steps) != 1:
         return None, "the call needs its runner's history: constants were updated, or a bare library loaded"
     assert phase.file is not None, "what has a plan was kept"
     return called_package(plan, phase.file, workload), ""

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 from pydantic import Field
@@ -63,17 +63,9 @@ class Gpu(Record):
     error: str | None = None
 
 
-class Machine(Record):
-    """Facts of this machine and of the interpreter. None, and a line in `unknown`, for what was not read."""
+class Interpreter(Record):
+    """What an interpreter with torch has. None, and a line in `unknown`, for what was not read."""
 
-    platform: str
-    machine: str
-    cpu_flags: list[str]
-    temp_directory: str
-    temp_free_bytes: int | None
-    compiler: Compiler
-    tools: dict[str, str | None]
-    python: str
     python_version: str | None = None
     torch: str | None = None
     torch_cuda: str | None = None
@@ -85,16 +77,30 @@ class Machine(Record):
     unknown: list[str] = Field(default_factory=list)
 
 
+class Machine(Interpreter):
+    """Facts of this machine and of the interpreter `python`."""
+
+    platform: str
+    machine: str
+    cpu_flags: list[str]
+    temp_directory: str
+    temp_free_bytes: int | None
+    compiler: Compiler
+    tools: dict[str, str | None]
+    python: str
+
+
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
     """Compile a probe and ask the worker at the same time; an interpreter without torch leaves unknowns."""
-    facts: dict[str, Any] = {}
+    interpreter = Interpreter()
 
     async def ask_worker() -> None:
+        nonlocal interpreter
         try:
             run = await context.worker("probe", {}, env=env, python=python, timeout_s=PROBE_TIMEOUT_S)
-            facts.update(_torch_facts(run))
+            interpreter = _read_interpreter(run)
         except ProblemError as error:
-            facts["unknown"] = [f"torch, triton, CUDA and GPUs: {error}"]
+            interpreter = Interpreter(unknown=[f"torch, triton, CUDA and GPUs: {error}"])
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_worker)
@@ -114,32 +120,30 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
         compiler=compiler,
         tools={name: str(path) if path else None for name, path in tools.items()},
         python=str(python),
-        **facts,
+        **dict(interpreter),
     )
 
 
-def _torch_facts(run: WorkerRun) -> dict[str, Any]:
-    """The fields of a `Machine` that the worker's `probe` answers."""
+def _read_interpreter(run: WorkerRun) -> Interpreter:
     build, cuda, python = (run.last(event) or {} for event in ("torch", "cuda", "python"))
-    driver = cuda.get("driver")
-    facts = {
-        "python_version": python.get("version"),
-        "torch": build.get("version"),
-        "torch_cuda": build.get("cuda"),
-        "triton": python.get("triton"),
-        "cuda_available": cuda.get("available"),
-        "cuda_problem": cuda.get("why") or None,
-        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
-        "gpus": [
+    driver, finished, unknown = cuda.get("driver"), run.finished, []
+    if not finished.ok:
+        how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
+        unknown = [f"what comes after {run.phase!r}: the probe ended by {how}"]
+    return Interpreter(
+        python_version=python.get("version"),
+        torch=build.get("version"),
+        torch_cuda=build.get("cuda"),
+        triton=python.get("triton"),
+        cuda_available=cuda.get("available"),
+        cuda_problem=cuda.get("why") or None,
+        driver_cuda=f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
+        gpus=[
             Gpu(**{name: event[name] for name in Gpu.model_fields if name in event})
             for event in run.all("gpu")
         ],
-    }
-    finished = run.finished
-    if not finished.ok:
-        how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
-        facts["unknown"] = [f"what comes after {run.phase!r}: the probe ended by {how}"]
-    return facts
+        unknown=unknown,
+    )
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field
+from typing import Literal, cast
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import (
@@ -18,23 +17,31 @@ from mcp_server.logs.captured import (
     CapturedUpdate,
     Phase,
 )
-from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload
-from mcp_server.worker.protocol import MadeBy
+from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.worker.protocol import (
+    CompileRequest,
+    MadeBy,
+    ReplayRequest,
+    RunRequest,
+    Step,
+    TensorSpec,
+)
 
 INPUTS_HELP = (
     "a file written by torch.save, or a list of specs such as {'shape': [8, 64], 'dtype': 'float32'}"
 )
 
 
-def run_request(workload: PackageWorkload) -> dict[str, Any]:
+def run_request(workload: PackageWorkload) -> RunRequest:
     """The worker's `run` of a package; raises `ProblemError` when there are no inputs."""
     if workload.inputs is None:
         raise ProblemError("running a package needs inputs", allowed=INPUTS_HELP)
+    inputs = workload.inputs
     return {
-        "package": workload.package,
+        "package": str(workload.package),
         "model_name": workload.model_name,
         "device_index": workload.device_index,
-        "inputs": workload.inputs,
+        "inputs": str(inputs) if isinstance(inputs, Path) else cast(list[TensorSpec], inputs),
         "extra_imports": workload.extra_imports,
     }
 
@@ -51,14 +58,20 @@ MOST_EARLIER = 2  # kept calls that are made again before the one to look at
 OPERATORS = "#operators"
 
 
-class ReplayPlan(Record):
+@dataclass(frozen=True)
+class ReplayPlan:
     """A request for the worker. `notes` say how it differs from what the program did."""
 
     operation: Operation
-    request: dict[str, Any]
+    request: ReplayRequest | CompileRequest
     phase: Literal["compile", "load", "update", "call"]
-    imports: list[str] = Field(default_factory=list)
-    notes: list[str] = Field(default_factory=list)
+    imports: list[str]
+    notes: list[str]
+
+    @property
+    def steps(self) -> list[Step]:
+        """The updates of constants and the calls of a replay."""
+        return cast(ReplayRequest, self.request).get("steps", [])
 
 
 def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
@@ -99,15 +112,12 @@ def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = 
     if isinstance(phase, CapturedCompile):
         if phase.exported is None:
             raise ProblemError("the exported program was not kept", value=phase.notice)
-        return ReplayPlan(
-            operation="compile",
-            request={"exported": phase.exported, "inductor_configs": phase.configs},
-            phase="compile",
-            imports=imports_of(seen, phase),
-            notes=[] if phase.configs_exact else ["some options of the compile could not be kept"],
-        )
+        asked: CompileRequest = {"exported": str(phase.exported), "inductor_configs": phase.configs}
+        notes = [] if phase.configs_exact else ["some options of the compile could not be kept"]
+        return ReplayPlan("compile", asked, "compile", imports_of(seen, phase), notes)
     if isinstance(phase, CapturedLoad):
-        return _load(seen, phase)
+        request, notes = _load(phase)
+        return ReplayPlan("replay", request, "load", imports_of(seen, phase), notes)
     if isinstance(phase, CapturedUpdate):
         return _on_load(seen, phase, "update", [])
     if isinstance(phase, CapturedCall):
@@ -121,18 +131,21 @@ def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = 
     )
 
 
-def _load(seen: Captured, load: CapturedLoad) -> ReplayPlan:
-    package = load.copy_path or load.package
-    request: dict[str, Any] = {"package": package, "steps": []}
+def _load(load: CapturedLoad) -> tuple[ReplayRequest, list[str]]:
+    """The request to make this load again, and how it differs."""
+    package = str(load.copy_path or load.package)
+    options = {name: load.options[name] for name in OPTIONS if name in load.options}
+    request: ReplayRequest = {"package": package, "steps": []}
+    request.update(cast(ReplayRequest, options))
     if load.loader != "AOTIModelPackageLoader":
         cuda = load.loader.endswith("Cuda")
-        request.update(library=package, device=load.options.get("device") or ("cuda" if cuda else "cpu"))
-    request.update({name: load.options[name] for name in OPTIONS if name in load.options})
+        request["library"] = package
+        request["device"] = load.options.get("device") or ("cuda" if cuda else "cpu")
     if load.device_index:  # a load that took the current CUDA device names it, unless it is the first
         request["device_index"] = load.device_index
-    notes = [] if load.copy_path else ["the package is the file as it is now, not a copy from the run"]
-    imports = imports_of(seen, load)
-    return ReplayPlan(operation="replay", request=request, phase="load", imports=imports, notes=notes)
+    return request, [] if load.copy_path else [
+        "the package is the file as it is now, not a copy from the run"
+    ]
 
 
 def called_package(
@@ -140,10 +153,13 @@ def called_package(
 ) -> PackageWorkload:
     """The call of a plan without its history, in the surroundings of the program."""
     surroundings = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
-    options = {name: plan.request[name] for name in ("model_name", "device_index") if name in plan.request}
-    package = plan.request["package"]
     return PackageWorkload(
-        package=package, inputs=inputs, extra_imports=plan.imports, **options, **surroundings
+        package=Path(plan.request["package"]),
+        inputs=inputs,
+        extra_imports=plan.imports,
+        model_name=plan.request.get("model_name", "model"),
+        device_index=plan.request.get("device_index", -1),
+        **surroundings,
     )
 
 
@@ -158,23 +174,25 @@ def _on_load(
     if load is None:
         raise ProblemError("the load of that model was not captured")
     updates = [u for u in seen.updates if (u.pid, u.load) == (phase.pid, phase.load) and u.n <= phase.n]
-    plan = _load(seen, load)
-    lost = [f"an update of constants was not kept: {u.notice}" for u in updates if u.file is None]
-    steps: list[CapturedUpdate | CapturedCall] = [*(u for u in updates if u.file), *calls]
+    request, notes = _load(load)
+    notes += [f"an update of constants was not kept: {u.notice}" for u in updates if u.file is None]
+    steps: list[CapturedUpdate | CapturedCall] = [*updates, *calls]
     steps.sort(key=lambda each: each.n)
-    request = {**plan.request, "steps": [_step(each) for each in steps]}
+    request["steps"] = [_step(each) for each in steps if each.file]
     if isinstance(phase, CapturedCall) and phase.current_device is not None:
         request["current_device"] = phase.current_device  # the CUDA device of the thread that called
-    return plan.model_copy(update={"phase": kind, "request": request, "notes": [*plan.notes, *lost]})
+    return ReplayPlan("replay", request, kind, imports_of(seen, load), notes)
 
 
-def _step(each: CapturedUpdate | CapturedCall) -> dict[str, Any]:
-    if isinstance(each, CapturedCall):
-        limit = {"headroom": each.headroom} if each.headroom is not None and each.outcome == "failed" else {}
-        small = each.outcome == "unfinished" and (each.stack_bytes or USUAL_STACK) < USUAL_STACK
-        stack = {"stack": each.stack_bytes} if small else {}
-        return {"do": "call", "file": each.file, "threads": each.threads, **limit, **stack}
-    return {"do": "constants", "file": each.file, "how": each.how, "arguments": each.arguments}
+def _step(each: CapturedUpdate | CapturedCall) -> Step:
+    if isinstance(each, CapturedUpdate):
+        return {"do": "constants", "file": str(each.file), "how": each.how, "arguments": each.arguments}
+    step: Step = {"do": "call", "file": str(each.file), "threads": each.threads}
+    if each.headroom is not None and each.outcome == "failed":
+        step["headroom"] = each.headroom
+    if each.outcome == "unfinished" and (each.stack_bytes or USUAL_STACK) < USUAL_STACK:
+        step["stack"] = each.stack_bytes or USUAL_STACK
+    return step
 
 
 def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> MadeBy | None:
