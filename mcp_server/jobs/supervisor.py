@@ -204,7 +204,11 @@ class Supervisor:
         if self.child == 0:
             exec_program(error_in, parent)
         os.close(error_in)
-        detach_stdio()
+        # Without our copies of the child's output, its readers see end of file.
+        null = os.open(os.devnull, os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.close(null)
         message = os.read(error_out, 100).decode()
         os.close(error_out)
         report(self.fd, "failed" if message else "started", message or self.child)
@@ -291,14 +295,6 @@ def exec_program(argv: list[str], cwd: bytes, env: dict[bytes, bytes], error_fd:
     except BaseException:
         os.write(error_fd, f"{stage} 0".encode())
     os._exit(127)
-
-
-def detach_stdio() -> None:
-    """Close our copies of the child's output, so that its readers see end of file."""
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.close(null)
 
 
 def main() -> None:

@@ -73,19 +73,13 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
         for domain, first in guarded.values():
             # A remainder is `a - div_floor_floating_vec(a, b) * b`: its divisor is one, wherever it stands.
             same = [part for part in parts.values() if part == first] if "_floating" in match[0] else [first]
+            before, after = "aoti_debug_nonzero(", ")"
+            if not domain.nonzero:
+                ends = f"{_cpp_number(domain.low)}, {_cpp_number(domain.high)}"
+                before, after = "aoti_debug_within(", f", {ends}, {str(domain.is_open).lower()})"
             for start, end in (places[id(each)] for each in same):
-                yield from _cpp_guard(domain, base + start, base + end)
-
-
-def _cpp_guard(domain: Domain, start: int, end: int) -> Iterator[tuple[int, str]]:
-    """What stands before and behind an operand, with its places."""
-    if domain.nonzero:
-        yield start, "aoti_debug_nonzero("
-        yield end, ")"
-    else:
-        ends = f"{_cpp_number(domain.low)}, {_cpp_number(domain.high)}"
-        yield start, "aoti_debug_within("
-        yield end, f", {ends}, {str(domain.is_open).lower()})"
+                yield base + start, before
+                yield base + end, after
 
 
 def _guarded(parts: Iterable[Syntax], family: str) -> Iterator[tuple[Domain, Syntax]]:

@@ -108,43 +108,40 @@ class ModelBuild:
                 value=self.package.model_name,
                 next_call="compile_with_flags on the exported program",
             )
-        old = await anyio.to_thread.run_sync(self._extract, library.name)
+
+        def original() -> Path:
+            path = self.work / "original.so"
+            extract(self.package, library.name, path)
+            # Named by its content: ld.so takes two libraries of one name for the same.
+            return path.rename(self.work / f"aoti-debug-{digest_file(path)[:24]}.original")
+
+        old = await anyio.to_thread.run_sync(original)
         wrapper = await anyio.to_thread.run_sync(lambda: self.package.wrapper)
         rewritten: list[Rewritten] = []
 
         async def compile_wrapper() -> None:
             rewritten.append(await self._wrapper(wrapper, source.name))
 
-        support = [self._support] if self.tools.options.probes else []
-        await commands.together(compile_wrapper, *support, *self._missing_parts(old, wrapper))
+        works: list[Callable[[], Awaitable[None]]] = [compile_wrapper]
+        options = self.tools.options
+        if options.probes:
+            works.append(self._support)
+        # What the old library does not export is built, too.
+        names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
+        anew = missing_symbols(old, names) or options.sanitize or options.kernels
+        if self.package.kernel_text and names and anew:
+            works.append(self._kernels)
+        if missing_symbols(old, ["_binary_constants_bin_start"]):
+            works.append(partial(self._constants, old))
+        await commands.together(*works)
         rebuilt = await self._link(old, library.name)
-        place = str(PurePosixPath(library.name).parent)
-        companion = old.name if place == "." else f"{place}/{old.name}"
         return Rebuilt(
             replaced={library.name: rebuilt, source.name: self.work / SOURCES / Path(source.name).name},
-            added={companion: old},
+            added={str(PurePosixPath(library.name).parent / old.name): old},
             probed=rewritten[0].probed,
             skipped=rewritten[0].skipped,
             notes=tuple(self.notes),
         )
-
-    def _extract(self, member: str) -> Path:
-        """The old library, named by its content: ld.so takes two libraries of one name for the same."""
-        path = self.work / "original.so"
-        extract(self.package, member, path)
-        return path.rename(self.work / f"aoti-debug-{digest_file(path)[:24]}.original")
-
-    def _missing_parts(self, old: Path, wrapper: Wrapper) -> list[Callable[[], Awaitable[None]]]:
-        """The parts to build because the old library does not export them, or a sanitizer is asked for."""
-        names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
-        options = self.tools.options
-        anew = missing_symbols(old, names) or options.sanitize or options.kernels
-        made: list[Callable[[], Awaitable[None]]] = []
-        if self.package.kernel_text and names and anew:
-            made.append(self._kernels)
-        if missing_symbols(old, ["_binary_constants_bin_start"]):
-            made.append(partial(self._constants, old))
-        return made
 
     async def _wrapper(self, wrapper: Wrapper, member: str) -> Rewritten:
         """Compile the rewritten wrapper; launches whose probes the compiler refuses are given up."""
@@ -193,19 +190,10 @@ class ModelBuild:
         kept = [f for f in self.flags.kept if f.startswith(("-std=", "-D_GLIBCXX"))]
         cuda = ["-DAOTI_DEBUG_CUDA"] if "USE_CUDA" in self.flags.defines else []
         fixed = (*cuda, *commands.collection_flags(tools.compiler), "-fPIC", "-fvisibility=hidden", "-w")
-        made = {
-            source: (
-                tools.compiler,
-                *kept,
-                level,
-                *fixed,
-                "-c",
-                str(NATIVE / source),
-                "-o",
-                f"{Path(source).stem}.o",
-            )
-            for source, level in OBJECTS.items()
-        }
+        made: dict[str, tuple[str, ...]] = {}
+        for source, level in OBJECTS.items():
+            files = ("-c", str(NATIVE / source), "-o", f"{Path(source).stem}.o")
+            made[source] = (tools.compiler, *kept, level, *fixed, *files)
         stamp = Path(tools.compiler).resolve().stat().st_mtime_ns
         digests = {path.name: digest_file(path) for path in sorted(NATIVE.iterdir())}
         key = digest_values(["support", made, stamp, digests])

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import struct
-import sys
 import time
 from typing import Any
 
 import torch
 
 from .encode import decode
+from .imports import module_of, run
 from .lease import take
 from .loading import load_exported
 from .protocol import CompileRequest, RecompileRequest
@@ -66,11 +65,8 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
 
 def _compiled(path: str, name: str, module: str) -> list[Any]:
     """The results of Inductor's own compile, one for each configuration."""
-    spec = importlib.util.spec_from_file_location(module, path)
-    assert spec is not None and spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[module] = loaded
-    spec.loader.exec_module(loaded)
+    loaded = module_of(path, module)
+    run(loaded)
     kernel = getattr(loaded, name, None)
     if kernel is None or not hasattr(kernel, "precompile"):
         raise Refused("the source has no such kernel of Inductor", name)

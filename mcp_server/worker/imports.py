@@ -37,46 +37,23 @@ _ASKING = frozenset({"opcheck", "wrap_triton", "capture_triton", "infer_schema",
 _METHODS = frozenset({"define", "impl", "fallback", "_register_fake", "_impl_with_aoti_compile"})
 # What runs the program, starts another one, or asks for resources that only the program has.
 _RUNNING = (
-    "torch._inductor.aot",
-    "torch._inductor.compile",
-    "torch._inductor.package.",
-    "torch._export.",
-    "torch._C._aoti.",
-    "torch.export.export",
-    "torch.export.draft_export",
-    "torch.export.load",
-    "torch.export.pt2_archive.",
-    "torch.multiprocessing.",
-    "torch.distributed.",
-    "multiprocessing.",
-    "subprocess.",
-    "concurrent.",
+    *("torch._inductor." + name for name in ("aot", "compile", "package.")),
+    *("torch.export." + name for name in ("export", "draft_export", "load", "pt2_archive.")),
+    *("torch." + name for name in ("_export.", "_C._aoti.", "multiprocessing.", "distributed.")),
+    *("os." + name for name in ("system", "exec", "fork", "spawn", "_exit", "kill")),
+    *(
+        module + "."
+        for module in ("multiprocessing", "subprocess", "concurrent", "resource", "signal", "runpy")
+    ),
     "threading.Thread",
-    "resource.",
-    "signal.",
-    "os.system",
-    "os.exec",
-    "os.fork",
-    "os.spawn",
-    "os._exit",
-    "os.kill",
     "sys.exit",
-    "runpy.",
 )
 _ASKS_ARGUMENTS = frozenset({"parse_args", "parse_known_args"})
 _RUNNING_BUILTINS = frozenset({"exit", "quit", "input", "exec", "eval", "breakpoint", "__import__"})
 
 _BLOCKS = (ast.If, ast.Try, ast.With, ast.For)
-_SIMPLE = (
-    ast.Assign,
-    ast.AnnAssign,
-    ast.AugAssign,
-    ast.Expr,
-    ast.Import,
-    ast.ImportFrom,
-    ast.Pass,
-    ast.Raise,
-)
+_ASSIGNMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign)
+_SIMPLE = (*_ASSIGNMENTS, ast.Expr, ast.Import, ast.ImportFrom, ast.Pass, ast.Raise)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _DEFINITIONS = (*_FUNCTIONS, ast.ClassDef)
 Definition = Union[ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef]
@@ -256,7 +233,7 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
         return RegistrationSlice(refused=refused)
     for n, each in enumerate(script.statements):
         # Imports that may register operators, and changes of where modules and libraries are looked for.
-        if each.changes in _PLACES or _brings_operators(each.node):
+        if each.changes in _PLACES or _imported(each.node) - _PLAIN:
             helping = script.needed(n)
             wanted |= helping if not script.why_not(helping) else set()
     taken = tuple(statements[n] for n in sorted(wanted))
@@ -281,7 +258,7 @@ def _reads(code: CodeType) -> Iterator[str]:
 def _changed(node: ast.stmt) -> str:
     """The name behind `name[i] = …`, `name.part = …` or `name.method(…)` that stands alone, or a place."""
     target: Optional[ast.expr] = None
-    if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)):
+    if isinstance(node, _ASSIGNMENTS):
         target = node.targets[0] if isinstance(node, ast.Assign) else node.target
     elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
         target = node.value.func
@@ -291,11 +268,11 @@ def _changed(node: ast.stmt) -> str:
     return ast.unparse(target) if inside and target is not None else ""
 
 
-def _brings_operators(node: ast.stmt) -> bool:
-    """Whether it imports a module of the program, or of a package, which may register operators."""
+def _imported(node: ast.stmt) -> set[str]:
+    """The top-level modules that a statement imports."""
     if isinstance(node, ast.Import):
-        return any(alias.name.partition(".")[0] not in _PLAIN for alias in node.names)
-    return isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] not in _PLAIN
+        return {alias.name.partition(".")[0] for alias in node.names}
+    return {(node.module or "").partition(".")[0]} if isinstance(node, ast.ImportFrom) else set()
 
 
 OPERATORS = "#operators"  # after a file's name: only the operators that it registers
@@ -318,9 +295,7 @@ def import_all(names: Sequence[str], report: Report) -> None:
                 raise Refused("no such operator library", name)
             torch.ops.load_library(name)
         elif name.endswith(".py"):
-            module, _ = _module_of(name)
-            assert module.__spec__ is not None and module.__spec__.loader is not None
-            module.__spec__.loader.exec_module(module)
+            run(module_of(_directory_first(name), PREFIX + os.path.basename(name)[:-3]))
         else:
             importlib.import_module(name)
 
@@ -339,7 +314,8 @@ class _Operators(SourceFileLoader):
 
 def _take_operators(path: str, report: Report) -> None:
     """What goes wrong here is reported and not raised: the call may need none of them."""
-    module, path = _module_of(path)
+    path = _directory_first(path)
+    module = module_of(path, PREFIX + os.path.basename(path)[:-3])
     with open(path, "rb") as file:
         taken = registrations(file.read(), path)
     lines, refused = list(taken.lines), taken.refused
@@ -352,15 +328,26 @@ def _take_operators(path: str, report: Report) -> None:
     report.event("operators_taken", file=path, lines=lines, refused=refused)
 
 
-def _module_of(path: str) -> tuple[ModuleType, str]:
-    """A module for a file, and its whole path. Its directory comes first on `sys.path`, as for a script."""
+PREFIX = "_aoti_debug_import_"  # of the names of modules that are run from files
+
+
+def _directory_first(path: str) -> str:
+    """The whole path of a file. Its directory comes first on `sys.path`, as for a script."""
     if not os.path.exists(path):
         raise Refused("no such file to import", path)
     path = os.path.abspath(path)
     sys.path.insert(0, os.path.dirname(path))
-    name = "_aoti_debug_import_" + os.path.basename(path)[:-3]
+    return path
+
+
+def module_of(path: str, name: str) -> ModuleType:
+    """A module for a file, which `run` executes."""
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    return module, path
+    assert spec is not None
+    sys.modules[name] = importlib.util.module_from_spec(spec)
+    return sys.modules[name]
+
+
+def run(module: ModuleType) -> None:
+    assert module.__spec__ is not None and module.__spec__.loader is not None
+    module.__spec__.loader.exec_module(module)

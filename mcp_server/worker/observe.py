@@ -23,7 +23,6 @@ from . import run
 from .probes import (
     AFTER,
     INTEGER,
-    PHASES,
     REAL,
     ROLES,
     Argument,
@@ -180,8 +179,8 @@ class Observer:
     def __init__(self, request: ObserveRequest, report: Report) -> None:
         self.request = request
         self.report = report
-        self.phases = set(request.get("phases") or PHASES)
-        if not self.phases <= set(PHASES):
+        self.phases = set(request.get("phases") or BITS)
+        if not self.phases <= BITS.keys():
             raise Refused("unknown phase", sorted(self.phases), "before, after")
         self.libraries: list[Library] = []
         self._skip_before = {int(n): names for n, names in request.get("skip_before", {}).items()}

@@ -19,7 +19,6 @@ from .report import Report
 
 VERSION = 1
 BEFORE, AFTER = 0, 1
-PHASES = {"before": BEFORE, "after": AFTER}
 TENSOR, INTEGER, REAL = 1, 2, 3
 ROLES = {1: "read", 2: "written", 3: "read_write"}
 
@@ -148,7 +147,9 @@ class _Shim:
         self._capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
         self._delete = library.aoti_torch_delete_tensor_object
         self._delete.argtypes = [ctypes.c_void_p]
-        self._leaves: Optional[bool] = None  # whether stealing leaves its handle behind
+        # Whether `steal` leaves its handle behind in spite of its name, as seen in 2.11 and 2.13. One that
+        # nobody deletes keeps the tensor's memory to the end of the process.
+        self._leaves: Optional[bool] = None
 
     def tensor(self, handle: int) -> Optional[torch.Tensor]:
         """The tensor; torch itself makes None of one that is undefined."""
@@ -156,8 +157,6 @@ class _Shim:
         if copy is None or tensor is None:
             return None
         if self._leaves is None:
-            # Whether `steal` leaves its handle behind in spite of its name, as seen in 2.11 and 2.13. One
-            # that nobody deletes keeps the tensor's memory to the end of the process.
             before = tensor._use_count()
             second = self._stolen(handle)[0]
             self._leaves = second is not None and bool(tensor._use_count() > before)
@@ -175,9 +174,7 @@ class _Shim:
         return copy, torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr(self._capsule(copy, None, None))
 
 
-@functools.lru_cache(maxsize=None)
-def _shim() -> _Shim:
-    return _Shim()
+_shim = functools.lru_cache(maxsize=None)(_Shim)
 
 
 def tensor_of(argument: Argument) -> Optional[torch.Tensor]:

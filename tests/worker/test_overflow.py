@@ -11,7 +11,7 @@ from torch import nn
 
 from mcp_server.tools.context import Event, read_events
 from mcp_server.worker import interpret
-from mcp_server.worker.overflow import rounded
+from mcp_server.worker.interpret import rounded
 from mcp_server.worker.report import Report
 
 

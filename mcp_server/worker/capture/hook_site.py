@@ -57,21 +57,15 @@ def _follow(name: str, loader: Any) -> None:
 
 def attached(name: str) -> None:
     """Let the hook wrap what the module `name` has. Nothing that goes wrong here may reach the program."""
-    try:
-        _hook().attach(name)
-    except Exception as error:
-        sys.stderr.write("aoti-debug: no capture in {}: {!r}\n".format(name, error))
-
-
-def _hook() -> Any:
-    """The hook's module, from the worker's directory under its private package name."""
     import importlib
 
-    if PACKAGE not in sys.modules:
-        spec = PathFinder.find_spec("main", [os.environ["AOTI_DEBUG_HOOK"]])
-        main = _execute(spec, "_aoti_debug_main")
-        main.register_as_package()
-    return importlib.import_module(PACKAGE + ".capture.hook")
+    try:
+        if PACKAGE not in sys.modules:
+            spec = PathFinder.find_spec("main", [os.environ["AOTI_DEBUG_HOOK"]])
+            _execute(spec, "_aoti_debug_main").register_as_package()
+        importlib.import_module(PACKAGE + ".capture.hook").attach(name)
+    except Exception as error:
+        sys.stderr.write("aoti-debug: no capture in {}: {!r}\n".format(name, error))
 
 
 def _execute(spec: Any, name: str) -> Any:
@@ -83,23 +77,19 @@ def _execute(spec: Any, name: str) -> Any:
     return module
 
 
-def print_stacks_late() -> None:
-    """Have every thread's Python stack printed late, or on request, without the GIL."""
-    after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
-    if after or request:
-        import faulthandler
-
-        if after:
-            faulthandler.dump_traceback_later(float(after), exit=False)
-        if request:
-            faulthandler.register(int(request))
-
-
 def start() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     if os.environ.get("AOTI_DEBUG_CAPTURE"):
-        print_stacks_late()
+        # Every thread's Python stack is printed late, or on request, without the GIL.
+        after, request = os.environ.get("AOTI_DEBUG_STACKS_AFTER"), os.environ.get("AOTI_DEBUG_STACKS_SIGNAL")
+        if after or request:
+            import faulthandler
+
+            if after:
+                faulthandler.dump_traceback_later(float(after), exit=False)
+            if request:
+                faulthandler.register(int(request))
         sys.meta_path.insert(0, Watcher)
         for name in WATCHED & set(sys.modules):
             attached(name)

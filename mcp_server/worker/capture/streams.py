@@ -14,7 +14,7 @@ A captured graph reads the addresses of its capture at every replay, even if tho
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Optional
+from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import torch
 
@@ -33,8 +33,7 @@ def storage_of(tensor: torch.Tensor) -> Any:
     return StorageWeakRef(tensor.untyped_storage())
 
 
-@dataclass(frozen=True)
-class PendingUse:
+class PendingUse(NamedTuple):
     """Input `place` of a call: its storage, the streams that read and own it, and `allocations` so far."""
 
     call: int
