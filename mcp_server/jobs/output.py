@@ -146,10 +146,7 @@ class InOrder:
 
 
 class Capture:
-    """The read ends of a child's output, and the files that it goes to.
-
-    `stdout` and `stderr` are the descriptors for the child. Call `started` once the child has them.
-    """
+    """The read ends of a child's output, and its files. Call `started` once the child has the write ends."""
 
     def __init__(self, directory: Path, *, caps: Caps | None = None) -> None:
         self.paths = {name: directory / f"{name}.log" for name in ("stdout", "stderr", "output")}

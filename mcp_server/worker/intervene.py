@@ -60,10 +60,7 @@ def operate(request: InterveneRequest, report: Report) -> None:
 
 @dataclass
 class Made:
-    """A call that came back: outputs, what its changes did to the inputs, and which it changed in place.
-
-    `leaves` are the inputs as they were before the call, with the changes.
-    """
+    """A call that came back; `leaves` are its inputs as they were before it, with the changes."""
 
     outputs: list[torch.Tensor]
     changes: tuple[InputChange, ...]
@@ -162,10 +159,7 @@ def ended_after(seconds: Optional[float]) -> Iterator[None]:
 
 @dataclass
 class Reference:
-    """Outputs to compare with, for the intervention `key`; those of the original call (no key) serve all.
-
-    `depends` are masks of the elements that depend on the fault, if known.
-    """
+    """Outputs to compare with, by intervention; masks `depends` mark what depends on the fault, if known."""
 
     label: str
     outputs: list[torch.Tensor]

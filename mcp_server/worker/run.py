@@ -114,10 +114,7 @@ def expectation(path: Optional[str]) -> Optional[list[torch.Tensor]]:
 
 
 def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: Any, report: Report) -> None:
-    """Events `compared_expected` (each output) and `checked_outputs` (status and text).
-
-    Raises `Refused` for a check that refuses the expected outputs, too.
-    """
+    """Events `compared_expected` and `checked_outputs`; `Refused` if expected outputs fail the check, too."""
     outputs = only_tensors(result)
     if expected is not None:
         limits = (request.get("rtol"), request.get("atol"))

@@ -120,10 +120,7 @@ def readable_device() -> Optional[torch.device]:
 
 
 def copies(frames: list[FrameType], device: Optional[torch.device]) -> dict[str, torch.Tensor]:
-    """Copies of tensors in these frames by name, as far as they are few, small, and on the host or `device`.
-
-    First those in variables, innermost first; then attributes that the functions of the frames name.
-    """
+    """Copies of the few small tensors in these frames, by name: variables first, then named attributes."""
     named = [(name, value) for frame in frames for name, value in list(frame.f_locals.items())]
     for frame in frames:
         for node in function_nodes(frame, frame.f_lineno):

@@ -159,10 +159,7 @@ class Streams:
         return Snapshot(inputs, [leaf.clone() for leaf in inputs])
 
     def watch_graph(self, call: int, leaves: list[torch.Tensor]) -> None:
-        """A call that is being captured into a graph: watch the memory of its inputs.
-
-        Memory that belongs to a graph is left out: what was allocated during a capture is freed within it.
-        """
+        """Watch the inputs of a call that is captured into a graph, but for memory of the graph itself."""
         segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
         pools = [tuple(segment.get("segment_pool_id", DEFAULT_POOL)) for segment in segments]
         owned = [_addresses(each) for each, pool in zip(segments, pools) if pool != DEFAULT_POOL]

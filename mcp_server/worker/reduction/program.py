@@ -24,10 +24,7 @@ CAP = 4 << 30  # bytes of all files
 
 @dataclass(frozen=True)
 class Program:
-    """`values` and `weights` are by the names of placeholders; `ranges` bound the size symbols by name.
-
-    `inputs` are the leaves of the call.
-    """
+    """`values` and `weights` are by names of placeholders, `ranges` by size symbols; `inputs` are leaves."""
 
     module: torch.fx.GraphModule
     inputs: tuple[Any, ...]
