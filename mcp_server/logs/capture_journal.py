@@ -24,7 +24,7 @@ from mcp_server.logs.captured import (
     Phase,
 )
 
-Event = dict[str, Any]  # one line of a journal, before it is checked
+Event = dict[str, Any]  # one line of a journal: the records of `logs.captured` check it
 P = TypeVar("P", bound=Phase)
 
 # The event that begins a phase, the key of its number, and the events that end it well and badly.

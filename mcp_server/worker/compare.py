@@ -30,6 +30,7 @@ TOLERANCES = {
 }
 EIGHT_BIT = (1.5e-1, 1.5e-1)
 Limits = tuple[Optional[float], Optional[float]]  # rtol and atol; None takes the dtype's
+Tensors = list[torch.Tensor]
 
 
 def tolerance(dtype: torch.dtype) -> tuple[float, float]:
@@ -43,9 +44,7 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return widest(tensor.detach().cpu())
 
 
-def compare_all(
-    expected: list[torch.Tensor], actual: list[torch.Tensor], report: Report, event: str = "compared"
-) -> None:
+def compare_all(expected: Tensors, actual: Tensors, report: Report, event: str = "compared") -> None:
     """Report a pairwise comparison. A different number of outputs counts as unequal."""
     pairs = [compare(want, got) for want, got in zip(expected, actual)]
     same_count = len(expected) == len(actual)
@@ -57,7 +56,7 @@ def compare_all(
     )
 
 
-def equal(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> bool:
+def equal(expected: Tensors, actual: Tensors) -> bool:
     """Whether all are as expected, in the expected dtypes: a wider operator may have changed them."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
     return len(expected) == len(actual) and all(compare(want, got)["equal"] for want, got in pairs)
@@ -73,9 +72,7 @@ def compare_frame_tensors(saved: dict[str, torch.Tensor], result: Any, report: R
     )
 
 
-def compare_returned(
-    returned: list[torch.Tensor], saved: dict[str, torch.Tensor], result: Any, report: Report
-) -> None:
+def compare_returned(returned: Tensors, saved: dict[str, torch.Tensor], result: Any, report: Report) -> None:
     """Event `compared_returned`: whether the replay equals the outputs `returned` in the program, and which
     of the program's saved tensors equal `returned`.
     """
@@ -90,9 +87,8 @@ def _equal_by_name(saved: dict[str, torch.Tensor], outputs: Any) -> dict[str, bo
     """Whether each saved tensor equals an output. Those without an output of their layout are left out."""
     equal: dict[str, bool] = {}
     for name, tensor in saved.items():
-        alike = [
-            one for one in only_tensors(outputs) if (one.shape, one.dtype) == (tensor.shape, tensor.dtype)
-        ]
+        kind = (tensor.shape, tensor.dtype)
+        alike = [one for one in only_tensors(outputs) if (one.shape, one.dtype) == kind]
         if alike:
             equal[name] = any(compare(tensor, one)["equal"] for one in alike)
     return equal
@@ -114,9 +110,7 @@ def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)
     return facts
 
 
-def faults(
-    outputs: list[torch.Tensor], expected: Optional[list[torch.Tensor]], infinities: bool, limits: Limits
-) -> list[torch.Tensor]:
+def faults(outputs: Tensors, expected: Optional[Tensors], infinities: bool, limits: Limits) -> Tensors:
     """Masks of the faulty elements: NaN, with `infinities` infinite, or unlike the tensor expected there."""
     masks = []
     for place, tensor in enumerate(outputs):
@@ -132,10 +126,10 @@ def faults(
 
 def compare_calls(
     against: str,
-    before: list[torch.Tensor],
-    after: list[torch.Tensor],
+    before: Tensors,
+    after: Tensors,
     limits: Limits,
-    masks: Optional[tuple[list[torch.Tensor], list[torch.Tensor]]] = None,
+    masks: Optional[tuple[Tensors, Tensors]] = None,
     by_expectation: bool = False,
 ) -> Comparison:
     """Compare `after` with `before`; `masks` are the faulty elements of each.
@@ -177,7 +171,7 @@ def compare_calls(
     return Comparison(against, tuple(compared), cured, left, new)
 
 
-def differing(first: list[torch.Tensor], second: list[torch.Tensor], limits: Limits) -> list[torch.Tensor]:
+def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
     """For each output a mask of the elements that differ between two calls; empty if layouts differ."""
     return [
         torch.zeros(now.shape, dtype=torch.bool) if _layout(old, now) else _differs(now, old, limits)

@@ -85,9 +85,8 @@ def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
     if code and same:
         return same[0], "the same code"
     launched = (request.get("num_warps"), request.get("shared"))
-    alike = [
-        one for one in results if (int(one.config.num_warps), int(one.kernel.metadata.shared)) == launched
-    ]
+    made = ((one, int(one.config.num_warps), int(one.kernel.metadata.shared)) for one in results)
+    alike = [one for one, warps, shared in made if (warps, shared) == launched]
     if len(alike) != 1:
         raise Refused(
             "it is not known with which configuration the kernel was compiled",

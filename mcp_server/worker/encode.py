@@ -84,10 +84,9 @@ def encode(configs: Mapping[str, Any]) -> tuple[Configs, bool]:
 
 def decode(configs: Configs) -> Configs:
     """The options for torch; an operator that is not registered raises AttributeError, as in a script."""
-    found: dict[str, Any] = dict(configs)
-    if isinstance(found.get(BY_OPERATOR), dict):
-        named = found[BY_OPERATOR].items()  # `namespace.name.overload`
-        found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named}
+    found, named = dict(configs), configs.get(BY_OPERATOR)
+    if isinstance(named, dict):  # by `namespace.name.overload`
+        found[BY_OPERATOR] = {attrgetter(name)(torch.ops): shims for name, shims in named.items()}
     return found
 
 

@@ -84,23 +84,12 @@ def received(request: ObserveRequest, report: Report) -> ObserveRequest:
 CHUNK = 1 << 24  # elements in host memory at a time
 LONGEST = {"kernel": 120, "name": 60}  # characters in a file's name, which may have 255 bytes
 
-_NAMES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e4m3fn": "F8_E4M3",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-}
+# The format's names of dtypes.
+_NAMES = {"bool": "BOOL", "bfloat16": "BF16", "float8_e5m2": "F8_E5M2", "float8_e4m3fn": "F8_E4M3"}
+_NAMES.update(
+    {"{}{}".format(kind, n): kind[0].upper() + str(n) for kind in ("int", "uint") for n in (8, 16, 32, 64)}
+)
+_NAMES.update({"float{}".format(n): "F{}".format(n) for n in (16, 32, 64)})
 
 
 def stem(launch: int, kernel: str, name: str, phase: str) -> str:

@@ -20,13 +20,8 @@ from .compiles import Compiles, keep_lines
 from .journal import CaptureStore, Journal, nothing, safely, wrap
 from .streams import waits
 
-RUNNERS = (
-    "AOTIModelPackageLoader",
-    "AOTIModelContainerRunnerCpu",
-    "AOTIModelContainerRunnerCuda",
-    "AOTIModelContainerRunnerXpu",
-    "AOTIModelContainerRunnerMps",
-)
+DEVICES = ("Cpu", "Cuda", "Xpu", "Mps")
+RUNNERS = ("AOTIModelPackageLoader", *("AOTIModelContainerRunner" + device for device in DEVICES))
 CONSTANT_METHODS = ("load_constants", "update_constant_buffer", "update_constant_buffer_from_cpu")
 
 

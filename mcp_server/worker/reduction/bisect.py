@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
-from ..protocol import BisectRequest
+from ..protocol import BisectRequest, Decision, Workaround
 from ..report import Report
 from . import decisions
 from .minimise import minimise
@@ -138,7 +138,7 @@ class Search:
         self.precision = request.get("precision")
         self.operators = request["operators"]
         self.report = report
-        self.listed: dict[str, dict[str, dict[str, Any]]] = {kind: {} for kind in KINDS}
+        self.listed: dict[str, dict[str, Decision]] = {kind: {} for kind in KINDS}
 
     def run(self) -> str:
         """Why nothing was found; empty when a decision was."""
@@ -218,7 +218,8 @@ class Search:
 
     def _report(self, kind: str, keys: list[str], also: list[str], rounding: bool) -> None:
         """Event `decision`, and `workaround` once that was seen to help."""
-        details = [self.listed.get(kind, {}).get(key, {"kind": kind, "key": key}) for key in keys]
+        plain: list[Decision] = [{"kind": kind, "key": key} for key in keys]
+        details = [self.listed.get(kind, {}).get(each["key"], each) for each in plain]
         self.report.event("decision", kind=kind, keys=keys, details=details, also=also, rounding=rounding)
         workaround = self._workaround(kind, keys, details)
         if workaround is not None:
@@ -226,18 +227,16 @@ class Search:
             outcome = self.experiments.run([trial])[0]
             self.report.event("workaround", outcome=outcome, **workaround)
 
-    def _workaround(
-        self, kind: str, keys: list[str], details: list[dict[str, Any]]
-    ) -> Optional[dict[str, Any]]:
+    def _workaround(self, kind: str, keys: list[str], details: list[Decision]) -> Optional[Workaround]:
         """What a user can write before the compile; None where torch has no option for it."""
         if kind == "switch":
             return {"configs": {name: self.switches[name] for name in keys}}
         if kind == "precision":
-            return {"configs": self.precision}
+            return {"configs": self.precision or {}}
         if kind == "pass":
             if "disabled_passes" not in self.options:
                 return None
             names = sorted({key.partition("#")[0].upper() for key in keys})
             return {"configs": {"disabled_passes": ",".join(names)}}
         operators = sorted({str(detail["op"]) for detail in details})
-        return {"fallbacks" if kind == "lowering" else "decompositions": operators}
+        return {"fallbacks": operators} if kind == "lowering" else {"decompositions": operators}

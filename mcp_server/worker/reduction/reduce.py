@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import time
 from dataclasses import dataclass, replace
-from typing import Any, Collection, Optional, Sequence
+from typing import Collection, Optional, Sequence
 
 import torch
 
 from ..encode import decode
-from ..interpret import bind, stack_of
+from ..interpret import bind
 from ..loading import load, load_with_inputs
 from ..process import synchronize
 from ..protocol import ReduceRequest
@@ -37,7 +37,6 @@ from .trials import FailureClass, Limits, OutOfTime, Trials
 
 SMALL = 64 << 10  # bytes of real values that a reproduction may hold without asking whether seeded ones do
 TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
-MOST_NODES = 50  # of a reproduction that are reported
 SIZES = 6  # distinct sizes that are tried
 COMPILER = ("codegen.cpp", "codegen.cpp_wrapper_cpu", "compile_fx", "package")
 
@@ -118,17 +117,12 @@ def operate_reduce(request: ReduceRequest, report: Report) -> None:
         found = Cutter(program, plan, recorded).cut()
         return replace(found, stand_ins=stand_ins(found, symbols)) if plan.stand_ins else found
 
-    def describe(plan: Plan) -> dict[str, Any]:
-        nodes = [node for node in program.nodes if node.name in plan.keep]
-        shown = [{"node": n.name, "op": str(n.target), "stack": stack_of(n)} for n in nodes[:MOST_NODES]]
-        return {"operators": len(nodes), "nodes": shown, "dynamic": plan.dynamic}
-
     configs, environment = request.get("inductor_configs") or {}, request.get("environment") or {}
     imports = request.get("extra_imports") or request.get("repro_imports") or []
     setting = Setting(request["title"], configs, environment, tuple(imports))
     limits = Limits(time.monotonic() + request["budget_s"], request["each_s"], request["parallel"])
     failure = FailureClass(**request["failure"])
-    trials = Trials(make, describe, failure, setting, limits, forks, request["directory"], report)
+    trials = Trials(program, make, failure, setting, limits, forks, request["directory"], report)
     complete = True
     try:
         Reduction(program, trials, request.get("guess")).run()
@@ -146,7 +140,7 @@ class Reduction:
     guess: Optional[str]
 
     def run(self) -> None:
-        """Raises `OutOfTime`; what was reached by then is in `trials.smallest`."""
+        """Raises `OutOfTime`; the event `kept` names what was reached by then."""
         start = self._start()
         if start is None:
             return

@@ -19,6 +19,7 @@ import torch
 
 from ..encode import BY_OPERATOR
 from ..imports import OPERATORS, registrations
+from ..protocol import Configs
 from .program import TORCHS, Cut, compact, users_operators
 
 SCRIPT = "repro.py"
@@ -49,7 +50,7 @@ class Setting:
     """What a reproduction takes over from the failing workload."""
 
     title: str
-    configs: dict[str, Any]
+    configs: Configs
     environment: dict[str, str]
     extra_imports: tuple[str, ...]
 
@@ -201,7 +202,7 @@ def _dynamic_shapes(found: Cut) -> str:
     return "({},)".format(", ".join(arguments))
 
 
-def _configs(found: Cut, configs: dict[str, Any]) -> str:
+def _configs(found: Cut, configs: Configs) -> str:
     """The options of the compile; those of operators for the ones that the cut has."""
     shims = configs.get(BY_OPERATOR)
     if not isinstance(shims, dict):

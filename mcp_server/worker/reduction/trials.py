@@ -17,16 +17,18 @@ import time
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Callable, Generator, Optional, Sequence
+from typing import Callable, Generator, Optional, Sequence
 
 import torch
 
+from ..interpret import stack_of
 from ..report import Report
-from .program import Cut, Plan, Uncuttable, size_in_bytes
+from .program import Cut, Plan, Program, Uncuttable, size_in_bytes
 from .script import DEPARTS, NOT_FINITE, SCRIPT, Setting, write
 
 LOG = "output.log"
 POLL_S = 0.05
+MOST_NODES = 50  # of a reproduction that are reported
 READ = 1 << 20  # bytes of a log that are looked at, from its start and from its end
 # What changes between two failures of one kind: addresses, numbers, names of temporaries, kernels and files.
 _VOLATILE = re.compile(r"0x[0-9a-f]+|/\S+|\b(?:cpp|triton)_\w+|\d+")
@@ -207,17 +209,16 @@ def essence(line: str) -> str:
 
 @dataclass
 class Trials:
-    """`smallest` is the smallest plan that still failed; its reproduction lies in `directory`/best."""
+    """Tries plans; the reproduction of the smallest that still fails lies in `directory`/best."""
 
+    program: Program
     make: Callable[[Plan], Cut]
-    describe: Callable[[Plan], dict[str, Any]]
     failure: FailureClass
     setting: Setting
     limits: Limits
     fork: bool
     directory: str
     report: Report
-    smallest: Optional[Plan] = None
     tried: dict[Plan, bool] = field(default_factory=dict)
     count: int = 0
 
@@ -276,7 +277,6 @@ class Trials:
 
     def _keep(self, plan: Plan, path: str) -> None:
         """Make this what the link `best` leads to: a stop at any time leaves a whole reproduction there."""
-        self.smallest = plan
         final = os.path.join(self.directory, "best-{}".format(self.count))
         self.count += 1
         os.rename(path, final)
@@ -284,5 +284,14 @@ class Trials:
         os.symlink(os.path.basename(final), link + ".new")
         os.replace(link + ".new", link)
         real = {name: value for name, value in self.make(plan).tensors.items() if name not in plan.seeded}
-        values = {"seeded": sorted(plan.seeded), "real": sorted(real), "bytes": size_in_bytes(real)}
-        self.report.event("kept", directory=final, **self.describe(plan), **values)
+        nodes = [node for node in self.program.nodes if node.name in plan.keep]
+        self.report.event(
+            "kept",
+            directory=final,
+            operators=len(nodes),
+            nodes=[{"node": n.name, "op": str(n.target), "stack": stack_of(n)} for n in nodes[:MOST_NODES]],
+            dynamic=plan.dynamic,
+            seeded=sorted(plan.seeded),
+            real=sorted(real),
+            bytes=size_in_bytes(real),
+        )
