@@ -252,33 +252,34 @@ CONDITIONS: dict[str, Callable[[torch.Tensor, Any], torch.Tensor]] = {
 
 def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """A mask of the shape of `tensor`. Raises `Refused` for places that it does not have."""
-    found = torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
-    mask = torch.zeros_like(found)
+    masks = [torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)]
+
+    def another() -> torch.Tensor:
+        masks.append(torch.zeros_like(masks[0]))
+        return masks[-1]
+
     if change.get("flat") is not None:
-        mask.view(-1)[_existing(change["flat"], tensor.numel(), "element")] = True
-        found, mask = found & mask, torch.zeros_like(mask)
+        another().view(-1)[_existing(change["flat"], tensor.numel(), "element")] = True
     if change.get("index") is not None:
         index = change["index"]
         fits = len(index) == tensor.dim() and all(0 <= at < size for at, size in zip(index, tensor.shape))
         if not fits:
             raise Refused("no such element", index, "an index into shape {}".format(list(tensor.shape)))
-        mask[tuple(index)] = True
-        found, mask = found & mask, torch.zeros_like(mask)
+        another()[tuple(index)] = True
     if change.get("stride") is not None:
-        mask.view(-1)[change.get("offset", 0) : change.get("end") : change["stride"]] = True
-        found, mask = found & mask, torch.zeros_like(mask)
+        another().view(-1)[change.get("offset", 0) : change.get("end") : change["stride"]] = True
     if change.get("rows") is not None:
         dim = _dimension(tensor, change)
         rows = _existing(change["rows"], tensor.shape[dim], "row")
-        found = found & mask.index_fill_(dim, torch.tensor(rows, device=tensor.device).long(), True)
+        another().index_fill_(dim, torch.tensor(rows, device=tensor.device).long(), True)
     if change.get("where") is not None:
         conditions = change["where"]
         unknown = sorted(set(conditions) - set(CONDITIONS))
         if unknown or not conditions:
             raise Refused("unknown condition on elements", unknown or None, ", ".join(sorted(CONDITIONS)))
         fulfilled = [CONDITIONS[name](tensor, _number(limit)) for name, limit in conditions.items()]
-        found = found & torch.stack(fulfilled).any(0)
-    return found
+        masks.append(torch.stack(fulfilled).any(0))
+    return torch.stack(masks).all(0)
 
 
 def _number(value: Any) -> Any:

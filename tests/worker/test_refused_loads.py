@@ -12,6 +12,7 @@ import pytest
 
 from mcp_server.logs.capture_journal import read_capture
 from mcp_server.worker.capture.calls import Calls, failure
+from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.journal import CaptureStore, Journal, around
 from mcp_server.worker.protocol import KeptPackage
 
@@ -121,12 +122,13 @@ def test_a_load_that_a_loader_tells_is_told_once(tmp_path: Path) -> None:
 def test_the_exception_that_ends_a_process(tmp_path: Path, code: str, own: bool) -> None:
     """It is told with its lines, and whether it was raised outside of torch, once something was loaded."""
     hook = calls(tmp_path)
+    compiles = Compiles(hook)
     (tmp_path / "worker.py").write_text(f"import torch\n{code}\n")
     with pytest.raises((KeyError, FileNotFoundError)) as caught:
         runpy.run_path(str(tmp_path / "worker.py"))
-    hook.ending(caught.value)
+    compiles.failing(caught.value)
     assert read_capture(tmp_path).ends == []
     hook.loads[hook] = 0
-    hook.ending(caught.value)
+    compiles.failing(caught.value)
     (end,) = read_capture(tmp_path).ends
     assert end.own is own and any(line.file.endswith("worker.py") and line.line == 2 for line in end.stack)

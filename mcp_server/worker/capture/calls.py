@@ -6,14 +6,13 @@ import itertools
 import os
 import threading
 import time
-import traceback
 import weakref
 from dataclasses import dataclass
 from typing import Any, Callable, Optional
 
 import torch
 
-from ..encode import encode_all, encode_frames, encode_layout, encode_output, frames, raised_in
+from ..encode import encode_all, encode_layout, encode_output, frames
 from ..lease import for_cuda, take
 from ..process import (
     capturing,
@@ -29,7 +28,7 @@ from ..process import (
 from ..protocol import CallRecord, CapturedFailure, Configs, Retained
 from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
-from .checks import digests, looked_at
+from .checks import digests
 from .journal import CaptureStore, Journal
 from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of
 from .streams import Snapshot, Streams
@@ -136,21 +135,6 @@ class Calls:
             on_cuda = loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda"
         place = current_device() if on_cuda else None
         self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
-
-    def ending(self, error: BaseException) -> None:
-        """Journal the exception that ends a process with a package; `own`: raised outside of torch."""
-        places = raised_in(error)
-        if not self.loads or not places:
-            return
-        raising = list(traceback.walk_tb(error.__traceback__))[-1][0]
-        self.journal.event(
-            "program_failed",
-            frames=encode_frames([(frame.f_code, line) for frame, line in places]),
-            own=places[0][0] is raising,
-            refilled=self.managed.refilled_by_now(),
-            calls=self.outputs.calls_of(looked_at(places)),
-            **failure(error),
-        )
 
     def _in_use(self) -> Retained:
         return {"loads": sorted(self.loads.values()), "outputs": self.outputs.retained()}

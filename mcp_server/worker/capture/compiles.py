@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import traceback
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 import torch
 
@@ -59,10 +59,9 @@ class Compiles:
     """Numbers the compiles of this process, and journals them, exports, packagings and failed checks."""
 
     def __init__(self, calls: Calls) -> None:
+        self.calls = calls
         self.journal = calls.journal
         self.store = calls.store
-        self.outputs = calls.outputs
-        self.managed = calls.managed
         self.numbers = itertools.count()
         self.thread = threading.local()
         self.models = Models(calls.store)
@@ -142,37 +141,46 @@ class Compiles:
         self.journal.event(
             "assertion_failed",
             file=path,
-            calls=self.outputs.calls_of(actual + expected),
-            refilled=self.managed.refilled_by_now(),
+            calls=self.calls.outputs.calls_of(actual + expected),
+            refilled=self.calls.managed.refilled_by_now(),
             frames=frames(),
             modules=self.models.near(next(self.numbers), callers()),
             **failure(error),
         )
 
     def failing(self, error: BaseException) -> None:
-        """Journal what is near an exception that ends the program: its own check may compare with it."""
+        """Journal the exception that ends the program: its own check may have raised it.
+
+        With `own`, in a program that compiles nothing, whether it was raised outside of torch.
+        """
+        places = raised_in(error)
+        shown = encode_frames([(frame.f_code, line) for frame, line in places])
         if self.models.compiled and REPORTED not in error.__dict__:
-            places = raised_in(error)
-            shown = encode_frames([(frame.f_code, line) for frame, line in places])
-            self._program_failed(error, shown, places)
+            self._program_failed(error, shown, places, **self._near(places))
+        elif not self.models.compiled and self.calls.loads and places:
+            raising = list(traceback.walk_tb(error.__traceback__))[-1][0]
+            self._program_failed(error, shown, places, own=places[0][0] is raising)
 
     def exiting(self, status: Any = None) -> None:
         """Journal the modules near a `sys.exit` with a status of failure: that may be a check, too."""
         if self.models.compiled and status:
             places = [(frame, frame.f_lineno) for frame in callers()]
-            self._program_failed(SystemExit(status), frames(), places)
+            self._program_failed(SystemExit(status), frames(), places, **self._near(places))
 
-    def _program_failed(self, error: BaseException, shown: Any, places: Places) -> None:
-        """With the modules, tensors and calls that the check near it may be about."""
+    def _near(self, places: Places) -> Mapping[str, object]:
+        """Modules in these frames, a file of their tensors, and what the check compared."""
         number, around = next(self.numbers), [frame for frame, _ in places]
+        modules, file = self.models.near(number, around), keep(self.store, number, around)
+        return {"modules": modules, "file": file, "compared": compared(places)}
+
+    def _program_failed(self, error: BaseException, shown: Any, places: Places, **more: object) -> None:
+        """Also with the calls that the check names, and constants that were refilled."""
         self.journal.event(
             "program_failed",
             frames=shown,
-            modules=self.models.near(number, around),
-            file=keep(self.store, number, around),
-            refilled=self.managed.refilled_by_now(),
-            compared=compared(places),
-            calls=self.outputs.calls_of(looked_at(places)),
+            refilled=self.calls.managed.refilled_by_now(),
+            calls=self.calls.outputs.calls_of(looked_at(places)),
+            **more,
             **failure(error),
         )
 

@@ -39,8 +39,7 @@ class Hook:
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
             """Look at an exception that nobody caught before it is printed as ever."""
-            looks = self.compiles.failing if self.compiles.models.compiled else self.calls.ending
-            safely(self.journal, looks, error)
+            safely(self.journal, self.compiles.failing, error)
             printed(kind, error, trace)
 
         sys.excepthook = look

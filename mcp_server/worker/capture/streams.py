@@ -169,7 +169,7 @@ class Streams:
 
     def replaying(self, _graph: Any, *_args: Any, **_kwargs: Any) -> None:
         """Before a replay: report, once, inputs that were freed since the capture."""
-        for call, place, storage in self.graph_inputs:
-            if storage.expired():
-                self.journal.event("graph_input_gone", call=call, input=place, frames=frames())
-        self.graph_inputs = [one for one in self.graph_inputs if not one[2].expired()]
+        gone = [one for one in self.graph_inputs if one[2].expired()]
+        self.graph_inputs = [one for one in self.graph_inputs if one not in gone]
+        for call, place, _ in gone:
+            self.journal.event("graph_input_gone", call=call, input=place, frames=frames())
