@@ -14,8 +14,8 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -49,53 +49,32 @@ class Cache:
         self.cap = cap
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def find(self, key: str) -> Path | None:
-        """The finished entry of `key`; marks it as used."""
-        entry = self.root / key
-        if not (entry / MANIFEST).exists():
-            return None
-        os.utime(entry)
-        return entry
-
-    def building(self, key: str) -> Path:
-        """An empty directory to build in. The caller has the lock."""
-        work = self.root / f"{key}.building"
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir()
-        return work
-
-    def finish(self, key: str, work: Path) -> Path:
-        """Turn the directory from `building` into the entry of `key`, and sweep."""
-        entry = self.root / key
-        shutil.rmtree(entry, ignore_errors=True)
-        work.rename(entry)
-        self.sweep()
-        return entry
-
-    @asynccontextmanager
-    async def locked(self, key: str, on_wait: Callable[[str], None] = lambda _: None) -> AsyncIterator[None]:
-        """Lock `key` against other tasks and processes; `on_wait` is called if another builder has it."""
-        descriptor = open_lock(self.root / f"{key}.lock")
-        try:
-            if not flock(descriptor):
-                on_wait("waiting for another process that builds the same")
-                while not flock(descriptor):
-                    await anyio.sleep(POLL_S)
-            yield
-        finally:
-            os.close(descriptor)
-
     async def built(
-        self, key: str, build: Callable[[Path], Awaitable[None]], on_progress: Callable[[str], None]
+        self, key: str, build: Callable[[Path], Awaitable[None]], on_wait: Callable[[str], None]
     ) -> tuple[Path, bool]:
-        """The entry of `key`, and whether it was there; else `build` fills it, with its manifest."""
-        async with self.locked(key, on_progress):
-            entry = self.find(key)
-            if entry is not None:
+        """The entry of `key`, and whether it was there; else `build` fills it, with its manifest.
+
+        A lock keeps other tasks and processes from building the same; it ends with its process.
+        """
+        entry, work = self.root / key, self.root / f"{key}.building"
+        lock = open_lock(self.root / f"{key}.lock")
+        try:
+            if not flock(lock):
+                on_wait("waiting for another process that builds the same")
+                while not flock(lock):
+                    await anyio.sleep(POLL_S)
+            if (entry / MANIFEST).exists():
+                os.utime(entry)
                 return entry, True
-            work = self.building(key)
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir()
             await build(work)
-            return self.finish(key, work), False
+            shutil.rmtree(entry, ignore_errors=True)
+            work.rename(entry)
+            self.sweep()
+            return entry, False
+        finally:
+            os.close(lock)
 
     def sweep(self) -> None:
         """Remove abandoned work, then the least recently used entries until the rest fits the cap."""

@@ -9,29 +9,40 @@ import time
 from pathlib import Path
 
 import anyio
+import pytest
 
 from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache, digest_file, digest_file_cached
 
 KEY, OTHER = "a" * 64, "b" * 64
 
 
+def built(cache: Cache, key: str, size: int) -> tuple[Path, bool]:
+    async def build(work: Path) -> None:
+        (work / "package.pt2").write_bytes(b"x" * size)
+        (work / MANIFEST).write_text("{}")
+
+    return anyio.run(lambda: cache.built(key, build, print))
+
+
 def fill(cache: Cache, key: str, size: int, age_s: float = 0.0) -> Path:
-    work = cache.building(key)
-    (work / "package.pt2").write_bytes(b"x" * size)
-    (work / MANIFEST).write_text("{}")
-    entry = cache.finish(key, work)
+    entry, _ = built(cache, key, size)
     then = time.time() - age_s
     os.utime(entry, (then, then))
     return entry
 
 
 def test_an_entry_is_found_only_when_it_is_finished(tmp_path: Path) -> None:
-    """Work in progress is no entry."""
+    """Work that a builder left half done is no entry, and goes; what is finished is not built again."""
     cache = Cache(tmp_path)
-    cache.building(KEY)
-    assert cache.find(KEY) is None
-    assert cache.find(KEY) != fill(cache, KEY, 10)
-    assert cache.find(KEY) == tmp_path / KEY
+
+    async def broken(work: Path) -> None:
+        (work / "half").write_text("x")
+        raise OSError
+
+    with pytest.raises(OSError):
+        anyio.run(lambda: cache.built(KEY, broken, print))
+    assert built(cache, KEY, 10) == (tmp_path / KEY, False) and not (tmp_path / KEY / "half").exists()
+    assert built(cache, KEY, 10) == (tmp_path / KEY, True)
 
 
 def test_a_digest_is_remembered_until_the_file_changes(tmp_path: Path) -> None:
@@ -49,29 +60,25 @@ def test_a_digest_is_remembered_until_the_file_changes(tmp_path: Path) -> None:
 def test_the_entries_used_longest_ago_go_first(tmp_path: Path) -> None:
     """Beyond the cap the old entry goes; a young one is kept even then, since it may be being loaded."""
     cache = Cache(tmp_path, cap=150)
-    fill(cache, KEY, 100, age_s=IN_USE_S + 60)
-    fill(cache, OTHER, 100)
+    old = fill(cache, KEY, 100, age_s=IN_USE_S + 60)
+    young = fill(cache, OTHER, 100)
     cache.sweep()
-    assert cache.find(KEY) is None and cache.find(OTHER) is not None
+    assert not old.exists() and young.exists()
 
 
 def test_only_one_of_many_tasks_builds(tmp_path: Path) -> None:
     """Twenty tasks ask for one key at once: one builds, the others wait for it."""
     cache, builds = Cache(tmp_path), []
 
-    async def ask() -> None:
-        async with cache.locked(KEY):
-            if cache.find(KEY) is None:
-                work = cache.building(KEY)
-                builds.append(1)
-                await anyio.sleep(0.05)
-                (work / MANIFEST).write_text("{}")
-                cache.finish(KEY, work)
+    async def build(work: Path) -> None:
+        builds.append(1)
+        await anyio.sleep(0.05)
+        (work / MANIFEST).write_text("{}")
 
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
             for _ in range(20):
-                tasks.start_soon(ask)
+                tasks.start_soon(cache.built, KEY, build, print)
 
     anyio.run(main)
     assert builds == [1]
@@ -81,13 +88,11 @@ HOLD = """
 import sys, time, anyio
 from pathlib import Path
 from mcp_server.probes.cache import Cache
-async def main():
-    cache = Cache(Path(sys.argv[1]))
-    async with cache.locked(sys.argv[2]):
-        cache.building(sys.argv[2]).joinpath("half").write_text("x")
-        print("held", flush=True)
-        await anyio.sleep(60)
-anyio.run(main)
+async def build(work):
+    (work / "half").write_text("x")
+    print("held", flush=True)
+    await anyio.sleep(60)
+anyio.run(Cache(Path(sys.argv[1])).built, sys.argv[2], build, print)
 """
 
 
@@ -103,10 +108,4 @@ def test_a_killed_builder_leaves_nothing_behind(tmp_path: Path) -> None:
     holder.stdout.close()
     cache.sweep()
     assert not (tmp_path / f"{KEY}.building").exists()
-
-    async def take() -> None:
-        with anyio.fail_after(5):
-            async with cache.locked(KEY):
-                pass
-
-    anyio.run(take)
+    assert built(cache, KEY, 10) == (tmp_path / KEY, False)
