@@ -53,11 +53,9 @@ async def instrument(
     `ProblemError` if it cannot be rebuilt.
     """
     started = time.monotonic()
-
-    def opened() -> list[Package]:
-        return [open_package(package, name) for name in open_package(package).models]
-
-    models = await anyio.to_thread.run_sync(opened)
+    models = await anyio.to_thread.run_sync(
+        lambda: [open_package(package, name) for name in open_package(package).models]
+    )
     cache = cache or Cache()
     tools = await find_tools(models[0].wrapper_text, options, context, python=python, cache=cache, env=env)
     content = await anyio.to_thread.run_sync(digest_package, package, cache.root / DIGESTS)
@@ -106,12 +104,14 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
     """Fill the cache entry: the package and its manifest."""
     tools.context.progress("rebuilding the package with probes")
     rebuilt = []
+    replaced: dict[str, Path] = {}
+    added: dict[str, Path] = {}
     for model in models:
         place = work / f"model-{digest_values(model.model_name)[:12]}"
         place.mkdir()
         rebuilt.append(await ModelBuild(model, tools, place).build())
-    replaced = {name: path for one in rebuilt for name, path in one.replaced.items()}
-    added = {name: path for one in rebuilt for name, path in one.added.items()}
+        replaced |= rebuilt[-1].replaced
+        added |= rebuilt[-1].added
     container = models[0].container
     await anyio.to_thread.run_sync(write_package, container, replaced, added, work / PACKAGE)
     manifest = {

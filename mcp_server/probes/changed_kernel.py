@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 import anyio
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
+from elftools.elf.sections import SymbolTableSection
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
@@ -30,6 +31,7 @@ from mcp_server.probes.commands import Options, compile_in, compile_or_raise, fi
 from mcp_server.probes.model_build import SOURCES, Tools, extract, write_package
 from mcp_server.probes.rewrite import compiled_form
 from mcp_server.tools.context import Context, gpus_of
+from mcp_server.worker.protocol import RecompileRequest
 
 _ERROR = re.compile(r"^[^\n:]*:(\d+)(?::\d+)?: (?:fatal )?error: (.*)", re.M)
 # Sources that determine the copy. They are part of the cache key, so a change invalidates old entries.
@@ -147,35 +149,31 @@ async def _build_interposed(change: _Change, tools: Tools, work: Path, key: str)
 def calls_through_relocation(library: Path, symbol: str) -> bool:
     """Whether a relocation of the library refers to the symbol, so that it can be interposed."""
     with library.open("rb") as file:
-        for section in ELFFile(file).iter_sections():
-            if not isinstance(section, RelocationSection) or not section.name.startswith(".rel"):
-                continue
-            symbols = ELFFile(file).get_section(section["sh_link"])
-            get_symbol = getattr(symbols, "get_symbol", None)
-            if get_symbol is None:
-                continue
-            numbers = {int(relocation["r_info_sym"]) for relocation in section.iter_relocations()}
-            if any(get_symbol(number).name == symbol for number in numbers if number):
-                return True
+        elf = ELFFile(file)
+        for section in elf.iter_sections():
+            symbols = elf.get_section(section["sh_link"]) if isinstance(section, RelocationSection) else None
+            if isinstance(symbols, SymbolTableSection):
+                numbers = {int(relocation["r_info_sym"]) for relocation in section.iter_relocations()}
+                if any(symbols.get_symbol(number).name == symbol for number in numbers if number):
+                    return True
     return False
 
 
 async def _compile(change: _Change, tools: Tools, work: Path) -> None:
     """Compile the changed kernel with the package's flags and its original line numbers."""
-    package, first_line = change.package, change.kernel.first_line
+    package = change.package
     text, name = _source_file(change)
     (work / SOURCES).mkdir()
     (work / SOURCES / name).write_text(text)
     flags = commands.safe_flags(commands.read_recorded(package.kernel_text or package.wrapper_text))
-    argv = commands.compile_command(
-        tools.compiler, flags, tools.toolchain, f"{SOURCES}/{name}", "kernel.o", ("-O3",)
-    )
+    source = f"{SOURCES}/{name}"
+    argv = commands.compile_command(tools.compiler, flags, tools.toolchain, source, "kernel.o", ("-O3",))
     log = await compile_in(tools.context, argv, work, "compile-kernel", tools.env)
     if log is None:
         return
     what, error = first_error(log), _ERROR.search(log)
     if error is not None:
-        lines, place = change.source.split("\n"), int(error[1]) - first_line
+        lines, place = change.source.split("\n"), int(error[1]) - change.kernel.first_line
         code = f" ({lines[place].strip()[:200]})" if 0 <= place < len(lines) else ""
         message = "".join(char for char in error[2] if char.isprintable())[:300]
         what = f"line {error[1]}: {message}{code}"
@@ -210,28 +208,28 @@ async def _build_triton(
     """Fill the cache entry; `member` is the kernel's binary in the package."""
     package, kernel = change.package, change.kernel
     context.progress(f"compiling {kernel.name} again")
-    files = {"original": work / "original.py", "changed": work / "changed.py"}
-    files["original"].write_text(textwrap.dedent(kernel.source))
-    files["changed"].write_text(textwrap.dedent(change.source))
-    extract(package, member, work / "original.cubin")
-    request = {
-        **files,
+    names = ("original.py", "changed.py", "original.cubin", "changed.cubin")
+    files = original, changed, binary, target = tuple(work / name for name in names)
+    original.write_text(textwrap.dedent(kernel.source))
+    changed.write_text(textwrap.dedent(change.source))
+    extract(package, member, binary)
+    request: RecompileRequest = {
+        "original": str(original),
+        "changed": str(changed),
         "kernel": kernel.symbol,
-        "binary": work / "original.cubin",
-        "target": work / "changed.cubin",
+        "binary": str(binary),
+        "target": str(target),
         "num_warps": kernel.num_warps,
         "shared": kernel.shared_bytes,
     }
-    done = await context.worker(
-        "recompile_triton", request, python=python, env=env, gpus=gpus_of("cuda"), timeout_s=300
-    )
+    gpus = gpus_of("cuda")
+    done = await context.worker("recompile_triton", request, python=python, env=env, gpus=gpus)
     if done.last("recompiled") is None:
         failed = done.last("failed")
         text = str(failed["text"])[:400] if failed else f"it ended in {done.phase}"
         raise ProblemError(f"the changed kernel does not compile: {text}", value=kernel.name)
-    await anyio.to_thread.run_sync(
-        write_package, package.container, {member: work / "changed.cubin"}, {}, work / PACKAGE
-    )
-    for path in (*files.values(), work / "original.cubin", work / "changed.cubin"):
+    replaced: dict[str, Path] = {member: target}
+    await anyio.to_thread.run_sync(write_package, package.container, replaced, {}, work / PACKAGE)
+    for path in files:
         path.unlink()
     (work / MANIFEST).write_text(json.dumps({"kernel": kernel.name}))
