@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
@@ -25,13 +25,15 @@ from ..process import (
     take_if_used,
     unmapped,
 )
-from ..protocol import CallRecord, CapturedFailure, Configs, Retained
 from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
 from .checks import digests
 from .journal import CaptureStore, Journal
 from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of
 from .streams import Snapshot, Streams
+
+if TYPE_CHECKING:  # this is imported into every program
+    from ..protocol import CallRecord, CapturedFailure, Configs, Retained
 
 # Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself has no names.
 LOADER_OPTIONS = (

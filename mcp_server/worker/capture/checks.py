@@ -11,14 +11,16 @@ from __future__ import annotations
 import ast
 import linecache
 from types import FrameType
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Tuple
 
 import torch
 
 from ..process import capturing, idle
-from ..protocol import NearModule
 from ..tensors import checksum, storage_bytes
 from .journal import CaptureStore
+
+if TYPE_CHECKING:  # this is imported into every program
+    from ..protocol import NearModule
 
 Places = List[Tuple[FrameType, int]]  # frames with the line in each, innermost first
 CHECKS = (ast.If, ast.Assert)

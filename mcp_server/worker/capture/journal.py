@@ -16,12 +16,14 @@ import threading
 import time
 import zipfile
 from collections import deque
-from typing import Any, Callable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
 
 import torch
 
-from ..protocol import KeptPackage
 from ..report import encode, identity, rank
+
+if TYPE_CHECKING:  # this is imported into every program
+    from ..protocol import KeptPackage
 
 FULL = 16 << 20  # bytes of a journal before it goes on in the two tails
 TAIL = 2 << 20  # bytes of one tail
