@@ -15,6 +15,7 @@ import ctypes
 import json
 import os
 import time
+from functools import partial
 from typing import Any, Mapping, NamedTuple, Optional, cast
 
 import torch
@@ -116,7 +117,7 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Map
     while os.path.exists(path):
         turn += 1
         path = os.path.join(directory, "{}.{}.safetensors".format(stem, turn))
-    with open(path, "xb") as out:
+    with open(path, "xb", opener=partial(os.open, mode=0o600)) as out:
         out.write(len(header).to_bytes(8, "little") + header)
         for part in flat.detach().reshape(-1).split(CHUNK) if size else ():
             host = part.resolve_neg().cpu().contiguous()
