@@ -19,6 +19,7 @@ from typing import Any
 import anyio
 
 from mcp_server.diagnosis import causes, observe
+from mcp_server.diagnosis.causes.compiler import may_be_decided
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
@@ -141,9 +142,14 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
         while case.unfit is None:
             case.suspects = detect(case)
             best = next(iter(ranked(case.suspects, case)), None)
-            if best is not None and best.harmful and confidence(best, case) == "proven":
+            proven = best is not None and best.harmful and confidence(best, case) == "proven"
+            if proven and best is not None and not may_be_decided(best):
                 return
-            choices = choose(available, case, case.suspects)
+            # From a launch that computes wrong numbers to the decision of the compiler, where time is left.
+            left = [each for each in available if each.extra or not proven]
+            choices = choose(left, case, case.suspects)
+            if proven and not choices:
+                return
             if not choices:
                 longer = choose(available, case, case.suspects, whatever_it_takes=True)
                 case.cut_short += [each.observation.name for each in longer if not each.observation.extra]

@@ -283,6 +283,9 @@ class CompareArguments(PairArguments):
     tolerance: Annotated[
         float, Field(gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1.")
     ] = 1
+    every_launch: Annotated[
+        bool, Field(description="Judge each launch on right inputs: lists all wrong ones; default false.")
+    ] = False
 
 
 class ReduceArguments(PairArguments):

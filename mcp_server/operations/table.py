@@ -168,7 +168,7 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
     exported = None
     if isinstance(workload, PackageWorkload):
         exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
-    return await step(context, workload, exported, tolerance=given.tolerance)
+    return await step(context, workload, exported, tolerance=given.tolerance, every=given.every_launch)
 
 
 async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
@@ -357,6 +357,7 @@ OPERATIONS: tuple[Operation, ...] = (
         call=compare_with_eager,
         examples=(
             "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --inputs batch.pt",
+            "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --every-launch",
         ),
     ),
     Operation(

@@ -24,6 +24,7 @@ from mcp_server.tools.divergence import (
     Difference,
     Divergence,
     DivergenceAnalysis,
+    EveryLaunch,
     Kind,
     LaunchCompared,
     Nodes,
@@ -34,6 +35,7 @@ from mcp_server.tools.divergence import (
     read_launches,
     read_output,
 )
+from mcp_server.tools.every_launch import LaunchFlows, every_launch
 from mcp_server.tools.failure import read_failure
 from mcp_server.tools.first_bad import Model, model_of
 from mcp_server.tools.probe_backend import unset_arguments
@@ -119,12 +121,14 @@ async def compare_with_eager(
     *,
     tolerance: float = 1.0,
     shown: int = SHOWN,
+    every: bool = False,
 ) -> ComparedWithEager:
     """Run both on the same inputs; compare every launch and every output with the program's own nodes.
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
     program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/closeness.py`).
+    `every` judges every launch by itself, on right inputs.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
     of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that
     makes no call of a package that it compiled.
@@ -142,16 +146,28 @@ async def compare_with_eager(
             "comparing a package needs the exported program that it was compiled from",
             allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
         )
-    return await compare_pair(context, pair, tolerance, shown)
+    return await compare_pair(context, pair, tolerance, shown, every=every)
 
 
 async def compare_pair(
-    context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN
+    context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN, *, every: bool = False
 ) -> ComparedWithEager:
     """Compare a package with the program that it was compiled from."""
     model = await anyio.to_thread.run_sync(model_of, pair.workload)
     nodes = Nodes(model)
-    done, notes = await _run_pair(context, pair, model, nodes, tolerance)
+    request, notes, env = await _request(context, pair, model, nodes, tolerance)
+    directory = context.fresh("compare_launches")
+    if every and request["probes"]:
+        request.update(flow=LaunchFlows(model).of, eager_outputs=directory / "eager_outputs.pt")
+    done = await context.worker(
+        "compare_launches",
+        request,
+        workload=pair.workload,
+        env=env,
+        gpus=gpus_of(model.package.device_type, pair.workload.device_index),
+        directory=directory,
+    )
+    context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0
     outputs = [read_output(event) for event in done.all("output")]
     repeats = Repeats(done)
     analysis = DivergenceAnalysis(read_launches(done.all("launch_compared"), nodes), model, nodes)
@@ -159,11 +175,20 @@ async def compare_pair(
     outcome, summary = _conclude(done, outputs, first, repeats)
     launches = analysis.settled(diverged=first is not None)
     ranked = sorted(launches, key=lambda row: _ORDER.index(row.status))
+    other_constants = [
+        OtherConstant(**{name: event[name] for name in OtherConstant.model_fields})
+        for event in done.all("constant_differs")
+    ]
+    judged = every_launch(context, done, model, nodes, other_constants, request) if every else None
+    if judged is not None and not repeats.steady_eager:
+        judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
+    if judged is not None and judged.wrong:
+        outcome = "differs"
     json_file = done.directory / "launches.json"
     json_file.write_bytes(_LAUNCHES.dump_json(launches, indent=1))
     return ComparedWithEager(
         outcome=outcome,
-        summary=summary,
+        summary=f"{summary}. {judged.summary}" if judged is not None else summary,
         first=first,
         outputs=outputs,
         deterministic=repeats.same("first", "second"),
@@ -173,10 +198,8 @@ async def compare_pair(
         counts=dict(Counter(row.status for row in launches)),
         launches=ranked[:shown],
         left_out=max(0, len(launches) - shown),
-        other_constants=[
-            OtherConstant(**{name: event[name] for name in OtherConstant.model_fields})
-            for event in done.all("constant_differs")
-        ],
+        other_constants=other_constants,
+        every_launch=judged,
         notes=[*notes, *_limits(done)],
         failure=read_failure(done.finished),
         json_file=context.artifact(json_file, "every tensor that was compared"),
@@ -209,10 +232,10 @@ def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
 
 
-async def _run_pair(
+async def _request(
     context: Context, pair: Pair, model: Model, nodes: Nodes, tolerance: float
-) -> tuple[WorkerRun, list[str]]:
-    """The worker's comparison; without probes, of outputs only, when the package cannot be rebuilt."""
+) -> tuple[dict[str, object], list[str], dict[str, str]]:
+    """The worker's request with notes and variables; without probes when the package cannot be rebuilt."""
     workload = pair.workload
     python = context.python_for(workload)
     request: dict[str, object] = {
@@ -226,6 +249,7 @@ async def _run_pair(
         "factor": tolerance,
         "steps": pair.updates,
         "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
+        "probes": True,
     }
     env: dict[str, str] = {}
     notes: list[str] = []
@@ -246,15 +270,7 @@ async def _run_pair(
     except ProblemError as problem:
         request.update(probes=False)
         notes.append(f"only outputs were compared, the package cannot be rebuilt with probes: {problem}")
-    done = await context.worker(
-        "compare_launches",
-        request,
-        workload=workload,
-        env=env,
-        gpus=gpus_of(model.package.device_type, workload.device_index),
-    )
-    context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0
-    return done, notes
+    return request, notes, env
 
 
 def _limits(done: WorkerRun) -> list[str]:

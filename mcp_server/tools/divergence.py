@@ -85,6 +85,49 @@ class Divergence(Record):
     summary: str
 
 
+class WrongLaunch(Record):
+    """A launch that stored wrong values though it read right ones: `difference` is of `argument`.
+
+    `suspects` are launches before it that were not judged, and whose values it reads: then it may be one of
+    them. `constant` is one that it reads and that is not the program's. `tf32`: no more than TF32 explains.
+    """
+
+    launch: int
+    kernel: str
+    argument: str
+    difference: Difference
+    suspects: list[int] = Field(default_factory=list)
+    constant: str = ""
+    tf32: bool = False
+    locations: list[ModelLocation] = Field(default_factory=list)
+    summary: str
+
+
+class UnjudgedLaunch(Record):
+    """A launch of which the program has no value to compare with."""
+
+    launch: int
+    kernel: str
+    why: str
+
+
+class EveryLaunch(Record):
+    """Each launch judged by itself: after every launch the program's values of what it wrote were copied in.
+
+    `outputs_right`: whether the outputs are right with the wrong launches corrected. `plan` names what is
+    needed to make the call with launches done in eager mode, and `eager_outputs` what eager mode returns.
+    """
+
+    summary: str
+    judged: int = 0
+    wrong: list[WrongLaunch] = Field(default_factory=list)
+    unjudged: list[UnjudgedLaunch] = Field(default_factory=list)
+    unjudged_count: int = 0
+    outputs_right: bool | None = None
+    plan: Artifact | None = None
+    eager_outputs: Artifact | None = None
+
+
 class Changed(Record):
     """The first tensor that differs between two runs of the same call."""
 
@@ -115,6 +158,7 @@ class ComparedWithEager(Record):
     `deterministic`: whether two runs gave the same outputs; `varies_from` where they first differ.
     `reads_unset`: whether outputs change when memory that nothing wrote is filled with NaN, or no longer
     differ from run to run; `unset_from` where that shows.
+    `every_launch` judges each launch on right inputs, where that was asked for.
     `other_constants` have other values than the program's: then the package is not one of that program.
     `launches` holds those that differ first, then the others in order, at most as many as asked for.
     """
@@ -131,6 +175,7 @@ class ComparedWithEager(Record):
     launches: list[LaunchCompared] = Field(default_factory=list)
     left_out: int = 0
     other_constants: list[OtherConstant] = Field(default_factory=list)
+    every_launch: EveryLaunch | None = None
     notes: list[str] = Field(default_factory=list)
     failure: Failure | None = None
     json_file: Artifact | None = None

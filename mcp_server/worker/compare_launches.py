@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Iterator, Mapping, NamedTuple
+from typing import Any, Callable, Mapping
 
 import torch
 from torch.utils import _pytree
@@ -13,8 +13,10 @@ from torch.utils import _pytree
 from .compare import compare
 from .eager_values import Expected, expectations, measure
 from .inputs import flatten, read
+from .judge_launches import Judge, own_values
+from .launch_nodes import ProgramGraph
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
-from .probes import AFTER, BEFORE, ROLES, Event, arguments, find_libraries, mapped_files, tensor_of
+from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
 from .protocol import Closeness, CompareLaunchesRequest, Step
 from .report import Refused, Report
 from .run import call
@@ -30,7 +32,8 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
 
     The package runs four times, each time in a fresh load: for the comparison, twice unchanged, and once with
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
-    a fifth time, filled again: what no longer differs came from that memory.
+    a fifth time, filled again: what no longer differs came from that memory. With `flow` it also runs with
+    right values copied in after each launch (`Judge`).
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -44,6 +47,14 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     constants = Constants(constants_of(module), request.get("constants") or {}, report)
     comparison = Comparison(expected, nodes, request.get("factor", 1.0), constants, report)
     comparison.compare_outputs(bench.run("compared", comparison.take), outputs)
+    if request.get("eager_outputs"):
+        torch.save([one.eager.cpu() for one in outputs], request["eager_outputs"])
+    if request.get("flow"):
+        names = request.get("constants") or {}
+        graph = ProgramGraph(module, nodes)
+        own = own_values(graph, leaves)
+        judge = Judge(graph, expected, own, names, request["flow"], comparison.factor, report)
+        judge.outputs(bench.run("judged", judge.take), outputs)
     first, second = (
         [checksum(tensor) for tensor in bench.run(kind, marks(kind, report))] for kind in ("first", "second")
     )
@@ -246,24 +257,3 @@ def marks(kind: str, report: Report, unset: Mapping[str, list[str]] = {}) -> Cal
         return False
 
     return take
-
-
-class Written(NamedTuple):
-    """Where a tensor was written: the launch's number, its place in the call, and the argument's name."""
-
-    launch: int
-    sequence: int
-    kernel: str
-    name: str
-
-
-def written(event: Event) -> Iterator[tuple[Written, torch.Tensor]]:
-    """The tensors that a launch wrote. Empty before the launch."""
-    for argument in arguments(event) if event.phase == AFTER else ():
-        tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
-        if tensor is None or tensor.layout is not torch.strided:
-            continue
-        if tensor.is_cuda:
-            torch.cuda.synchronize(tensor.device)
-        kernel, name = event.kernel.decode(), argument.name.decode()
-        yield Written(int(event.launch), int(event.sequence), kernel, name), tensor

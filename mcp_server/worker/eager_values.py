@@ -32,6 +32,11 @@ BIAS = {"linear": (2, (0, 1)), "addmm": (0, (1, 2))}  # operator: place of its b
 MOST = 0.95  # of the elements of a tensor
 
 
+def operator_name(node: torch.fx.Node) -> str:
+    """`linear` of `aten.linear.default`."""
+    return str(node.target).replace("aten.", "", 1).split(".")[0]
+
+
 @dataclass(frozen=True, eq=False)
 class Expected:
     """The eager value of one node, its float64 reference `exact`, and the number of `terms` in each sum.
@@ -175,8 +180,7 @@ class Recorder(torch.fx.Interpreter):
 
     def without_bias(self, node: torch.fx.Node) -> list[torch.Tensor]:
         """The product alone: Inductor may add the bias in a later kernel."""
-        operator = str(node.target).replace("aten.", "", 1).split(".")[0]
-        place, factors = BIAS.get(operator, (0, ()))
+        place, factors = BIAS.get(operator_name(node), (0, ()))
         args = self.fetch_args_kwargs_from_env(node)[0]
         if not factors or len(args) <= max(place, *factors) or len(args) > 3:
             return []

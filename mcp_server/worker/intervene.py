@@ -17,6 +17,7 @@ from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, cast
 import torch
 
 from .compare import compare_calls, differing, faults, input_change, text_of, unequal
+from .eager_launches import Replacement
 from .inputs import apply, arrange, flatten, load_file, read
 from .loading import load_captured, update_package
 from .process import on_stack, synchronize, take_if_used
@@ -24,6 +25,7 @@ from .protocol import (
     FIRST_ELEMENTS,
     CallFacts,
     Comparison,
+    EagerLaunches,
     InputChange,
     InterveneRequest,
     NeededElement,
@@ -78,6 +80,7 @@ class Caller:
     phase: str = "starting"  # what is being done, for the report of an error
     _alive: list[Any] = field(default_factory=list)  # constants that a user-managed update needs
     _inputs: dict[str, list[Any]] = field(default_factory=dict)
+    _replacement: Optional[Replacement] = None
 
     def make(self, planned: PlannedCall) -> Made:
         """The call of a plan, with its changes and options. Raises what the call raises."""
@@ -106,11 +109,22 @@ class Caller:
         """One call on these leaves, as it was captured; copies of its outputs."""
         take_if_used()
         stack, limit = request.get("stack_bytes") or step.get("stack"), request.get("call_limit_s")
-        with as_captured(request, step, self.report), torch.no_grad(), ended_after(limit):
+        eager = self._in_eager(request.get("eager"), flat)
+        with as_captured(request, step, self.report), torch.no_grad(), ended_after(limit), eager:
             for _ in range(2 if request.get("twice") else 1):
                 result = on_stack(stack, partial(loader.run, list(flat)))
             synchronize()
         return [leaf.detach().clone() for leaf in only_tensors(result)]
+
+    def _in_eager(
+        self, asked: Optional[EagerLaunches], flat: list[Any]
+    ) -> contextlib.AbstractContextManager[None]:
+        """Makes a call with the launches that a request names done in eager mode."""
+        if asked is None:
+            return contextlib.nullcontext()
+        if self._replacement is None or self._replacement.file != asked["plan"]:
+            self._replacement = Replacement(asked["plan"], self.report)
+        return self._replacement.during(asked["launches"], flat)
 
     def _loaded(self, request: InterveneRequest, other: bool) -> Any:
         """The package as the plan's calls find it, or with `other` options loaded for this call alone."""

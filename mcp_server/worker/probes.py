@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 import traceback
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 
@@ -182,3 +182,24 @@ def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
     if argument.kind != TENSOR or not argument.handle:
         return None
     return _shim().tensor(argument.handle)
+
+
+class Written(NamedTuple):
+    """Where a tensor was written: the launch's number, its place in the call, and the argument's name."""
+
+    launch: int
+    sequence: int
+    kernel: str
+    name: str
+
+
+def written(event: Event) -> Iterator[tuple[Written, torch.Tensor]]:
+    """The tensors that a launch wrote. Empty before the launch."""
+    for argument in arguments(event) if event.phase == AFTER else ():
+        tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
+        if tensor is None or tensor.layout is not torch.strided:
+            continue
+        if tensor.is_cuda:
+            torch.cuda.synchronize(tensor.device)
+        kernel, name = event.kernel.decode(), argument.name.decode()
+        yield Written(int(event.launch), int(event.sequence), kernel, name), tensor

@@ -141,12 +141,36 @@ class PlannedCall(TypedDict, total=False):
     smallest: bool
 
 
+class EagerPlan(TypedDict, total=False):
+    """How launches of an instrumented package can be done in eager mode.
+
+    `stored`: what each launch stores, by tensor; `sources` are those of `LaunchFlow`. The rest is that of
+    `CompareLaunchesRequest`.
+    """
+
+    package: str
+    exported: Optional[str]
+    made_by: Optional[MadeBy]
+    nodes: dict[str, list[str]]
+    stored: dict[str, dict[str, JudgedTensor]]
+    sources: dict[str, dict[str, tuple[int, str]]]
+    constants: dict[str, str]
+    steps: list[Step]
+
+
+class EagerLaunches(TypedDict):
+    """Launches to do in eager mode; `plan` is a file with an `EagerPlan`."""
+
+    plan: str
+    launches: list[int]
+
+
 class InterveneRequest(ReplayRequest, total=False):
     """A call of `run` or `replay` (the last of `steps`), and the `plan` of calls to make of it.
 
     `against`: a file that `save` wrote for the original call in another process. `updates`: of constants,
     after the load. `call_limit_s`: after so long a call ends the process. `infinities`: whether these are
-    faults in outputs. `fresh`: load the package again for every call.
+    faults in outputs. `fresh`: load the package again for every call. `eager`: launches done in eager mode.
     """
 
     plan: list[PlannedCall]
@@ -155,6 +179,7 @@ class InterveneRequest(ReplayRequest, total=False):
     call_limit_s: float
     infinities: bool
     fresh: bool
+    eager: EagerLaunches
 
 
 class Bound(TypedDict):
@@ -278,12 +303,57 @@ class BisectRequest(TypedDict):
     fork: bool
 
 
+class JudgedTensor(TypedDict, total=False):
+    """Event `launch_judged`: a tensor that a launch wrote from right inputs, and that others read.
+
+    `status`: right, wrong or unjudged (`why`). It holds tensor number `place` of `node`, with `product`
+    without its bias, of `shape` and `dtype`, at `sizes`, `strides` and `offset` of its memory. The rest is of
+    `eager_values.measure`, in which infinite numbers are text. `tf32`: no more than TF32 products explain.
+    """
+
+    launch: int
+    sequence: int
+    kernel: str
+    name: str
+    status: str
+    why: str
+    node: str
+    place: int
+    product: bool
+    shape: list[int]
+    dtype: str
+    sizes: list[int]
+    strides: list[int]
+    offset: int
+    elements: int
+    beyond: int
+    error: Union[float, str]
+    allowed: Union[float, str]
+    first: list[int]
+    values: list[str]
+    tf32: bool
+
+
+class LaunchFlow(TypedDict):
+    """`readers`: for each tensor that the launch writes, the launches that read it (-1: it is returned).
+
+    `maybe`: those that write over its memory, and may read it first. `library`: a call of a library, no
+    generated kernel. `sources`: for each tensor that it reads, the launch that wrote it, with its name there.
+    """
+
+    readers: dict[str, list[int]]
+    maybe: dict[str, list[int]]
+    library: bool
+    sources: dict[str, tuple[int, str]]
+
+
 class CompareLaunchesRequest(ExportedRequest, total=False):
     """`package` is instrumented, unless `probes` is false. `factor` is of the tolerance.
 
     `nodes`: {launch: names of nodes that it may compute}, by default every node is tried. `unset`: {launch:
     names of tensors that nothing writes before it}. `steps`: captured updates of constants, applied to both
-    sides. `constants`: {name in the package: name in the program}.
+    sides. `constants`: {name in the package: name in the program}. With `flow`, of launches outside branches
+    and loops, every launch is judged on right inputs. `eager_outputs` is a file for what eager mode returns.
     """
 
     probes: bool
@@ -292,6 +362,8 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     unset: dict[str, list[str]]
     steps: list[Step]
     constants: dict[str, str]
+    flow: dict[str, LaunchFlow]
+    eager_outputs: str
 
 
 class RecompileRequest(Request, total=False):

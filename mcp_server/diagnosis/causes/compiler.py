@@ -42,6 +42,12 @@ def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspe
     return next((each for each in named if each.guilty.kind == "kernel"), named[0] if named else None)
 
 
+def may_be_decided(suspect: Suspect) -> bool:
+    """Whether a launch computes wrong numbers, for which a decision of the compiler may be the reason."""
+    tried = suspect.intervention
+    return suspect.category == "wrong_output" and tried is not None and tried.kind is Kind.KERNEL
+
+
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
     """The suspect with the compiler's decision as its cause."""
     if case.bisected is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
+from mcp_server.diagnosis.causes.wrong_output import FIXES
 from mcp_server.diagnosis.components import (
     component,
     first_line,
@@ -18,6 +19,7 @@ from mcp_server.diagnosis.components import (
 )
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
+from mcp_server.diagnosis.interventions.eager_launch import eager_key, in_eager
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -39,7 +41,8 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
         return
     marking = _marking(first, case) if first.what == "non_finite" else None
     if marking is None or first.kind != "kernel":
-        yield with_origin(_bringer(first, case), case, first.launch)
+        found = with_origin(_bringer(first, case), case, first.launch)
+        yield _of_package_alone(found, case) if finite_in_eager(case) else found
     if marking is not None:
         where = f"Launch {marking.index} ({marking.kernel})"
         yield Suspect(
@@ -53,6 +56,34 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
             settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
             "right elements.",
         )
+
+
+def finite_in_eager(case: DiagnosisState) -> bool:
+    """Whether the exported program gives finite outputs for this call, and the package does not."""
+    ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
+    if ends is None or case.equals_eager is not False or not case.outputs_nonfinite:
+        return False
+    return not any(output.get("nan") or output.get("inf") for output in ends["outputs"])
+
+
+def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
+    """The suspect where eager mode is finite: a guard would hide the fault, and eager mode removes it."""
+    every = case.with_eager.every_launch if case.with_eager is not None else None
+    wrong = {each.launch: each for each in every.wrong} if every is not None else {}
+    launch = wrong.get(suspect.guilty.launch_index if suspect.guilty.launch_index is not None else -1)
+    evidence, removal = suspect.evidence, None
+    if every is not None and launch is not None:
+        evidence = (*evidence, seen("compare_with_eager", every.summary))
+        removal = in_eager(launch) if eager_key(launch.launch) in case.trials else None
+    return replace(
+        suspect,
+        summary=f"{suspect.summary} The exported program gives finite values: the launch computes something "
+        "else than the model.",
+        evidence=evidence,
+        fix=Fix(action=FIXES["error"]),
+        intervention=removal,
+        parts=(),
+    )
 
 
 def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:

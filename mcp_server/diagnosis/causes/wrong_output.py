@@ -16,13 +16,14 @@ from mcp_server.diagnosis.components import (
     seen,
     users_code,
 )
+from mcp_server.diagnosis.interventions.eager_launch import eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.context import Event
-from mcp_server.tools.divergence import Changed, Kind
+from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
 
 # Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
@@ -183,6 +184,10 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
             ),
             harmful=harmful,
         )
+    every = found.every_launch
+    if first.kind == "error" and every is not None and every.wrong:
+        yield from _wrong_launches(case, every, observed, harmful=harmful)
+        return
     # Where runs part, for a difference between runs; else the first launch that diverges.
     runs = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}
     apart = runs.get(first.kind)
@@ -198,6 +203,34 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(action=FIXES[first.kind]),
         harmful=harmful,
     )
+
+
+def _wrong_launches(
+    case: DiagnosisState, every: EveryLaunch, observed: Evidence, *, harmful: bool
+) -> Iterator[Suspect]:
+    """The launches that are wrong on right inputs, each with the call that has it done in eager mode."""
+    judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
+    bad = case.kernel_io.first_bad if case.kernel_io is not None and case.outputs_nonfinite else None
+    for each in every.wrong:
+        if bad is not None and bad.launch == each.launch:
+            continue  # it makes the first NaN: a suspect of that category
+        # One that may only be fed wrong is not tried alone.
+        tried = eager_key(each.launch) in case.trials
+        yield _Wrong(
+            guilty=Component(
+                kind="kernel",
+                name=each.kernel,
+                launch_index=each.launch,
+                model_locations=each.locations[:3] or case.call_locations,
+            ),
+            summary=f"The package diverges from its own exported program in {each.summary}. That launch read "
+            f"{'right' if not each.suspects else 'unjudged'} values.",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(judged, observed),
+            fix=Fix(action=FIXES["tf32" if each.tf32 else "error"]),
+            intervention=in_eager(each) if tried else None,
+            harmful=harmful,
+        )
 
 
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.plurals import share
-from mcp_server.worker.protocol import CallFacts, ElementChange
+from mcp_server.worker.protocol import CallFacts, EagerLaunches, ElementChange
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 Number = int | float | str  # as text: nan, inf and -inf, for which JSON has no words
@@ -109,7 +109,7 @@ class Options:
     """What else about the request is changed; the package is then loaded anew for the call.
 
     `steps` replaces those of a captured call (updates of constants, earlier calls). `updates` are updates of
-    constants after the load. `env` needs a process of its own.
+    constants after the load. `eager`: launches done in eager mode. `env` needs a process of its own.
     """
 
     package: Path | None = None
@@ -119,6 +119,7 @@ class Options:
     copied: tuple[str, ...] | None = None
     operators: Literal["repair"] | None = None
     twice: bool | None = None
+    eager: EagerLaunches | None = None
     stack_bytes: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from mcp_server.diagnosis.causes.custom_op import narrow_launches, padded_launches
@@ -12,7 +13,9 @@ from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import kernel_of, own_code
+from mcp_server.diagnosis.interventions.eager_launch import try_in_eager
 from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
@@ -98,7 +101,10 @@ def hang_limit(case: DiagnosisState) -> float:
 
 
 class CompareLaunches(Observation):
-    """Find the first launch that diverges, and tell errors from rounding, TF32, chance and unset memory."""
+    """Find the launches that diverge, and tell errors from rounding, TF32, chance and unset memory.
+
+    Each launch that is wrong on right inputs is then done in eager mode, to see whether the failure goes.
+    """
 
     name = "compare_with_eager"
     seconds = 20.0
@@ -118,7 +124,13 @@ class CompareLaunches(Observation):
         program = case.program_path
         assert program is not None and case.call is not None
         pair = Pair(case.package_call, program, updates_of(case.call.request))
-        case.with_eager = await compare_pair(context, pair)
+        case.with_eager = await compare_pair(context, pair, every=True)
+        every = case.with_eager.every_launch
+        if every is not None and every.wrong and case.with_eager.first is not None:
+            call = tried_call(case)
+            if not call.symptom.judges and every.eager_outputs is not None:
+                call = replace(call, symptom=replace(call.symptom, expect=every.eager_outputs.path))
+            case.trials |= await try_in_eager(context, call, every)
 
 
 MOST = 2  # kernels that are tried

@@ -1,0 +1,260 @@
+"""Every launch of a call judged on right inputs, from what the worker found of the tensors that it stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import cast
+
+from pydantic_core import to_jsonable_python
+
+from mcp_server.package.dataflow import Edge, Step
+from mcp_server.package.launches import Launch
+from mcp_server.plurals import counted, is_
+from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.tools.divergence import (
+    Difference,
+    EveryLaunch,
+    Nodes,
+    OtherConstant,
+    UnjudgedLaunch,
+    WrongLaunch,
+)
+from mcp_server.tools.first_bad import Model
+from mcp_server.worker.protocol import JudgedTensor, LaunchFlow
+
+RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
+SHOWN = 24
+NO_NODES = (
+    "No launch was judged by itself: the package does not say which nodes its launches come from (compile "
+    "with INDUCTOR_PROVENANCE=1, torch >= 2.9)"
+)
+
+
+@dataclass(frozen=True)
+class LaunchFlows:
+    """Who reads what each launch writes. Of launches outside branches and loops, which run once in a call."""
+
+    model: Model
+
+    @cached_property
+    def straight(self) -> dict[int, Step]:
+        steps = self.model.flow.steps
+        return {step.launch: step for step in steps if step.launch is not None and not step.path}
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        return tuple(edge for edge in self.model.flow.everything().edges if edge.writer is not None)
+
+    @cached_property
+    def of(self) -> dict[int, LaunchFlow]:
+        """For the worker, by launch."""
+        found = {n: self._flow(step) for n, step in self.straight.items()}
+        several: set[tuple[int, str]] = set()
+        for edge in self.edges:
+            reader, writer = edge.reader.launch, edge.writer.launch if edge.writer is not None else None
+            name = self._written(edge)
+            if reader is None or reader not in found:
+                continue
+            if writer not in found or not name or edge.name in found[reader]["sources"]:
+                several.add((reader, edge.name))  # parts of it come from several launches
+            else:
+                found[reader]["sources"][edge.name] = (writer, name)
+        for reader, name in several:
+            found[reader]["sources"].pop(name, None)
+        return found
+
+    def _flow(self, step: Step) -> LaunchFlow:
+        """Who reads what a launch writes; an argument that is written, too, may only take its memory."""
+        readers: dict[int, set[int]] = {}
+        maybe: dict[int, set[int]] = {}
+        own = {use.name for use in step.writes}
+        for edge in self.edges:
+            if edge.writer is step:
+                number, storage = edge.reader.launch, self._storage(edge.name)
+                pure = edge.name in own or any(use.pure for use in edge.reader.reads if use.name == edge.name)
+                group = readers if pure else maybe
+                group.setdefault(storage, set()).add(ELSEWHERE if number is None else number)
+        for name in self.model.flow.body.outputs.values():
+            if any(writer is step for writer in self.model.flow.last_writers(name)):
+                readers.setdefault(self._storage(name), set()).add(RETURNED)
+        by_name = [
+            {use.name: sorted(group.get(use.storage, ())) for use in step.writes}
+            for group in (readers, maybe)
+        ]
+        kind = step.node.kind if isinstance(step.node, Launch) else ""
+        library = kind not in ("cpp", "triton")
+        return LaunchFlow(readers=by_name[0], maybe=by_name[1], library=library, sources={})
+
+    def _written(self, edge: Edge) -> str:
+        """The name under which the writer knows the tensor of an edge."""
+        writes = edge.writer.writes if edge.writer is not None else ()
+        names = [use.name for use in writes if use.storage == self._storage(edge.name)]
+        return names[0] if len(names) == 1 else ""
+
+    def _storage(self, name: str) -> int:
+        return self.model.flow.body.buffers[name].storage
+
+    def behind(self, launch: int) -> set[int]:
+        """The launches whose values a launch reads."""
+        return {
+            edge.writer.launch
+            for edge in self.edges
+            if edge.reader.launch == launch and edge.writer is not None and edge.writer.launch is not None
+        }
+
+
+@dataclass
+class Judgement:
+    """The launches of one call by what the worker found of the tensors that they stored."""
+
+    model: Model
+    nodes: Nodes
+    flows: LaunchFlows
+    constants: Sequence[OtherConstant]
+    tensors: Sequence[JudgedTensor]
+    by_launch: dict[int, list[JudgedTensor]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for each in self.tensors:
+            self.by_launch.setdefault(each["launch"], []).append(each)
+
+    @cached_property
+    def unjudged(self) -> list[UnjudgedLaunch]:
+        """Launches that wrote something which could not be judged, unless something else of it is wrong."""
+        found = []
+        for launch in self.model.wrapper.launches:
+            tensors = self.by_launch.get(launch.index, [])
+            whys = [one["why"] for one in tensors if one["status"] == "unjudged"]
+            if launch.index not in self.flows.straight:
+                whys = ["it is in a branch or a loop"]
+            elif not tensors:
+                whys = ["nothing that it wrote was seen"]
+            if whys and not any(one["status"] == "wrong" for one in tensors):
+                found.append(UnjudgedLaunch(launch=launch.index, kernel=launch.kernel, why=whys[0]))
+        return found
+
+    @cached_property
+    def wrong(self) -> list[WrongLaunch]:
+        """Each with the tensor that is furthest beyond its tolerance in elements."""
+        found = []
+        for tensors in self.by_launch.values():
+            wrong = [one for one in tensors if one["status"] == "wrong"]
+            if wrong:
+                found.append(self._wrong(max(wrong, key=lambda one: one["beyond"])))
+        return found
+
+    def _wrong(self, one: JudgedTensor) -> WrongLaunch:
+        number, kernel = one["launch"], one["kernel"]
+        numbers = {name: float(one[name]) for name in ("error", "allowed") if name in one}  # type: ignore[literal-required]
+        difference = Difference(
+            node=one["node"],
+            elements=one["elements"],
+            beyond=one["beyond"],
+            first=one.get("first", []),
+            values=one.get("values", []),
+            **numbers,
+        )
+        values = f", {one['values'][1]} for {one['values'][0]} at {one['first']}" if one.get("values") else ""
+        suspects = self._suspects(number)
+        constant = self._other_constant(number)
+        summary = (
+            f"launch {number}, {kernel}: {one['name']} against {one['node']}{values} "
+            f"({one['beyond']} of {one['elements']} elements)"
+        )
+        if suspects:
+            summary += f"; or launch {', '.join(map(str, suspects))}, which it reads and which was not judged"
+        if one.get("tf32"):
+            summary += "; as much as TF32 products explain"
+        if constant:
+            summary += f"; its constant {constant} is not the program's"
+        return WrongLaunch(
+            launch=number,
+            kernel=kernel,
+            argument=one["name"],
+            difference=difference,
+            suspects=suspects,
+            constant=constant,
+            tf32=one.get("tf32", False),
+            locations=self.model.locations(number),
+            summary=summary,
+        )
+
+    def _suspects(self, launch: int) -> list[int]:
+        """Launches that were not judged, on whose values this one depends without a judged one between."""
+        open_ones = {each.launch for each in self.unjudged}
+        found: set[int] = set()
+        left = [launch]
+        while left:
+            for writer in self.flows.behind(left.pop()) & open_ones - found:
+                found.add(writer)
+                left.append(writer)
+        return sorted(found)
+
+    def _other_constant(self, launch: int) -> str:
+        known = self.model.launch(launch)
+        read = {self.model.label(a.target) for a in known.tensors if a.target} if known is not None else set()
+        return next((other.name for other in self.constants if other.name in read), "")
+
+    def summary(self, outputs_right: bool | None) -> str:
+        """How many are wrong, right and not judged, with those that are wrong."""
+        total, wrong = len(self.model.wrapper.launches), len(self.wrong)
+        text = f"{wrong} of {counted(total, 'launch')} {is_(wrong)} wrong on right inputs"
+        if len(self.unjudged) == total:
+            return f"No launch could be judged by itself: {self.unjudged[0].why}"
+        if not wrong:
+            text = f"No launch of {total} is wrong on right inputs"
+        right = total - wrong - len(self.unjudged)
+        text += f" ({right} right, {len(self.unjudged)} not judged)"
+        text += "".join(f"; {each.summary}" for each in self.wrong[:3])
+        if outputs_right is False:
+            text += "; the outputs differ all the same: a launch that was not judged is wrong, too"
+        return text
+
+
+def every_launch(
+    context: Context,
+    done: WorkerRun,
+    model: Model,
+    nodes: Nodes,
+    constants: Sequence[OtherConstant],
+    request: Mapping[str, object],
+) -> EveryLaunch:
+    """What the worker's run with right inputs says of each launch; `request` is the one that asked for it."""
+    if not nodes.of:
+        return EveryLaunch(summary=NO_NODES)
+    tensors = [cast(JudgedTensor, event) for event in done.all("launch_judged")]
+    judgement = Judgement(model, nodes, LaunchFlows(model), constants, tensors)
+    ended = done.last("judged_outputs")
+    right = bool(ended["right"]) if ended is not None else None
+    wrong, unjudged = judgement.wrong, judgement.unjudged
+    if ended is None:
+        return EveryLaunch(summary="No launch was judged by itself: the call did not come back")
+    return EveryLaunch(
+        summary=judgement.summary(right),
+        judged=len(model.wrapper.launches) - len(unjudged),
+        wrong=wrong,
+        unjudged=unjudged[:SHOWN],
+        unjudged_count=len(unjudged),
+        outputs_right=right,
+        plan=context.artifact(_plan(done, judgement, request), "how launches can be done in eager mode"),
+        eager_outputs=context.artifact(Path(str(request["eager_outputs"])), "the outputs of eager mode"),
+    )
+
+
+def _plan(done: WorkerRun, judgement: Judgement, request: Mapping[str, object]) -> Path:
+    """The file of an `EagerPlan`."""
+    stored: dict[str, dict[str, JudgedTensor]] = {}
+    for one in judgement.tensors:
+        if one["status"] != "unjudged":
+            stored.setdefault(str(one["launch"]), {})[one["name"]] = one
+    shared = {
+        name: request.get(name) for name in ("package", "exported", "made_by", "nodes", "constants", "steps")
+    }
+    sources = {str(launch): flow["sources"] for launch, flow in judgement.flows.of.items()}
+    file = done.directory / "plan.json"
+    file.write_text(json.dumps({**shared, "stored": stored, "sources": sources}, default=to_jsonable_python))
+    return file

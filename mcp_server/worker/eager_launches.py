@@ -1,0 +1,136 @@
+"""Makes a call with chosen launches in eager mode: values of the exported program replace their outputs.
+
+These are computed from what the launch itself reads, as far as that is known to hold a node; the rest is
+computed from the inputs of the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any, Iterator, Mapping, Optional, Sequence, cast
+
+import torch
+
+from .judge_launches import overwrite
+from .launch_nodes import ProgramGraph, reshaped
+from .loading import constants_of, load_exported, update_program
+from .probes import AFTER, Event, arguments, find_libraries, tensor_of
+from .protocol import EagerPlan, ExportedRequest
+from .report import Refused, Report
+from .tensors import span
+
+
+class Replacement:
+    """The program of a plan, read once; `during` makes a call with chosen launches replaced."""
+
+    def __init__(self, file: str, report: Report) -> None:
+        self.file, self.report = file, report
+        with open(file, encoding="utf-8") as stream:
+            self.plan: EagerPlan = json.load(stream)
+        module = load_exported(cast(ExportedRequest, self.plan), report).module()
+        for step in self.plan.get("steps", ()):
+            update_program(module, step, report)
+        nodes = {int(launch): names for launch, names in self.plan["nodes"].items()}
+        self.graph = ProgramGraph(module, nodes)
+        self.own = constants_of(module)
+        self.attributes: dict[str, list[str]] = {}
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                self.attributes.setdefault(str(node.target), []).append(node.name)
+        self.launches: Sequence[int] = ()
+        self.leaves: Sequence[Any] = ()
+        self.known: dict[tuple[str, int], torch.Tensor] = {}
+        self.replaced: set[int] = set()
+
+    @contextlib.contextmanager
+    def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
+        """Raises `Refused` if a launch was not replaced: the call then says nothing."""
+        libraries = find_libraries(set())
+        if not libraries:
+            raise Refused("the package is not instrumented")
+        self.launches, self.replaced = launches, set()
+        self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        for library in libraries:
+            library.subscribe(self.take)
+        try:
+            yield
+        finally:
+            for library in libraries:
+                library.unsubscribe(self.report)
+        failure = next((library.failure for library in libraries if library.failure), None)
+        if failure:
+            raise Refused("a launch cannot be done in eager mode: " + failure.strip().splitlines()[-1])
+        missed = sorted(set(launches) - self.replaced)
+        if missed:
+            raise Refused("the call does not reach these launches", missed)
+
+    def take(self, event: Event) -> bool:
+        launch = int(event.launch)
+        if launch not in self.launches:
+            return False
+        tensors = {
+            one.name.decode(): tensor for one in arguments(event) if (tensor := _tensor(one)) is not None
+        }
+        if event.phase != AFTER:
+            self.known = self._known(launch, tensors)
+            return False
+        stored = self.plan["stored"].get(str(launch), {})
+        wanted = {name: stored[name] for name in tensors if stored.get(name, {}).get("node")}
+        places = [(one["node"], one["place"], one["product"]) for one in wanted.values()]
+        with torch.no_grad():
+            values = self.graph.values(places, self.known, self.leaves, self.report)
+        for name, value in zip(wanted, values):
+            overwrite(tensors[name], value)
+        if wanted:
+            self.replaced.add(launch)
+        return False
+
+    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[tuple[str, int], torch.Tensor]:
+        """Copies of what the launch is about to read, by node and place: tensors of launches, and constants.
+
+        A launch may read a view; the memory is taken as the writer, or the program, lays it out.
+        """
+        found: dict[tuple[str, int], torch.Tensor] = {}
+        for name, (writer, written) in self.plan["sources"].get(str(launch), {}).items():
+            held = self.plan["stored"].get(str(writer), {}).get(written)
+            if (
+                name not in tensors
+                or held is None
+                or held["product"]
+                or held["node"] not in self.graph.carried
+            ):
+                continue
+            value = _laid_out(tensors[name], held["sizes"], held["strides"], held["offset"])
+            if value is not None:
+                found[held["node"], held["place"]] = reshaped(
+                    value, held["shape"], getattr(torch, held["dtype"])
+                )
+        for name in tensors.keys() & self.plan.get("constants", {}).keys():
+            fqn = self.plan["constants"][name]
+            own = self.own.get(fqn)
+            nodes = self.attributes.get(fqn, ())
+            if own is None or own.dtype != tensors[name].dtype:
+                continue
+            value = _laid_out(tensors[name], own.shape, own.stride(), 0)
+            found.update({(node, 0): value for node in nodes if value is not None})
+        return found
+
+
+def _laid_out(
+    tensor: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int
+) -> Optional[torch.Tensor]:
+    """A copy of the tensor's memory in that layout; None if that is larger than the memory."""
+    room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+    if offset + span(sizes, strides) > room:
+        return None
+    return tensor.as_strided(sizes, strides, offset).clone()
+
+
+def _tensor(argument: Any) -> Optional[torch.Tensor]:
+    tensor = tensor_of(argument)
+    if tensor is None or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+    return tensor

@@ -1,0 +1,222 @@
+"""Which node of the exported program a launch stores where, and a node's value from values of other nodes.
+
+A launch carries out several nodes and stores few of them. Who reads a tensor tells which: a tensor holds a
+node where every reader carries out a user of that node, and not the node itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Collection, Iterator, Mapping, Optional, Sequence
+
+import torch
+from torch.fx import Node
+
+from .eager_values import BIAS, Expected, Recorder, operator_name
+from .report import Report
+from .tensors import only_tensors
+
+RETURNED = -1  # among the readers of a tensor: the caller
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a tensor holds: number `place` of the tensors of a node; with `product`, without its bias."""
+
+    node: str
+    place: int
+    want: Expected
+    product: bool = False
+
+
+class ProgramGraph:
+    """The nodes of an exported program, by the launches that carry them out (`nodes`).
+
+    Nodes without a launch (views, for the most part) pass values on. After an operator that mutates one of
+    its arguments, that argument stands for the operator's result.
+    """
+
+    def __init__(self, module: Any, nodes: Mapping[int, Sequence[str]]) -> None:
+        self.module = module
+        self.nodes = {launch: frozenset(names) for launch, names in nodes.items()}
+        self.carried = frozenset(name for names in nodes.values() for name in names)
+        self.inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self.by_name: dict[str, Node] = {node.name: node for node in module.graph.nodes}
+        self.takes: dict[Node, list[Node]] = {}
+        self.users: dict[Node, list[Node]] = {}
+        self.mutated: dict[Node, list[Node]] = {}
+        latest: dict[Node, Node] = {}
+        for node in module.graph.nodes:
+            self.takes[node] = [latest.get(one, one) for one in node.all_input_nodes]
+            for one in self.takes[node]:
+                self.users.setdefault(one, []).append(node)
+            self.mutated[node] = _mutated(node)
+            latest.update(dict.fromkeys(self.mutated[node], node))
+        self.uses = lru_cache(maxsize=None)(self._uses)
+
+    def _uses(self, name: str) -> frozenset[str]:
+        """The nodes with a launch that take the value of a node, also through views, and `output`."""
+        found: set[str] = set()
+        left, seen = list(self.users.get(self.by_name[name], ())), set()
+        while left:
+            user = left.pop()
+            if user in seen:
+                continue
+            seen.add(user)
+            if user.name in self.carried or user.op == "output":
+                found.add("output" if user.op == "output" else user.name)
+            else:
+                left += self.users.get(user, ())
+        return frozenset(found)
+
+    def attributes(self) -> dict[str, Any]:
+        """Parameters, buffers and constants, by node."""
+        module = torch.fx.Interpreter(self.module)
+        nodes = [node for node in self.module.graph.nodes if node.op == "get_attr"]
+        return {node.name: module.fetch_attr(str(node.target)) for node in nodes}
+
+    def candidates(
+        self, launch: int, expected: Mapping[str, list[Expected]], read: Collection[str]
+    ) -> Iterator[Stored]:
+        """What a launch may store, as far as its value is known. `read`: names of constants that it reads.
+
+        Of a product with a bias it is the whole where the launch itself reads the bias.
+        """
+        for name in sorted(self.nodes.get(launch, ())):
+            node = self.by_name.get(name)
+            bias = _bias(node) if node is not None else None
+            for place, want in enumerate(expected.get(name, ())):
+                product = place > 0 and bias is not None
+                if not (product and bias is not None and str(bias.target) in read):
+                    yield Stored(name, 0 if product else place, want, product)
+
+    def copied(
+        self, launches: Sequence[int], own: Mapping[str, Expected], shape: Sequence[int]
+    ) -> Iterator[Stored]:
+        """Inputs and constants, broadcast to a shape, that a launch copies for itself or its readers."""
+        names = {name for launch in launches for name in self.nodes.get(launch, ())}
+        taken = {one.name for name in names if name in self.by_name for one in self.takes[self.by_name[name]]}
+        for name in sorted(taken & own.keys()):
+            with contextlib.suppress(RuntimeError):  # another shape
+                yield Stored(name, 0, replace(own[name], eager=own[name].eager.expand(tuple(shape))))
+
+    def taken(self, stored: Stored, readers: Sequence[int]) -> bool:
+        """Whether all of these launches carry out users of the node; of a product, the node itself."""
+        uses = self.uses(stored.node)
+        for reader in readers:
+            names = self.nodes.get(reader, frozenset())
+            if stored.product:
+                found = stored.node in names
+            else:
+                found = "output" in uses if reader == RETURNED else bool(uses & names)
+            if not found:
+                return False
+        return True
+
+    def whole(self, stored: Stored, launch: int, readers: Sequence[int], *, library: bool) -> bool:
+        """Whether the launch makes the whole value: no reader carries out the node, too.
+
+        A call of a library makes the whole value of its only node.
+        """
+        if stored.product or (library and self.nodes[launch] == {stored.node}):
+            return True
+        return not any(stored.node in self.nodes.get(reader, ()) for reader in readers)
+
+    def values(
+        self,
+        wanted: Sequence[tuple[str, int, bool]],
+        known: Mapping[tuple[str, int], torch.Tensor],
+        leaves: Sequence[Any],
+        report: Report,
+    ) -> list[torch.Tensor]:
+        """Values of nodes (name, place, product) in eager mode, of `known` values and else of the inputs."""
+        recorder = Recorder(self.module, frozenset(), 0, report)
+        env = recorder.env
+        env.update(zip(self.inputs, leaves))
+        for (name, place), value in known.items():
+            for node in _holders(self.by_name[name], place):
+                env.update(dict.fromkeys([node, *self.mutated[node]], value))
+        ends = [self.by_name[name] for name, _, _ in wanted]
+        needed = self._needed(ends, env)
+        found: dict[tuple[Node, bool], Any] = {}
+        for node in self.module.graph.nodes:
+            if node not in needed:
+                continue
+            value = recorder.run_node(node)
+            # What an operator mutates is not to be a buffer of the program.
+            env[node] = value.clone() if node.op == "get_attr" and _is_mutated(node, self.mutated) else value
+            if node in ends:
+                products = recorder.without_bias(node)
+                found[node, True] = [one.detach().clone() for one in products]
+                found[node, False] = [one.detach().clone() for one in only_tensors(value)]
+        return [found[self.by_name[name], product][place] for name, place, product in wanted]
+
+    def _needed(self, ends: Sequence[Node], env: Mapping[Node, Any]) -> set[Node]:
+        """The nodes to evaluate for `ends`, which are not taken as known."""
+        needed, left = set(ends), list(ends)
+        while left:
+            for one in self.takes[left.pop()]:
+                if one not in needed and one not in env:
+                    needed.add(one)
+                    left.append(one)
+        return needed
+
+
+def _bias(node: Node) -> Optional[Node]:
+    """The bias of a product, where it is a constant of the program."""
+    place, factors = BIAS.get(operator_name(node), (0, ()))
+    bias = node.args[place] if factors and len(node.args) > place else None
+    return bias if isinstance(bias, Node) and bias.op == "get_attr" else None
+
+
+def _mutated(node: Node) -> list[Node]:
+    """The arguments that an operator mutates, by its schema."""
+    schema = getattr(node.target, "_schema", None)
+    if node.op != "call_function" or schema is None:
+        return []
+    pairs = [*zip(schema.arguments, node.args)]
+    pairs += [(one, node.kwargs[one.name]) for one in schema.arguments if one.name in node.kwargs]
+    return [
+        value
+        for declared, value in pairs
+        if isinstance(value, Node) and declared.alias_info is not None and declared.alias_info.is_write
+    ]
+
+
+def _is_mutated(node: Node, mutated: Mapping[Node, list[Node]]) -> bool:
+    return any(node in mutated[user] for user in node.users)
+
+
+def _holders(node: Node, place: int) -> list[Node]:
+    """The node itself, or of one with several results those that take this one."""
+    if not isinstance(node.meta.get("val"), (tuple, list)):
+        return [node]
+    return [user for user in node.users if user.target is operator.getitem and user.args[1] == place]
+
+
+def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether one shape is the other with neighbouring dimensions joined. Floats are not like integers."""
+    if one.is_floating_point() != other.is_floating_point() or one.numel() != other.numel():
+        return False
+    shapes = [[size for size in each.shape if size != 1] for each in (one, other)]
+    short, long = sorted(shapes, key=len)
+    return _joins(long, short)
+
+
+def _joins(long: Sequence[int], short: Sequence[int]) -> bool:
+    left = list(long)
+    for size in short:
+        joined = 1
+        while left and joined < size:
+            joined *= left.pop(0)
+        if joined != size:
+            return False
+    return not left
+
+
+def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dtype] = None) -> torch.Tensor:
+    """The same numbers in logical order."""
+    return value.detach().to(dtype or value.dtype).reshape(tuple(shape))

@@ -1,0 +1,85 @@
+"""Packages that a wrong compiler pass made: `python -m tests.wrong_launches.models NAME DIRECTORY`.
+
+Each is compiled from `NAME.exported.pt2` and called with `NAME.inputs.pt`. The pass changes constants of the
+graph that Inductor gets, so that chosen kernels compute something else than the exported program.
+
+`one`: layer 1 scales by 0.25 in place of 0.5. `two`: layers 0 and 2 do. `clean`: none does. `nan`: layer 1
+takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch._inductor.config as inductor
+from torch import nn
+
+SCALE, WRONG_SCALE = 0.5, 0.25
+
+
+class Scaled(nn.Module):  # type: ignore[misc]
+    """Four layers whose kernels are all alike: tanh of the product, scaled."""
+
+    def __init__(self, d: int = 16) -> None:
+        super().__init__()
+        self.lins = nn.ModuleList(nn.Linear(d, d) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for lin in self.lins:
+            x = torch.tanh(lin(x)) * SCALE
+        return x
+
+
+class Rooted(nn.Module):  # type: ignore[misc]
+    """Two layers with a root that is defined everywhere."""
+
+    def __init__(self, d: int = 16) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(d, d), nn.Linear(d, d)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.sqrt(self.first(x) ** 2 + 1.0)
+        return self.second(x).relu()
+
+
+def changing(target: object, places: set[int], old: float, new: float) -> Callable[[torch.fx.Graph], None]:
+    """A pass that replaces a constant of some of the nodes with that target and constant."""
+
+    def run(graph: torch.fx.Graph) -> None:
+        nodes = [node for node in graph.nodes if node.target is target and old in node.args]
+        for place in places:
+            node = nodes[place]
+            node.args = tuple(new if value == old else value for value in node.args)
+
+    return run
+
+
+MUL, ADD = torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor
+MODELS: dict[str, tuple[Callable[[], nn.Module], torch.dtype, Callable[[torch.fx.Graph], None] | None]] = {
+    "clean": (Scaled, torch.float32, None),
+    "one": (Scaled, torch.float32, changing(MUL, {1}, SCALE, WRONG_SCALE)),
+    "two": (Scaled, torch.float32, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
+    "nan": (Rooted, torch.float32, changing(ADD, {0}, 1.0, -1.0)),
+    "half": (Scaled, torch.bfloat16, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
+}
+
+
+def main(name: str, directory: str) -> None:
+    torch.manual_seed(0)
+    where = Path(directory)
+    build, dtype, wrong = MODELS[name]
+    model, x = build().to(dtype), torch.randn(8, 16).to(dtype)
+    exported = torch.export.export(model, (x,))
+    torch.export.save(exported, where / f"{name}.exported.pt2")
+    torch.save([x], where / f"{name}.inputs.pt")
+    partial = where / f"{name}.partial.pt2"
+    with torch.no_grad(), inductor.patch(post_grad_custom_post_pass=wrong):
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(partial))
+    partial.rename(where / f"{name}.pt2")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
