@@ -286,6 +286,9 @@ class CompareArguments(PairArguments):
     every_launch: Annotated[
         bool, Field(description="Judge each launch on right inputs: lists all wrong ones; default false.")
     ] = False
+    precision: Annotated[
+        bool, Field(description="Find the fewest launches that need a wider precision; default false.")
+    ] = False
 
 
 class ReduceArguments(PairArguments):

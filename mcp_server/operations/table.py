@@ -168,7 +168,8 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
     exported = None
     if isinstance(workload, PackageWorkload):
         exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
-    return await step(context, workload, exported, tolerance=given.tolerance, every=given.every_launch)
+    wanted = {"tolerance": given.tolerance, "every": given.every_launch, "precision": given.precision}
+    return await step(context, workload, exported, **wanted)
 
 
 async def locate_fault(context: Context, given: args.LocateArguments) -> Record:

@@ -38,6 +38,7 @@ from mcp_server.tools.divergence import (
 from mcp_server.tools.every_launch import LaunchFlows, every_launch
 from mcp_server.tools.failure import read_failure
 from mcp_server.tools.first_bad import Model, model_of
+from mcp_server.tools.precision import search_precision
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, plan_replay
 from mcp_server.worker.protocol import MadeBy
@@ -122,13 +123,15 @@ async def compare_with_eager(
     tolerance: float = 1.0,
     shown: int = SHOWN,
     every: bool = False,
+    precision: bool = False,
 ) -> ComparedWithEager:
     """Run both on the same inputs; compare every launch and every output with the program's own nodes.
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
     program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/closeness.py`).
-    `every` judges every launch by itself, on right inputs.
+    `every` judges every launch by itself, on right inputs; `precision` searches for the fewest launches that
+    have to run in a wider precision.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
     of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that
     makes no call of a package that it compiled.
@@ -146,7 +149,14 @@ async def compare_with_eager(
             "comparing a package needs the exported program that it was compiled from",
             allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
         )
-    return await compare_pair(context, pair, tolerance, shown, every=every)
+    found = await compare_pair(context, pair, tolerance, shown, every=every or precision)
+    if not precision or found.every_launch is None:
+        return found
+    model = await anyio.to_thread.run_sync(model_of, pair.workload)
+    searched = await search_precision(context, pair.workload, model, found.every_launch, tolerance)
+    summary = f"{found.summary}. {searched.summary}"
+    cost = context.cost.cost()
+    return found.model_copy(update={"precision": searched, "summary": summary, "cost": cost})
 
 
 async def compare_pair(

@@ -96,7 +96,7 @@ RUNNING = frozenset({"run", "observe", "replay", "intervene"})
 COMPILING = frozenset({"compile"})
 
 # Operations that request a GPU lease when they need it: import and compile do not.
-ASKING = RUNNING | {"repeat", "interpret", "compare_launches", "attempt", "record"}
+ASKING = RUNNING | {"repeat", "interpret", "compare_launches", "precision", "attempt", "record"}
 # Arguments of a request that name an archive for torch to load.
 ARCHIVES = frozenset({"package", "exported"})
 

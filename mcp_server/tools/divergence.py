@@ -128,6 +128,28 @@ class EveryLaunch(Record):
     eager_outputs: Artifact | None = None
 
 
+class PrecisionLaunch(Record):
+    """A launch that has to run in a wider precision."""
+
+    launch: int
+    kernel: str
+    locations: list[ModelLocation] = Field(default_factory=list)
+
+
+class PrecisionSearch(Record):
+    """The fewest `launches` that have to run in a wider precision, with what they hand to each other.
+
+    `possible`: whether that can make the outputs right at all; None if it was not searched. Not `complete`:
+    the search ended early.
+    """
+
+    summary: str
+    launches: list[PrecisionLaunch] = Field(default_factory=list)
+    possible: bool | None = None
+    complete: bool = True
+    calls: int = 0
+
+
 class Changed(Record):
     """The first tensor that differs between two runs of the same call."""
 
@@ -158,7 +180,8 @@ class ComparedWithEager(Record):
     `deterministic`: whether two runs gave the same outputs; `varies_from` where they first differ.
     `reads_unset`: whether outputs change when memory that nothing wrote is filled with NaN, or no longer
     differ from run to run; `unset_from` where that shows.
-    `every_launch` judges each launch on right inputs, where that was asked for.
+    `every_launch` judges each launch on right inputs, and `precision` says which launches need a wider one,
+    where that was asked for.
     `other_constants` have other values than the program's: then the package is not one of that program.
     `launches` holds those that differ first, then the others in order, at most as many as asked for.
     """
@@ -176,6 +199,7 @@ class ComparedWithEager(Record):
     left_out: int = 0
     other_constants: list[OtherConstant] = Field(default_factory=list)
     every_launch: EveryLaunch | None = None
+    precision: PrecisionSearch | None = None
     notes: list[str] = Field(default_factory=list)
     failure: Failure | None = None
     json_file: Artifact | None = None

@@ -12,23 +12,30 @@ from typing import Any, Iterator, Mapping, Optional, Sequence, cast
 
 import torch
 
+from .eager_values import Recorder
 from .judge_launches import overwrite
 from .launch_nodes import ProgramGraph, reshaped
 from .loading import constants_of, load_exported, update_program
 from .probes import AFTER, Event, arguments, find_libraries, tensor_of
-from .protocol import EagerPlan, ExportedRequest
+from .protocol import EagerPlan, ExportedRequest, JudgedTensor
 from .report import Refused, Report
 from .tensors import span
 
 
 class Replacement:
-    """The program of a plan, read once; `during` makes a call with chosen launches replaced."""
+    """The program of a plan, read once; `during` makes a call with chosen launches replaced.
+
+    `kind` evaluates nodes; `made` are the values that replaced tensors in the last call.
+    """
+
+    kind: type[Recorder] = Recorder
 
     def __init__(self, file: str, report: Report) -> None:
         self.file, self.report = file, report
         with open(file, encoding="utf-8") as stream:
             self.plan: EagerPlan = json.load(stream)
-        module = load_exported(cast(ExportedRequest, self.plan), report).module()
+        self.program = load_exported(cast(ExportedRequest, self.plan), report)
+        module = self.program.module()
         for step in self.plan.get("steps", ()):
             update_program(module, step, report)
         nodes = {int(launch): names for launch, names in self.plan["nodes"].items()}
@@ -42,6 +49,7 @@ class Replacement:
         self.leaves: Sequence[Any] = ()
         self.known: dict[tuple[str, int], torch.Tensor] = {}
         self.replaced: set[int] = set()
+        self.made: dict[tuple[int, str], torch.Tensor] = {}
 
     @contextlib.contextmanager
     def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
@@ -49,7 +57,7 @@ class Replacement:
         libraries = find_libraries(set())
         if not libraries:
             raise Refused("the package is not instrumented")
-        self.launches, self.replaced = launches, set()
+        self.launches, self.replaced, self.made = launches, set(), {}
         self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         for library in libraries:
             library.subscribe(self.take)
@@ -75,16 +83,21 @@ class Replacement:
         if event.phase != AFTER:
             self.known = self._known(launch, tensors)
             return False
-        stored = self.plan["stored"].get(str(launch), {})
-        wanted = {name: stored[name] for name in tensors if stored.get(name, {}).get("node")}
+        wanted = {name: held for name, held in self.computed(launch).items() if name in tensors}
         places = [(one["node"], one["place"], one["product"]) for one in wanted.values()]
         with torch.no_grad():
-            values = self.graph.values(places, self.known, self.leaves, self.report)
+            values = self.graph.values(places, self.known, self.leaves, self.report, self.kind)
         for name, value in zip(wanted, values):
             overwrite(tensors[name], value)
+            self.made[launch, name] = value
         if wanted:
             self.replaced.add(launch)
         return False
+
+    def computed(self, launch: int) -> dict[str, JudgedTensor]:
+        """What a launch stores of nodes, but for copies of inputs and constants."""
+        stored = self.plan["stored"].get(str(launch), {})
+        return {name: held for name, held in stored.items() if held["node"] in self.graph.carried}
 
     def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[tuple[str, int], torch.Tensor]:
         """Copies of what the launch is about to read, by node and place: tensors of launches, and constants.

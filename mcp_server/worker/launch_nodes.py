@@ -131,9 +131,10 @@ class ProgramGraph:
         known: Mapping[tuple[str, int], torch.Tensor],
         leaves: Sequence[Any],
         report: Report,
+        kind: type[Recorder] = Recorder,
     ) -> list[torch.Tensor]:
         """Values of nodes (name, place, product) in eager mode, of `known` values and else of the inputs."""
-        recorder = Recorder(self.module, frozenset(), 0, report)
+        recorder = kind(self.module, frozenset(), 0, report)
         env = recorder.env
         env.update(zip(self.inputs, leaves))
         for (name, place), value in known.items():

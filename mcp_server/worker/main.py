@@ -29,6 +29,7 @@ OPERATIONS = {
     "run": "run.operate_run",
     "compile": "compiling.operate_compile",
     "compare_launches": "compare_launches.operate",
+    "precision": "precision.operate",
     "interpret": "interpret.operate",
     "replay": "run.operate_replay",
     "repeat": "compare_launches.operate_repeat",

@@ -366,6 +366,26 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     eager_outputs: str
 
 
+class PrecisionRequest(ExportedRequest, total=False):
+    """`package` is instrumented, `plan` a file with an `EagerPlan`; `factor` is of the tolerance."""
+
+    plan: str
+    factor: float
+
+
+@dataclass(frozen=True)
+class PrecisionFound:
+    """Launches without whose wider precision the outputs are wrong; not `possible`: with all of them, too.
+
+    Without `complete` the search ended early, and fewer may do. `calls` counts the calls.
+    """
+
+    launches: tuple[int, ...]
+    possible: bool
+    calls: int
+    complete: bool = True
+
+
 class RecompileRequest(Request, total=False):
     """`kernel` is its name in the files `changed` and `original`, the package's source.
 

@@ -1,10 +1,11 @@
-"""Packages that a wrong compiler pass made: `python -m tests.wrong_launches.models NAME DIRECTORY`.
+"""Packages that a wrong compiler pass made: `python -m tests.wrong_launches.models NAME DIRECTORY [DEVICE]`.
 
 Each is compiled from `NAME.exported.pt2` and called with `NAME.inputs.pt`. The pass changes constants of the
 graph that Inductor gets, so that chosen kernels compute something else than the exported program.
 
 `one`: layer 1 scales by 0.25 in place of 0.5. `two`: layers 0 and 2 do. `clean`: none does. `nan`: layer 1
-takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`.
+takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`; `narrow` has none.
+`scores` is in float16, compiled as it is, and overflows.
 """
 
 from __future__ import annotations
@@ -45,6 +46,20 @@ class Rooted(nn.Module):  # type: ignore[misc]
         return self.second(x).relu()
 
 
+class Scores(nn.Module):  # type: ignore[misc]
+    """Attention in float16 whose scores are beyond 65504, between two layers that are not."""
+
+    def __init__(self, d: int = 16) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(d, d), nn.Linear(d, d)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.first(x)
+        scores = (rows * 100) @ (rows * 100).t()
+        weights = torch.softmax(scores / 10000, -1)
+        return self.last(weights @ rows).tanh()
+
+
 def changing(target: object, places: set[int], old: float, new: float) -> Callable[[torch.fx.Graph], None]:
     """A pass that replaces a constant of some of the nodes with that target and constant."""
 
@@ -63,15 +78,17 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.dtype, Callable[[torch.fx
     "one": (Scaled, torch.float32, changing(MUL, {1}, SCALE, WRONG_SCALE)),
     "two": (Scaled, torch.float32, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
     "nan": (Rooted, torch.float32, changing(ADD, {0}, 1.0, -1.0)),
+    "scores": (Scores, torch.float16, None),
+    "narrow": (Scaled, torch.bfloat16, None),
     "half": (Scaled, torch.bfloat16, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
 }
 
 
-def main(name: str, directory: str) -> None:
+def main(name: str, directory: str, device: str = "cpu") -> None:
     torch.manual_seed(0)
     where = Path(directory)
     build, dtype, wrong = MODELS[name]
-    model, x = build().to(dtype), torch.randn(8, 16).to(dtype)
+    model, x = build().to(device, dtype), torch.randn(8, 16).to(device, dtype)
     exported = torch.export.export(model, (x,))
     torch.export.save(exported, where / f"{name}.exported.pt2")
     torch.save([x], where / f"{name}.inputs.pt")
