@@ -20,6 +20,7 @@ from mcp_server.diagnosis.interventions.base import (
     Trial,
     update_from,
 )
+from mcp_server.diagnosis.interventions.eager_launch import launch_in_eager
 from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_change, together
 from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
@@ -45,6 +46,7 @@ class Asked:
     replace: tuple[str, ...] = ()
     launch: int | None = None
     how: str = "guard"
+    exported: Path | None = None
     constants: Path | None = None
     set_env: Mapping[str, str] = field(default_factory=dict)
     expect: Path | None = None
@@ -129,7 +131,13 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
     tolerance = ("--tolerance", str(asked.tolerance)) if asked.tolerance else ()
     words = (*package_words(workload_arguments(workload)), *expect, *tolerance)
     call = replace(call_of_package(workload, symptom), spelling=words)
-    intervention = await _intervention(context, call, asked, package.inputs)
+    if asked.exported is not None:
+        if asked.how != "eager" or asked.launch is None or asked.changes or asked.kernel or asked.set_env:
+            allowed = "--launch N --as eager --exported FILE, and no other change"
+            raise ProblemError("an exported program is for a launch in eager mode", allowed=allowed)
+        call, intervention = await launch_in_eager(context, call, workload, asked.exported, asked.launch)
+    else:
+        intervention = await _intervention(context, call, asked, package.inputs)
     if intervention.unavailable:
         raise ProblemError(intervention.unavailable, value=" ".join(intervention.spelling))
     intervention = replace(intervention, smallest=bool(intervention.changes))

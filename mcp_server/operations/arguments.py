@@ -226,6 +226,7 @@ class TryArguments(CallArguments):
         ],
         Field(description="Change the launch in this way, default guard: keep indices in bounds."),
     ] = "guard"
+    exported: Annotated[str, Field(description="Take eager from this exported .pt2 program.")] = ""
     constants: Annotated[str, Field(description="Set constants from a file of {name: tensor}.")] = ""
     set_env: Annotated[
         dict[str, str], Field(description="Set these variables in the changed call only.")

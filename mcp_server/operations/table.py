@@ -151,6 +151,7 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
         replace=tuple(given.replace),
         launch=given.launch if given.launch >= 0 else None,
         how=given.how,
+        exported=checked.optional_file("exported", given.exported, base),
         constants=checked.optional_file("constants", given.constants, base),
         set_env=given.set_env,
         expect=checked.optional_file("expect", given.expect, base),
@@ -168,8 +169,14 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
     exported = None
     if isinstance(workload, PackageWorkload):
         exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
-    wanted = {"tolerance": given.tolerance, "every": given.every_launch, "precision": given.precision}
-    return await step(context, workload, exported, **wanted)
+    return await step(
+        context,
+        workload,
+        exported,
+        tolerance=given.tolerance,
+        every=given.every_launch,
+        precision=given.precision,
+    )
 
 
 async def locate_fault(context: Context, given: args.LocateArguments) -> Record:

@@ -104,12 +104,12 @@ def test_a_library_that_calls_the_kernel_directly_gets_another_wrapper(
 
 
 def test_what_a_package_cannot_do_is_said(masked: Path, tmp_path: Path) -> None:
-    """No such kernel, launch or way; an eager launch is reported as not available here."""
+    """No such kernel, launch or way; an eager launch needs the exported program."""
     with pytest.raises(ProblemError, match="no such launch"):
         relaunched(tmp_path, masked, "masked.nan.pt", "skip", 99)
     with pytest.raises(ProblemError, match="no such way"):
         relaunched(tmp_path, masked, "masked.nan.pt", "backwards")
-    assert "repair" in relaunched(tmp_path, masked, "masked.nan.pt", "eager").unavailable
+    assert "exported program" in relaunched(tmp_path, masked, "masked.nan.pt", "eager").unavailable
 
     async def unknown() -> None:
         call = the_call(masked, masked.with_name("masked.nan.pt"))

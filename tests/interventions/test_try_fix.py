@@ -100,7 +100,7 @@ def test_a_wrong_dtype_is_cast_and_an_expectation_decides(masked: Path, tmp_path
         (["--kernel", "cpp_x"], "a kernel is edited by its name and a replacement"),
         (["--kernel", "cpp_x", "--replace", "a", "b"], "no such kernel"),
         (["--launch", "77"], "no such launch"),
-        (["--launch", "0", "--as", "eager"], "repair"),
+        (["--launch", "0", "--as", "eager"], "exported program"),
         ([], "nothing to change"),
     ],
 )

@@ -4,8 +4,8 @@ Each is compiled from `NAME.exported.pt2` and called with `NAME.inputs.pt`. The 
 graph that Inductor gets, so that chosen kernels compute something else than the exported program.
 
 `one`: layer 1 scales by 0.25 in place of 0.5. `two`: layers 0 and 2 do. `clean`: none does. `nan`: layer 1
-takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`; `narrow` has none.
-`scores` is in float16, compiled as it is, and overflows.
+takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`, and `narrow`
+without them. `scores` is in float16, compiled as it is, and overflows.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def test_an_overflow_and_what_takes_it_are_all_that_is_needed(wrong: Wrong, tmp_
     """The scores are beyond float16 and the softmax takes them: both, and none of the other five launches."""
     package = wrong("scores")
     found = searched(tmp_path, package)
-    product, softmax = kernels_with(package, "mm_out")[0], kernels_with(package, "softmax")[0]
+    product, softmax = kernels_with(package, "cpu_mm_out")[0], kernels_with(package, "softmax")[0]
     assert [each.launch for each in found.launches] == [product, softmax], found.summary
     assert found.possible and found.complete and "each of them is needed" in found.summary
     assert any("@" in place.code for place in found.launches[0].locations)

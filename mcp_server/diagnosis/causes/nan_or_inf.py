@@ -74,7 +74,7 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
     evidence, removal = suspect.evidence, None
     if every is not None and launch is not None:
         evidence = (*evidence, seen("compare_with_eager", every.summary))
-        removal = in_eager(launch) if eager_key(launch.launch) in case.trials else None
+        removal = in_eager(launch.launch, launch.kernel) if eager_key(launch.launch) in case.trials else None
     return replace(
         suspect,
         summary=f"{suspect.summary} The exported program gives finite values: the launch computes something "

@@ -228,7 +228,7 @@ def _wrong_launches(
             level=CausalLevel.BAD_VALUE,
             evidence=(judged, observed),
             fix=Fix(action=FIXES["tf32" if each.tf32 else "error"]),
-            intervention=in_eager(each) if tried else None,
+            intervention=in_eager(each.launch, each.kernel) if tried else None,
             harmful=harmful,
         )
 

@@ -161,8 +161,9 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         spelling=("--launch", str(launch), "--as", how),
     )
     if how == "eager":
-        why = "an eager operator in place of a launch is made by `repair`, which writes a package of its own"
-        return replace(made, unavailable=why)
+        return replace(
+            made, unavailable="a launch is done in eager mode by the exported program: give it (exported)"
+        )
     if how not in HOWS:
         raise ProblemError("no such way to do a launch", value=how, allowed=", ".join((*HOWS, "eager")))
     if name not in package.wrapper.kernels:

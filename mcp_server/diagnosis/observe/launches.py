@@ -130,7 +130,7 @@ class CompareLaunches(Observation):
             call = tried_call(case)
             if not call.symptom.judges and every.eager_outputs is not None:
                 call = replace(call, symptom=replace(call.symptom, expect=every.eager_outputs.path))
-            case.trials |= await try_in_eager(context, call, every)
+            case.trials |= await try_in_eager(context, call, every, program)
 
 
 MOST = 2  # kernels that are tried
