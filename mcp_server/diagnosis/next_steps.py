@@ -199,11 +199,13 @@ def command_for(step: str, case: DiagnosisState) -> str:
         # Of package and program; of the whole script where it updated constants before the call.
         if case.program_path is None or not arguments:
             return ""
+        every = case.with_eager is not None and case.with_eager.every_launch is not None
+        judged = ("--every-launch",) if every else ()
         if call is not None and call.updated:
-            return _line("compare-with-eager", "--script", str(getattr(workload, "script", "")))
+            return _line("compare-with-eager", *judged, "--script", str(getattr(workload, "script", "")))
         options = {name: arguments[name] for name in COMPARED if name in arguments}
         pair = ("--package", arguments["package"], "--exported", str(case.program_path))
-        return _line("compare-with-eager", *pair, *_options(options))
+        return _line("compare-with-eager", *judged, *pair, *_options(options))
     if step in ("inspect_package", "open_package") and call is not None:
         model = call.request.get("model_name", "model")
         named = ("--model-name", str(model)) if model != "model" else ()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from mcp_server.diagnosis.causes.compiler import may_be_decided
 from mcp_server.diagnosis.components import operators_from, own_code
 from mcp_server.diagnosis.interventions.base import (
     UNSEEN,
@@ -21,7 +22,13 @@ from mcp_server.diagnosis.interventions.base import (
     trial_in_words,
     unchanged_in_words,
 )
-from mcp_server.diagnosis.next_steps import command_for, next_steps, open_question, unseen_symptom
+from mcp_server.diagnosis.next_steps import (
+    command_for,
+    next_steps,
+    open_question,
+    reduction,
+    unseen_symptom,
+)
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.value_sources import deepened
@@ -33,6 +40,7 @@ from mcp_server.model import (
     Fix,
     FixRun,
     InterventionRun,
+    NextStep,
     Outcome,
     PackageWorkload,
     RuledOut,
@@ -273,11 +281,18 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
             for s in explained[:MAX_RULED_OUT]
         ],
         fix=fix_of(best, case),
-        next_steps=[] if causes else next_steps(best, case),
+        next_steps=_steps(best, case, proven=bool(causes)),
         decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _steps(best: Suspect, case: DiagnosisState, *, proven: bool) -> list[NextStep]:
+    """Nothing is left to find of a proven cause, but for the compiler's decision behind a wrong launch."""
+    if not proven:
+        return next_steps(best, case)
+    return reduction(best, case) if may_be_decided(best) else []
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:

@@ -21,6 +21,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
+from mcp_server.plurals import listed
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.context import Event
 from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
@@ -211,6 +212,8 @@ def _wrong_launches(
     """The launches that are wrong on right inputs, each with the call that has it done in eager mode."""
     judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
     bad = case.kernel_io.first_bad if case.kernel_io is not None and case.outputs_nonfinite else None
+    numbers = listed([str(each.launch) for each in every.wrong])
+    also = f" Wrong launches: {numbers}." if len(every.wrong) > 1 else ""
     for each in every.wrong:
         if bad is not None and bad.launch == each.launch:
             continue  # it makes the first NaN: a suspect of that category
@@ -223,8 +226,8 @@ def _wrong_launches(
                 launch_index=each.launch,
                 model_locations=each.locations[:3] or case.call_locations,
             ),
-            summary=f"The package diverges from its own exported program in {each.summary}. That launch read "
-            f"{'right' if not each.suspects else 'unjudged'} values.",
+            summary=f"The package diverges from its own exported program in {each.summary}.{also} "
+            f"It read {'values that were not judged' if each.suspects else 'right values'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged, observed),
             fix=Fix(action=FIXES["tf32" if each.tf32 else "error"]),
