@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 InputsArgument = str | list[dict[str, Any]]
 
-PackagePath = Annotated[str, Field(description="Use this AOTInductor package.")]
-ExportedPath = Annotated[str, Field(description="Use this exported .pt2 program.")]
+PackagePath = Annotated[str, Field(description="Use this package.")]
+ExportedPath = Annotated[str, Field(description="Use this exported program.")]
 ModelName = Annotated[str, Field(description="Name the model, default model.")]
 DeviceIndex = Annotated[int, Field(ge=-1, description="Use this GPU; default -1: as compiled.")]
 Inputs = Annotated[
@@ -35,7 +35,7 @@ Inputs = Annotated[
 Checker = Literal[
     "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
-SameInputs = Annotated[InputsArgument, Field(description="Pass a file or specs, as for diagnose.")]
+SameInputs = Annotated[InputsArgument, Field(description="Pass a file or specs: see diagnose.")]
 Script = Annotated[str, Field(description="Run this Python file.")]
 ScriptArguments = Annotated[list[str], Field(description="Pass these to the script.")]
 JobId = Annotated[str, Field(min_length=1, description="Name the job by its handle.")]
@@ -68,7 +68,7 @@ class RunArguments(WaitArguments):
     env: Annotated[dict[str, str], Field(description="Set these variables.")] = {}
     python: Annotated[str, Field(description="Use this Python with torch.")] = ""
     timeout_s: Annotated[
-        float, Field(ge=1, le=86_400, description="End a run after 1-86400 s, default 300.")
+        float, Field(ge=1, le=86_400, description="End runs after 1-86400 s, default 300.")
     ] = 300
 
 
@@ -226,7 +226,7 @@ class TryArguments(CallArguments):
         ],
         Field(description="Change the launch in this way, default guard: keep indices in bounds."),
     ] = "guard"
-    exported: Annotated[str, Field(description="Take eager from this exported .pt2 program.")] = ""
+    exported: Annotated[str, Field(description="Use this exported program.")] = ""
     constants: Annotated[str, Field(description="Set constants from a file of {name: tensor}.")] = ""
     set_env: Annotated[
         dict[str, str], Field(description="Set these variables in the changed call only.")
@@ -284,12 +284,8 @@ class CompareArguments(PairArguments):
     tolerance: Annotated[
         float, Field(gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1.")
     ] = 1
-    every_launch: Annotated[
-        bool, Field(description="Judge each launch on right inputs: lists all wrong ones; default false.")
-    ] = False
-    precision: Annotated[
-        bool, Field(description="Find the fewest launches that need a wider precision; default false.")
-    ] = False
+    every_launch: Annotated[bool, Field(description="Judge every launch by itself, default false.")] = False
+    precision: Annotated[bool, Field(description="Find what needs float32; default false.")] = False
 
 
 class ReduceArguments(PairArguments):
