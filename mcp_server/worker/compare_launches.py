@@ -51,7 +51,7 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
         torch.save([one.eager.cpu() for one in outputs], request["eager_outputs"])
     if request.get("flow"):
         names = request.get("constants") or {}
-        graph = ProgramGraph(module, nodes)
+        graph = ProgramGraph(module, {int(launch): names for launch, names in nodes.items()})
         own = own_values(graph, leaves)
         judge = Judge(graph, expected, own, names, request["flow"], comparison.factor, report)
         judge.outputs(bench.run("judged", judge.take), outputs)

@@ -44,16 +44,16 @@ class Judge:
 
     def take(self, event: Event) -> bool:
         flow = self.flow.get(str(int(event.launch)))
-        for facts, tensor in written(event) if flow is not None else ():
+        for place, tensor in written(event) if flow is not None else ():
             assert flow is not None
-            readers, maybe = (users.get(facts["name"], []) for users in (flow["readers"], flow["maybe"]))
+            readers, maybe = (users.get(place.name, []) for users in (flow["readers"], flow["maybe"]))
             judged = self.judge(event, tensor, readers or maybe)
             if not readers and (judged.stored is None or not maybe):
                 continue  # nothing reads it: memory that the kernel works in
-            known: dict[str, Any] = {**facts, "status": "unjudged", "why": judged.why}
+            known: dict[str, Any] = {**place._asdict(), "status": "unjudged", "why": judged.why}
             if judged.stored is not None:
                 known.update(_facts(judged.stored, tensor, judged.facts))
-                self.copies[facts["name"]] = str(self.graph.by_name[judged.stored.node].target)
+                self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
                 overwrite(tensor, judged.stored.want.eager)
             self.report.event("launch_judged", **known)
         return False

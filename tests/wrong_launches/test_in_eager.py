@@ -12,8 +12,7 @@ import torch
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.eager_launch import eager_key, try_in_eager
-from mcp_server.diagnosis.interventions.plan import TriedCall, call_of_package
-from mcp_server.diagnosis.interventions.run import try_intervention
+from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.model import Verdict
 from mcp_server.tools.divergence import EveryLaunch

@@ -15,8 +15,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Trial
-from mcp_server.diagnosis.interventions.plan import TriedCall
-from mcp_server.diagnosis.interventions.run import try_intervention
+from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
