@@ -18,7 +18,7 @@ from mcp_server.flags.types import ConfigValue, Device
 from mcp_server.flags.types import Flag as Flag
 from mcp_server.flags.types import Moment as Moment
 from mcp_server.flags.types import table_markdown as table_markdown
-from mcp_server.versions import Release
+from mcp_server.versions import Release, release_of
 
 FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME
 
@@ -58,7 +58,11 @@ def select(
     Raises `ProblemError` for an unknown name, a bad value, and a flag that would have no effect: a flag that
     silently does nothing looks like a clean result.
     """
-    torch = parse_version(torch_version) if torch_version else None
+    torch = release_of(torch_version) if torch_version else None
+    if torch_version and torch is None:
+        raise ProblemError(
+            "not a torch version", value=torch_version, allowed="such as 2.13.0 or 2.11.0+cu130"
+        )
     chosen = tuple(_choose(name, value, moment, torch, device) for name, value in requested.items())
     _check_together(chosen, torch)
     env = {one.flag.env: one.value for one in chosen if one.flag.env}
@@ -84,14 +88,6 @@ def find(name: str) -> Flag:
     raise ProblemError("unknown flag", value=name, allowed=allowed)
 
 
-def parse_version(text: str) -> Release:
-    """(2, 13) from `2.13.0+cpu`. Raises `ProblemError` for other text."""
-    match = re.match(r"(\d{1,4})\.(\d{1,4})", text)
-    if match is None:
-        raise ProblemError("not a torch version", value=text, allowed="such as 2.13.0 or 2.11.0+cu130")
-    return int(match[1]), int(match[2])
-
-
 def _choose(name: str, value: object, moment: Moment, torch: Release | None, device: Device | None) -> Chosen:
     """The flag with its value as text. Raises `ProblemError` when it cannot act, or takes no such value."""
     flag = find(name)
@@ -101,7 +97,7 @@ def _choose(name: str, value: object, moment: Moment, torch: Release | None, dev
         reason = f"it acts at {' and '.join(flag.acts)} time"
         baked = "compile" in flag.acts
         reason += " and is baked into the package: compile again with it" if baked else _SET_THERE
-    first = flag.first_release(device)
+    first = (device == "cpu" and flag.cpu_since) or flag.since
     if not reason and torch is not None and torch < first:
         reason = f"it needs torch {versions.text(first)} or newer, this is {versions.text(torch)}"
         reason += f" ({flag.before})" if flag.before else ""
@@ -109,7 +105,7 @@ def _choose(name: str, value: object, moment: Moment, torch: Release | None, dev
         reason = f"it is for {flag.device} models only, this one is for {device}"
     if reason:
         raise ProblemError(f"{flag.name} cannot act: {reason}", value=text)
-    if not flag.values.accepts(text):
+    if re.fullmatch(flag.values.pattern, text, re.DOTALL) is None:
         raise ProblemError(f"{flag.name} does not accept this value", value=value, allowed=flag.values.words)
     return Chosen(flag, text)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -24,9 +23,6 @@ class Values:
     pattern: str
     words: str
     config: Callable[[str], ConfigValue] = str
-
-    def accepts(self, text: str) -> bool:
-        return re.fullmatch(self.pattern, text, re.DOTALL) is not None
 
 
 SWITCH = Values("[01]", "exactly 0 or 1", lambda text: text == "1")
@@ -84,14 +80,7 @@ class Flag:
 
     def names(self) -> tuple[str, ...]:
         """All names of the flag: environment variable, config entry, alias."""
-        spelled = (self.env, self.config, self.alias)
-        return tuple(name for name in spelled if name)
-
-    def first_release(self, device: Device | None) -> Release:
-        """The first release in which the flag affects a model for `device`."""
-        if device == "cpu" and self.cpu_since is not None:
-            return self.cpu_since
-        return self.since
+        return tuple(filter(None, (self.env, self.config, self.alias)))
 
 
 _HEAD = ("flag", "takes effect at", "torch", "values", "shows", "does not show")
@@ -101,16 +90,10 @@ def table_markdown(flags: Iterable[Flag]) -> str:
     """One row for each flag; a `|` inside a cell is escaped."""
     rows: list[tuple[str, ...]] = [_HEAD, ("---",) * len(_HEAD)]
     for flag in flags:
-        moments = "never" if flag.inert else ", ".join(flag.acts)
-        cells = (f"`{flag.name}`", moments, _since(flag), flag.values.words, flag.shows, flag.misses)
+        since = "all" if flag.since == FIRST else f"≥{text(flag.since)}"
+        since += f", CPU ≥{text(flag.cpu_since)}" if flag.cpu_since else ""
+        since += f", {flag.device.upper()} only" if flag.device else ""
+        moments, since = ("never", "none") if flag.inert else (", ".join(flag.acts), since)
+        cells = (f"`{flag.name}`", moments, since, flag.values.words, flag.shows, flag.misses)
         rows.append(tuple(cell.replace("|", "\\|") for cell in cells))
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
-
-
-def _since(flag: Flag) -> str:
-    if flag.inert:
-        return "none"
-    first = "all" if flag.since == FIRST else f"≥{text(flag.since)}"
-    if flag.cpu_since is not None:
-        first += f", CPU ≥{flag.cpu_since[0]}.{flag.cpu_since[1]}"
-    return f"{first}, {flag.device.upper()} only" if flag.device else first

@@ -6,10 +6,12 @@ torch 2.8-2.15; Triton's CompilationError; GCC and Clang.
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Naming, Rank, Table
+from functools import partial
 
-TABLE = Table(stage="compile")
-_add = TABLE.add
+from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Family, Naming, Rank, Table
+
+TABLE = Table("compile")
+_add = partial(Family, TABLE)
 
 # A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.
 _SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "

@@ -6,10 +6,12 @@ its Xid lines (docs.nvidia.com/deploy/xid-errors), ROCm's runtime and SYCL's Uni
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, Naming, Rank, Table
+from functools import partial
 
-TABLE = Table(stage="call")
-_add = TABLE.add
+from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, Family, Naming, Rank, Table
+
+TABLE = Table("call")
+_add = partial(Family, TABLE)
 
 _SITE = (
     r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+): (?P<function>[^:]+(?:::[^:]+)*): "

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from mcp_server.model import Category
 
-from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Naming, Rank, Table
+from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Family, Naming, Rank, Table
 
 
 def _exit(codes: str) -> str:
@@ -20,8 +22,8 @@ def _shell(what: str) -> str:
     )
 
 
-TABLE = Table(stage="any")
-_add = TABLE.add
+TABLE = Table("any")
+_add = partial(Family, TABLE)
 
 _CRASH: tuple[Category, ...] = (
     "device_mismatch",

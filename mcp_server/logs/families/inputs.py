@@ -7,10 +7,12 @@ and the dispatcher of torch 2.8-2.15.
 
 from __future__ import annotations
 
-from .kinds import MAIN_GUIDE, SHAPES_GUIDE, Naming, Rank, Table
+from functools import partial
 
-TABLE = Table(stage="call")
-_add = TABLE.add
+from .kinds import MAIN_GUIDE, SHAPES_GUIDE, Family, Naming, Rank, Table
+
+TABLE = Table("call")
+_add = partial(Family, TABLE)
 _INPUT = Naming("input {input}", "{got} (compiled: {expected})", kind="input")
 
 # People quote these texts without the name in front.

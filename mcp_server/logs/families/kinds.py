@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal, TypeVar
 
@@ -109,11 +109,19 @@ class Naming:
     kind: ComponentKind | None = None
 
 
-@dataclass(frozen=True)
-class Family:
-    """One family of error texts.
+class Table:
+    """The rows of one file, and the stage that they share unless a row names its own."""
 
-    `candidates` are categories, the likeliest first; a single one is certain.
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.rows: list[Family] = []
+
+
+class Family:
+    """One family of error texts, which becomes the last row of `table`.
+
+    `candidates` are categories, the likeliest first; a single one is certain. The likeliest decides `advice`
+    and `guide` unless they are named.
     `torch` says which releases print the text ("" = all from 2.8 on). `example` is a line that matches.
     `late`: a kernel caused the error and CUDA reports it at a later call, so its traceback proves nothing.
     `sites` are the kinds of compute-sanitizer's records that belong to the family.
@@ -121,42 +129,9 @@ class Family:
     present counts. Without `sentence`, `meaning` stands for it; without `fix`, the action of `advice`.
     """
 
-    id: str
-    patterns: tuple[re.Pattern[str], ...]
-    candidates: tuple[Category, ...]
-    stage: Stage
-    rank: Rank
-    meaning: str
-    example: str
-    guide: str
-    advice: Advice
-    not_proven: str
-    torch: str
-    late: bool
-    sentence: str
-    names: tuple[Naming, ...]
-    fix: str
-    tags: frozenset[Tag]
-    sites: tuple[str, ...]
-
-    def match(self, text: str) -> dict[str, str] | None:
-        """The named fields of the first pattern found in `text`; None when there is none."""
-        for pattern in self.patterns:
-            found = pattern.search(text)
-            if found:
-                return {name: value for name, value in found.groupdict().items() if value is not None}
-        return None
-
-
-@dataclass(frozen=True)
-class Table:
-    """The rows of one file, and the stage that they share unless a row names its own."""
-
-    stage: Stage
-    rows: list[Family] = field(default_factory=list)
-
-    def add(
+    def __init__(
         self,
+        table: Table,
         id: str,
         patterns: str | tuple[str, ...],
         candidates: Category | tuple[Category, ...],
@@ -176,30 +151,25 @@ class Table:
         tags: Tag | tuple[Tag, ...] = (),
         sites: str | tuple[str, ...] = (),
     ) -> None:
-        """Append a row. The likeliest category decides `advice` and `guide` unless they are named."""
-        categories = candidates if isinstance(candidates, tuple) else (candidates,)
-        usual_advice, usual_guide = _NEXT[categories[0]]
-        self.rows.append(
-            Family(
-                id=id,
-                patterns=tuple(re.compile(pattern) for pattern in _several(patterns)),
-                candidates=categories,
-                stage=stage or self.stage,
-                rank=rank,
-                meaning=meaning,
-                example=example,
-                guide=guide or usual_guide,
-                advice=advice or usual_advice,
-                not_proven=not_proven,
-                torch=torch,
-                late=late,
-                sentence=sentence,
-                names=(names,) if isinstance(names, Naming) else names,
-                fix=fix,
-                tags=frozenset(_several(tags)),
-                sites=_several(sites),
-            )
-        )
+        table.rows.append(self)
+        self.id, self.meaning, self.example = id, meaning, example
+        self.patterns = tuple(re.compile(pattern) for pattern in _several(patterns))
+        self.candidates: tuple[Category, ...] = _several(candidates)
+        usual_advice, usual_guide = _NEXT[self.candidates[0]]
+        self.advice, self.guide = advice or usual_advice, guide or usual_guide
+        self.stage, self.rank, self.late, self.torch = stage or table.stage, rank, late, torch
+        self.sentence, self.fix, self.not_proven = sentence, fix, not_proven
+        self.names = (names,) if isinstance(names, Naming) else names
+        self.tags: frozenset[Tag] = frozenset(_several(tags))
+        self.sites = _several(sites)
+
+    def match(self, text: str) -> dict[str, str] | None:
+        """The named fields of the first pattern found in `text`; None when there is none."""
+        for pattern in self.patterns:
+            found = pattern.search(text)
+            if found:
+                return {name: value for name, value in found.groupdict().items() if value is not None}
+        return None
 
 
 def _several(value: _Text | tuple[_Text, ...]) -> tuple[_Text, ...]:

@@ -6,10 +6,12 @@ and nn/modules/module.py of torch 2.8-2.15, and the dynamic linker's.
 
 from __future__ import annotations
 
-from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Naming, Rank, Table
+from functools import partial
 
-TABLE = Table(stage="load")
-_add = TABLE.add
+from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Family, Naming, Rank, Table
+
+TABLE = Table("load")
+_add = partial(Family, TABLE)
 
 _add(
     "zip_open",

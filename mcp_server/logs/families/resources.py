@@ -5,10 +5,12 @@ They come before the families of compilation: a compiler's error that wraps one 
 
 from __future__ import annotations
 
-from .kinds import Naming, Rank, Table
+from functools import partial
 
-TABLE = Table(stage="any")
-_add = TABLE.add
+from .kinds import Family, Naming, Rank, Table
+
+TABLE = Table("any")
+_add = partial(Family, TABLE)
 
 _add(
     "temp_directory",
