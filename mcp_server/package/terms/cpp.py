@@ -69,15 +69,10 @@ class _Block:
     place: int = 0
     items: list[_Statement | _Block] = field(default_factory=list)
 
-    @property
-    def loop(self) -> re.Match[str] | None:
-        return _LOOP.match(self.header)
-
-    @property
-    def function(self) -> str:
-        """The variable that a lambda is assigned to."""
+    def __post_init__(self) -> None:
+        self.loop = _LOOP.match(self.header)
         match = _LAMBDA.match(self.header)
-        return match["name"] if match else ""
+        self.function = match["name"] if match else ""  # the variable that a lambda is assigned to
 
 
 _Place = tuple[_Block, int]
@@ -172,18 +167,18 @@ class _Reader:
             return Unread(text[:120])
 
     def _term(self, syntax: Syntax, place: _Place, line: int) -> Term:
-        term = self.translator.term(syntax, lambda name: self.look(name, place), line)
-        return rebuilt(term, self._from_local) if self.local else term
+        def from_local(term: Term) -> Term | None:
+            """The value stored in a local buffer of the kernel, at the index that is read."""
+            if not isinstance(term, Element) or term.parameter not in self.local:
+                return None
+            index = say(term.index, lambda element: element.parameter)
+            for store in reversed(self.local[term.parameter]):
+                if say(store.index, lambda element: element.parameter) == index:
+                    return store.value
+            return Unread(term.parameter)
 
-    def _from_local(self, term: Term) -> Term | None:
-        """The value stored in a local buffer of the kernel, at the index that is read."""
-        if not isinstance(term, Element) or term.parameter not in self.local:
-            return None
-        index = say(term.index, lambda element: element.parameter)
-        for store in reversed(self.local[term.parameter]):
-            if say(store.index, lambda element: element.parameter) == index:
-                return store.value
-        return Unread(term.parameter)
+        term = self.translator.term(syntax, lambda name: self.look(name, place), line)
+        return rebuilt(term, from_local) if self.local else term
 
     def look(self, name: str, place: _Place) -> Term:
         """The value of a variable just before a place."""

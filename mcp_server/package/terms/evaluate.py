@@ -10,6 +10,7 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import product
 
 from mcp_server.package.terms.term import (
@@ -140,11 +141,8 @@ def fold(kind: str, values: Sequence[Scalar], dtype: str) -> Scalar:
         case "any" | "all":
             return any(values) if kind == "any" else all(values)
         case "max" | "min":
-            extreme = _greatest if kind == "max" else _least
-            result: Scalar = -INF if kind == "max" else INF
-            for value in values:
-                result = extreme(result, value)
-            return rounded(result, dtype)
+            extreme, start = (_greatest, -INF) if kind == "max" else (_least, INF)
+            return rounded(reduce(extreme, values, start), dtype)
         case "argmax" | "argmin":
             best = fold(kind[3:], values, "float64")
             return next((n for n, v in enumerate(values) if v == best or v != v), 0)
@@ -168,11 +166,6 @@ def _divided(a: Scalar, b: Scalar) -> Scalar:
     return a / b
 
 
-def _floored(a: Scalar, b: Scalar) -> Scalar:
-    """The quotient rounded down; by a float 0 it is that of a division (c10/util/generic_math.h)."""
-    return _divided(a, b) if b == 0 and isinstance(b, float) else a // b
-
-
 def _cut(a: Scalar, b: Scalar) -> int:
     quotient = abs(int(a)) // abs(int(b))
     return quotient if (a < 0) == (b < 0) else -quotient
@@ -190,13 +183,12 @@ def _logarithm(function: Callable[[float], float], pole: float) -> Callable[[Sca
 
 
 def _rounding(function: Callable[[float], float]) -> Callable[[Scalar], Scalar]:
-    return lambda value: (
-        value if isinstance(value, int) or not math.isfinite(value) else float(function(value))
-    )
+    def rounding(value: Scalar) -> Scalar:
+        if isinstance(value, int) or not math.isfinite(value):
+            return value
+        return math.copysign(function(value), value)  # -0.5 is rounded up to -0.0
 
-
-def _rsqrt(value: Scalar) -> float:
-    return math.copysign(INF, value) if value == 0 else 0.0 if value == INF else 1 / math.sqrt(value)
+    return rounding
 
 
 _SAME_OPERATOR = "add sub mul mod neg lt le gt ge eq ne"
@@ -207,7 +199,7 @@ MATH: dict[str, Callable[..., Scalar]] = {
     **{name: getattr(math, name) for name in _SAME_NAME.split()},
     "abs": abs,
     "pow": _power,
-    "rsqrt": _rsqrt,
+    "rsqrt": lambda a: math.copysign(INF, a) if a == 0 else 0.0 if a == INF else 1 / math.sqrt(a),
     "reciprocal": lambda a: _divided(1.0, a),
     "exp2": lambda a: 2.0**a,
     "log": _logarithm(math.log, 0.0),
@@ -229,7 +221,8 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     **MATH,
     **{name: getattr(operator, name) for name in _SAME_OPERATOR.split()},
     "div": _divided,
-    "floordiv": _floored,
+    # By a float 0 the quotient is that of a division (c10/util/generic_math.h).
+    "floordiv": lambda a, b: _divided(a, b) if b == 0 and isinstance(b, float) else a // b,
     "truncdiv": _cut,
     "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
     "square": lambda a: a * a,

@@ -179,14 +179,6 @@ def _fits(span: Interval, dtype: str) -> bool:
     return is_float(dtype) or (not span.nan and limit.low <= span.low and span.high <= limit.high)
 
 
-def _holds_none(span: Interval, dtype: str) -> bool:
-    """Whether all of these floats are beyond a signed whole type: each, and NaN, becomes its least value."""
-    limit = limits(dtype)
-    floats = isinstance(span.low, float) and isinstance(span.high, float)
-    beyond = span.low > limit.high or span.high < limit.low
-    return floats and beyond and not is_float(dtype) and limit.low < 0
-
-
 def _applied(op: str, operands: list[Interval], dtype: str) -> Interval:
     """The interval of an operator's result; anything for an operator that is not known."""
     nan = any(each.nan for each in operands)
@@ -218,7 +210,11 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
     """The result of an operator on intervals that are not empty. Raises `UnknownValue` for an unknown one."""
     first, last = operands[0], operands[-1]
     if op == "cast":
-        if _holds_none(first, dtype):
+        limit = limits(dtype)
+        floats = isinstance(first.low, float) and isinstance(first.high, float)
+        beyond = first.low > limit.high or first.high < limit.low
+        if floats and beyond and not is_float(dtype) and limit.low < 0:
+            # Each of these floats, and NaN, becomes the least value of a signed whole type.
             least = rounded(first.low, dtype)
             return Interval(least, least)
         if not _fits(first, dtype):

@@ -81,36 +81,29 @@ def position_of(
     An index is nearly always a sum of multiples of the variables: its strides are tried first.
     """
     relevant = used(index, ranges)
-    if any(isinstance(each, Element) for each in parts(index)):
-        return _searched(index, offset, relevant, sizes, read)
-    evaluator = Evaluator({}, sizes, read)
-    spans = {each.name: evaluator.span(each) for each in relevant}
-    if not all(spans.values()):
-        return None
-    base = {name: span.start for name, span in spans.items()}
 
     def at(place: Mapping[str, int]) -> int:
         return int(Evaluator(place, sizes, read).value(index))
 
-    first = at(base)
-    strides = {name: at({**base, name: s[1]}) - first for name, s in spans.items() if len(s) > 1}
-    rest, found = offset - first, dict(base)
-    for name in sorted(strides, key=lambda name: -abs(strides[name])):
-        if strides[name]:
-            steps = min(max(rest // strides[name], 0), len(spans[name]) - 1)
-            found[name] = spans[name][steps]
-            rest -= steps * strides[name]
-    if at(found) == offset:
-        return found
-    return _searched(index, offset, relevant, sizes, read)
-
-
-def _searched(
-    index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
-) -> dict[str, int] | None:
-    every, complete = places(ranges, sizes)
+    if not any(isinstance(each, Element) for each in parts(index)):
+        evaluator = Evaluator({}, sizes, read)
+        spans = {each.name: evaluator.span(each) for each in relevant}
+        if not all(spans.values()):
+            return None
+        base = {name: span.start for name, span in spans.items()}
+        first = at(base)
+        strides = {name: at({**base, name: s[1]}) - first for name, s in spans.items() if len(s) > 1}
+        rest, found = offset - first, dict(base)
+        for name in sorted(strides, key=lambda name: -abs(strides[name])):
+            if strides[name]:
+                steps = min(max(rest // strides[name], 0), len(spans[name]) - 1)
+                found[name] = spans[name][steps]
+                rest -= steps * strides[name]
+        if at(found) == offset:
+            return found
+    every, complete = places(relevant, sizes)
     for place in every:
-        if Evaluator(place, sizes, read).value(index) == offset:
+        if at(place) == offset:
             return place
     if not complete:
         raise UnknownValue("too many elements")

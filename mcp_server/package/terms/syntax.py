@@ -82,20 +82,16 @@ def read_cpp(text: str) -> Syntax:
     """A C++ expression. Raises `NotRead`."""
     if len(text) > _LONGEST:
         raise NotRead("too long")
-    return _parsed(text).spans[-1][0]
+    return cpp_spans(text)[-1][0]
 
 
 def cpp_spans(text: str) -> list[tuple[Syntax, int, int]]:
     """The parts of a C++ expression with their start and end in the text. Raises `NotRead`."""
-    return _parsed(text).spans
-
-
-def _parsed(text: str) -> _Cpp:
     parser = _Cpp(text)
     parser.expression(0)
     if parser.peek():
         raise NotRead(text[parser.at :])
-    return parser
+    return parser.spans
 
 
 class _Cpp:
@@ -248,6 +244,7 @@ _PYTHON: dict[type[ast.AST], str] = {
     ast.USub: "neg",
     ast.Invert: "bitnot",
 }
+_LIBRARY = re.compile(r"(?:tl|tl_math|libdevice|triton_helpers|math)(?:\.\w+)+")
 
 
 def read_python(node: ast.expr) -> Syntax:
@@ -273,21 +270,14 @@ def read_python(node: ast.expr) -> Syntax:
         case ast.Attribute():
             return Name(ast.unparse(node))
         case ast.Call(func=function, args=args, keywords=keywords):
-            return _python_call(function, args, keywords)
+            known = [read_python(each) for each in args if not isinstance(each, ast.List | ast.Tuple)]
+            named = {word.arg: word.value for word in keywords}
+            if "mask" in named:
+                known.append(read_python(named["mask"]))
+            if "other" in named:
+                known.append(Call("other", (read_python(named["other"]),)))
+            name = ast.unparse(function)
+            if isinstance(function, ast.Attribute) and not _LIBRARY.fullmatch(name):
+                return Call(function.attr, tuple(known), receiver=read_python(function.value))
+            return Call(name, tuple(known))
     raise NotRead(ast.unparse(node))
-
-
-_LIBRARY = re.compile(r"(?:tl|tl_math|libdevice|triton_helpers|math)(?:\.\w+)+")
-
-
-def _python_call(function: ast.expr, args: list[ast.expr], keywords: list[ast.keyword]) -> Syntax:
-    known = [read_python(argument) for argument in args if not isinstance(argument, ast.List | ast.Tuple)]
-    named = {k.arg: k.value for k in keywords if k.arg in ("other", "mask")}
-    if "mask" in named:
-        known.append(read_python(named["mask"]))
-    if "other" in named:
-        known.append(Call("other", (read_python(named["other"]),)))
-    name = ast.unparse(function)
-    if isinstance(function, ast.Attribute) and not _LIBRARY.fullmatch(name):
-        return Call(function.attr, tuple(known), receiver=read_python(function.value))
-    return Call(name, tuple(known))

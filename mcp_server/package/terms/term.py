@@ -256,7 +256,12 @@ class _Writer:
     def _applied(self, term: Apply, outer: int) -> str:
         op, args = term.op, term.args
         if op == "cast":
-            return self._cast(term, outer)
+            # Only a cast from float to integer changes a value by more than its rounding.
+            inner = args[0]
+            cuts = is_float(inner.dtype) and not is_float(term.dtype)
+            if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
+                return self.text(inner, outer)
+            return f"int({self.text(inner)})"
         if (index := unwrapped(term)) is not term:
             return self.text(index, outer)
         if (ends := _clamped(term)) is not None:
@@ -265,9 +270,9 @@ class _Writer:
             self.unrolled[term] = _unrolled(term)
         if operands := self.unrolled[term]:
             return f"{_UNROLLED[op]}({self.text(operands[0])} and {len(operands) - 1} more)"
-        match term:
-            case Apply(
-                "div", (Number(1), Apply("add", (Number(1), Apply("exp", (Apply("neg", (inner,)),)))))
+        match args:
+            case (Number(1), Apply("add", (Number(1), Apply("exp", (Apply("neg", (inner,)),))))) if (
+                op == "div"
             ):
                 return f"sigmoid({self.text(inner)})"
         if op in _INFIX:
@@ -281,14 +286,6 @@ class _Writer:
         if op in ("maximum", "minimum"):
             op = op[:3]
         return f"{op}({', '.join(map(self.text, args))})"
-
-    def _cast(self, term: Apply, outer: int) -> str:
-        """A cast. Only one from float to integer changes a value by more than its rounding."""
-        inner = term.args[0]
-        cuts = is_float(inner.dtype) and not is_float(term.dtype)
-        if not cuts or (isinstance(inner, Apply) and inner.op in _WHOLE):
-            return self.text(inner, outer)
-        return f"int({self.text(inner)})"
 
 
 def say(term: Term, name_of: NameOf, atens: Collection[str] = ()) -> str:
@@ -341,11 +338,9 @@ def number(value: Scalar, dtype: str = "float64", operators: Collection[str] = (
     if value == int(value) and abs(value) < 1e15:
         return str(int(value))
     short = f"{value:.7g}" if dtype != "float64" else f"{value:.12g}"
-    return short if len(short) < 7 else _origin(value, operators) or short
-
-
-def _origin(value: float, operators: Collection[str]) -> str:
-    """A constant as a function of a small whole number. Only `log` and `sqrt` if no operator is named so."""
+    if len(short) < 7:
+        return short
+    # A function of a small whole number; only `log` and `sqrt` if no operator is named so.
     for name in sorted(_NICE, key=lambda name: name not in operators):
         function, inverse = _NICE[name]
         try:
@@ -358,4 +353,4 @@ def _origin(value: float, operators: Collection[str]) -> str:
         usual = near % 8 == 0 and name in ("log", "sqrt") and near <= 1 << 16
         if (name in operators or usual) and math.isclose(function(near), value, rel_tol=3e-7):
             return f"{name}({near})"
-    return ""
+    return short

@@ -148,9 +148,23 @@ class Translator:
         def at(number: int) -> Term:
             return self.term(args[number], look, line)
 
-        special = _choice_or_cast(call, last, args, at, look) or _other_form(call, last, args, at, look)
-        if special is not None:
+        if (special := _choice_or_cast(call, last, args, at, look)) is not None:
             return special
+        if call.name in ("tl.program_id", "tl.arange"):
+            inner = (str(a.value) if isinstance(a, Literal) else getattr(a, "name", "?") for a in args)
+            return look(f"{call.name}({', '.join(inner)})")
+        if last == "arange" or (call.name == "()" and isinstance(args[0], Name | Call)):
+            return at(0)
+        if last == "clamp" and len(args) == 3:
+            return operator("minimum", (operator("maximum", (at(0), at(1))), at(2)))
+        if last in ("fma", "fmadd") and len(args) == 3:
+            return operator("add", (operator("mul", (at(0), at(1))), at(2)))
+        if call.name.startswith(".") and isinstance(call.receiver, Name):
+            return look(call.receiver.name + call.name)
+        if not args and call.name.isidentifier():
+            return look(call.name)
+        if last == "vec_reduce_all" and args:
+            return at(len(args) - 1)
         if last not in _NAMED:
             return Unread(call.name)
         return operator(_NAMED[last], tuple(map(at, range(len(args)))))
@@ -204,26 +218,6 @@ def _choice_or_cast(
         variable, dot, _ = args[-1].name.partition(".dtype")  # `tmp13.dtype`
         return cast(at(len(args) - 2), look(variable).dtype if dot else dtype_of(variable))
     return None
-
-
-def _other_form(call: Call, last: str, args: tuple[Syntax, ...], at: Operand, look: Lookup) -> Term | None:
-    """Calls that stand for several operators, or for a name; None for a function of values."""
-    if call.name in ("tl.program_id", "tl.arange"):
-        inner = (
-            str(each.value) if isinstance(each, Literal) else getattr(each, "name", "?") for each in args
-        )
-        return look(f"{call.name}({', '.join(inner)})")
-    if last == "arange" or (call.name == "()" and isinstance(args[0], Name | Call)):
-        return at(0)
-    if last == "clamp" and len(args) == 3:
-        return operator("minimum", (operator("maximum", (at(0), at(1))), at(2)))
-    if last in ("fma", "fmadd") and len(args) == 3:
-        return operator("add", (operator("mul", (at(0), at(1))), at(2)))
-    if call.name.startswith(".") and isinstance(call.receiver, Name):
-        return look(call.receiver.name + call.name)
-    if not args and call.name.isidentifier():
-        return look(call.name)
-    return at(len(args) - 1) if last == "vec_reduce_all" and args else None
 
 
 def _pointer(syntax: Syntax, pointers: dict[str, str]) -> tuple[str, Syntax | None] | None:

@@ -135,9 +135,10 @@ class _Reader:
 
     def look(self, name: str, at: int) -> Term:
         """The value of a variable just before a statement."""
-        if _INDEX.fullmatch(name) and not self._is_alias(name, at):
-            return Position(name)
-        if (statement := self._definition(name, at)) is not None:
+        statement = self._definition(name, at)
+        if _INDEX.fullmatch(name) and not (statement and isinstance(statement.value, ast.Name)):
+            return Position(name)  # unless it is another name, as in `rindex = r0_index`
+        if statement is not None:
             if statement not in self._known:
                 self._known[statement] = Unread(name)  # for a value that depends on itself
                 self._known[statement] = self._assigned(statement)
@@ -147,11 +148,6 @@ class _Reader:
         if name.startswith(("tl.program_id(", "tl.arange(")):
             return Position(name)
         return Size(name) if name in self.scalars else Unread(name)
-
-    def _is_alias(self, name: str, at: int) -> bool:
-        """`rindex = r0_index`."""
-        statement = self._definition(name, at)
-        return statement is not None and isinstance(statement.value, ast.Name)
 
     def _definition(self, name: str, at: int) -> _Assign | None:
         found = (s for s in reversed(self.statements[:at]) if isinstance(s, _Assign) and s.name == name)
@@ -176,15 +172,20 @@ class _Reader:
             body = self._term(operand, at, line)
         dtype = "int64" if kind.startswith("arg") else promoted(body.dtype)
         ranges = tuple(r for r in self.ranges((body,)) if r.name.startswith(("r", "tl.arange")))
-        return Fold(kind, ranges or self._reduced_axes(), body, dtype)
+        if not ranges:  # all r axes of the kernel
+            names = dict.fromkeys(s.name for s in self.statements if isinstance(s, _Assign))
+            axes = ((name, self.look(name, len(self.statements))) for name in names if name.startswith("r"))
+            ranges = tuple(
+                self._range(n) for n, axis in axes if isinstance(axis, Position) and axis.name == n
+            )
+        return Fold(kind, ranges, body, dtype)
 
     def _gathered(self, name: str, at: int) -> Term:
         """The value that a loop adds to the accumulator `_tmp2`: the other operand of the update."""
         update = self._definition(name, at)
         syntax = read_python(update.value) if update else Name(name)
-        match syntax:
-            case Call(name="tl.where", args=(_, chosen, _)):
-                syntax = chosen
+        if isinstance(syntax, Call) and syntax.name == "tl.where":
+            syntax = syntax.args[1]
         if isinstance(syntax, Name) and (inner := self._definition(syntax.name, at)) is not None:
             update, syntax = inner, read_python(inner.value)
         if update is None or not isinstance(syntax, Call | Operation):
@@ -193,13 +194,6 @@ class _Reader:
         if operand is None or len(syntax.args) != 2:
             return Unread(name)
         return self._term(operand, self.statements.index(update), update.line)
-
-    def _reduced_axes(self) -> tuple[Range, ...]:
-        """All r axes of the kernel."""
-        end = len(self.statements)
-        names = dict.fromkeys(s.name for s in self.statements if isinstance(s, _Assign))
-        axes = (name for name in names if name.startswith("r") and _INDEX.fullmatch(name))
-        return tuple(self._range(name) for name in axes if not self._is_alias(name, end))
 
     def ranges(self, terms: tuple[Term, ...]) -> tuple[Range, ...]:
         """The index variables that terms depend on, without those of reductions inside them."""
@@ -215,16 +209,10 @@ class _Reader:
         if name.startswith("tl.arange"):
             end = inner.rpartition(",")[2].strip()
             return Range(name, start, Number(int(end), "int64") if end.isdigit() else self.look(end, 0))
-        return Range(name, start, self._grid(int(inner)) if inner.isdigit() else Unread(name))
-
-    def _grid(self, axis: int) -> Term:
-        """The number of programs along an axis, from the C++ of the launcher."""
-        if axis >= len(self.grid):
-            return Unread("grid")
-        try:
-            return Translator({}).term(read_cpp(self.grid[axis]), Size, 0)
-        except NotRead:
-            return Unread("grid")
+        try:  # the number of programs along an axis, from the C++ of the launcher
+            return Range(name, start, Translator({}).term(read_cpp(self.grid[int(inner)]), Size, 0))
+        except (NotRead, ValueError, IndexError):
+            return Range(name, start, Unread("grid"))
 
     def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
         """The store of a call; none unless its pointer is a parameter plus an index."""
