@@ -16,13 +16,7 @@ from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import Ending, JournalLaunch
 from mcp_server.memory_faults.blame import BlameRules
 from mcp_server.memory_faults.kernel_lines import LineAccess
-from mcp_server.memory_faults.records import (
-    AddressPart,
-    Fault,
-    FaultLaunch,
-    MissedArgument,
-    summarise,
-)
+from mcp_server.memory_faults.records import AddressPart, Fault, FaultLaunch, MissedArgument, summarise
 from mcp_server.memory_faults.situation import (
     FOREIGN,
     Evidence,

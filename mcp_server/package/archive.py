@@ -99,15 +99,17 @@ def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
-    found = []
-    for entry in raw["nodes"]:
-        node = entry.get("node") if isinstance(entry, dict) else None
-        node = node if isinstance(node, dict) else {}
-        metadata = node.get("metadata")
-        mark = metadata.get("torch_library_custom_op") if isinstance(metadata, dict) else None
-        if isinstance(entry, dict):
-            found.append(ProxyNode(str(node.get("target", "")), None if mark is None else str(mark) == "1"))
-    return tuple(found)
+
+    def inner(entry: dict[str, object], name: str) -> dict[str, object]:
+        found = entry.get(name)
+        return found if isinstance(found, dict) else {}
+
+    nodes = [inner(entry, "node") for entry in raw["nodes"] if isinstance(entry, dict)]
+    marks = [inner(node, "metadata").get("torch_library_custom_op") for node in nodes]
+    return tuple(
+        ProxyNode(str(node.get("target", "")), None if mark is None else str(mark) == "1")
+        for node, mark in zip(nodes, marks, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -133,28 +135,28 @@ def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
     """Parse `constants_info_[i]` in a wrapper's text (torch 2.8-2.15, cpp_wrapper_cpu.py)."""
     start = wrapper.find("constants_info_[")
     end = wrapper.find("const_run_impl(", max(start, 0))
-    fields: dict[int, dict[str, str]] = defaultdict(dict)
+    fields: dict[int, dict[str, str]] = defaultdict(lambda: defaultdict(str))
     for match in _FIELD.finditer(wrapper[start : end if end > 0 else None] if start >= 0 else ""):
         fields[int(match[1])][match[2]] = match[3]
     return tuple(_constant(index, fields[index]) for index in sorted(fields))
 
 
-def _constant(index: int, fields: dict[str, str]) -> CompiledConstant:
+def _constant(index: int, fields: Mapping[str, str]) -> CompiledConstant:
     def integers(field: str) -> tuple[int, ...]:
-        return tuple(map(int, re.findall(r"-?\d{1,19}", fields.get(field, ""))))
+        return tuple(map(int, re.findall(r"-?\d{1,19}", fields[field])))
 
-    name, dtype = fields.get("name", "").strip('"'), fields.get("dtype", "")
+    name, dtype = fields["name"].strip('"'), fields["dtype"]
     return CompiledConstant(
         index=index,
         name=name,
-        fqn=fields.get("original_fqn", name).strip('"'),
+        fqn=fields["original_fqn"].strip('"') or name,
         dtype=_ATEN.get(dtype) or dtype.replace("cached_torch_dtype_", ""),
         shape=integers("shape"),
         stride=integers("stride"),
         bytes=next(iter(integers("data_size")), 0),
-        device_type=fields.get("device_type", "").rpartition("_")[2],
-        kind=fields.get("type", "").rstrip(")").rpartition("::")[2] or "Unknown",
-        folded=fields.get("from_folded") == "true",
+        device_type=fields["device_type"].rpartition("_")[2],
+        kind=fields["type"].rstrip(")").rpartition("::")[2] or "Unknown",
+        folded=fields["from_folded"] == "true",
     )
 
 
@@ -173,14 +175,6 @@ class Weights:
     place: Place
     bytes: int = 0
     files: tuple[str, ...] = ()
-
-
-def weight_files(config: str) -> tuple[str, ...]:
-    """File names in a `weights_config.json`: `{fqn: [file, shape, stride, offset]}`. Raises `ValueError`."""
-    raw = read_json(config)
-    if not isinstance(raw, dict) or not all(isinstance(v, list) and v for v in raw.values()):
-        raise ValueError("weights_config.json is not an object of lists")
-    return tuple(dict.fromkeys(str(value[0]) for value in raw.values()))
 
 
 def locate_weights(
@@ -318,13 +312,14 @@ class Package:
 
     @cached_property
     def listed_weight_names(self) -> tuple[str, ...] | None:
-        """File names in weights_config.json; None without a readable one."""
-        if self.files.weights_config is None:
-            return None
+        """File names in `weights_config.json`, `{fqn: [file, shape, stride, offset]}`; None if unreadable."""
         try:
-            return weight_files(self._text(self.files.weights_config))
+            raw = read_json(self._text(self.files.weights_config))
         except ValueError:
             return None
+        if not isinstance(raw, dict) or not all(isinstance(v, list) and v for v in raw.values()):
+            return None
+        return tuple(dict.fromkeys(str(value[0]) for value in raw.values()))
 
     @cached_property
     def listed_weights(self) -> tuple[Member, ...] | None:
@@ -358,9 +353,8 @@ def open_package(path: Path | str, model_name: str | None = None) -> Package:
     container, models = _contents(path)
     if not models:
         raise no_model(path, (member.name for member in container.members))
-    name = model_name
-    if name is None:
-        name = DEFAULT_MODEL if DEFAULT_MODEL in models else next(iter(models))
+    default = DEFAULT_MODEL if DEFAULT_MODEL in models else next(iter(models))
+    name = default if model_name is None else model_name
     if name not in models:
         wanted = name.lower()
         nearest = max(models, key=lambda model: SequenceMatcher(None, wanted, model.lower()).ratio())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from mcp_server.package.launches import Role
@@ -26,12 +26,6 @@ _CASE = re.compile(r"case (-?\d+): grid_0 = ([^;]*); grid_1 = ([^;]*); grid_2 = 
 
 LazyConfigs = dict[tuple[str, str], str]
 """Macro values by (kernel name in capitals, field); empty for a wrapper without them."""
-
-
-def _read_lazy_configs(text: str) -> LazyConfigs:
-    """Parse the configuration macros of a wrapper."""
-    found = _DEFINE.finditer(text) if "LazyKernelCompileResult " in text else ()
-    return {(m["kernel"], m["field"]): m["value"].strip() for m in found}
 
 
 def _resolved(text: str, configs: LazyConfigs) -> str:
@@ -53,17 +47,17 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _MOST_NAMES = 200
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stores:
     """Store targets of a kernel: `plain`, `atomic`, and `data_index` for indices computed from data.
 
     `unresolved`: the target of some store is unknown.
     """
 
-    plain: frozenset[str]
-    atomic: frozenset[str]
-    data_index: frozenset[str]
-    unresolved: bool
+    plain: set[str] = field(default_factory=set)
+    atomic: set[str] = field(default_factory=set)
+    data_index: set[str] = field(default_factory=set)
+    unresolved: bool = False
 
 
 def find_stores(source: str, tensors: Collection[str]) -> Stores:
@@ -72,10 +66,7 @@ def find_stores(source: str, tensors: Collection[str]) -> Stores:
     Pointers are followed through assignments (`p = out + offsets`). Names inside `tl.load(...)` belong to an
     index, not to the pointer.
     """
-    plain: set[str] = set()
-    atomic: set[str] = set()
-    data_index: set[str] = set()
-    unresolved = False
+    found = Stores()
     assigned: dict[str, list[str]] = {}
     matches = list(_STORE.finditer(source))
     for match in _ASSIGNED.finditer(source) if matches else ():
@@ -83,33 +74,24 @@ def find_stores(source: str, tensors: Collection[str]) -> Stores:
     for match in matches:
         pointer = source[match.end() : closing(source, match.end(), ",")]
         first = _NAME.match(pointer)
-        if first and first.group() in tensors:
-            targets = {first.group()}
-        else:
-            targets = _bases(pointer, frozenset(tensors), assigned)
-        unresolved |= not targets
-        (plain if match["call"] == "store" else atomic).update(targets)
+        targets = {first[0]} if first and first[0] in tensors else set()
+        seen: set[str] = set()
+        queue = [] if targets else [pointer]
+        while queue and len(seen) < _MOST_NAMES:
+            expression = queue.pop()
+            while (load := expression.find("tl.load(")) >= 0:  # a loaded value is an index, not a pointer
+                end = closing(expression, load + len("tl.load("))
+                expression = expression[:load] + expression[end + 1 :]
+            for name in _NAME.findall(expression):
+                if name in tensors:
+                    targets.add(name)
+                elif name not in seen:
+                    seen.add(name)
+                    queue += assigned.get(name, [])
+        found.unresolved |= not targets
+        (found.plain if match["call"] == "store" else found.atomic).update(targets)
         if "tmp" in pointer:
-            data_index.update(targets)
-    return Stores(frozenset(plain), frozenset(atomic), frozenset(data_index), unresolved)
-
-
-def _bases(pointer: str, tensors: frozenset[str], assigned: dict[str, list[str]]) -> set[str]:
-    """The parameters that a pointer expression may start from."""
-    found: set[str] = set()
-    seen: set[str] = set()
-    queue = [pointer]
-    while queue and len(seen) < _MOST_NAMES:
-        expression = queue.pop()
-        while (load := expression.find("tl.load(")) >= 0:  # a loaded value is an index, not a pointer
-            end = closing(expression, load + len("tl.load("))
-            expression = expression[:load] + expression[end + 1 :]
-        for name in _NAME.findall(expression):
-            if name in tensors:
-                found.add(name)
-            elif name not in seen:
-                seen.add(name)
-                queue += assigned.get(name, [])
+            found.data_index.update(targets)
     return found
 
 
@@ -177,20 +159,19 @@ def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
         name, source = match["name"], ""
         if match["end"] == "{":
             source = text[match.start() : _body_end(text, match.end())]
-        parameters = []
-        for begin, stop in split_arguments(text, *match.span("parameters")):
-            type_, _, parameter = " ".join(text[begin:stop].split()).rpartition(" ")
-            parameters.append(_cpp_parameter(parameter, type_, source))
+        declared = (" ".join(text[a:b].split()) for a, b in split_arguments(text, *match.span("parameters")))
+        parameters = tuple(_cpp_parameter(each, source) for each in declared)
         line = count_line(match.start())
-        kernels[name] = Kernel(name, "cpp", name, tuple(parameters), line, source, line if source else 0)
+        kernels[name] = Kernel(name, "cpp", name, parameters, line, source, line if source else 0)
     return kernels
 
 
-def _cpp_parameter(name: str, type_: str, source: str) -> Parameter:
+def _cpp_parameter(declared: str, source: str) -> Parameter:
     """A parameter with its role: Inductor declares read-only pointers `const T*`, others not.
 
     `in_out_ptr` and pointers that are only added to atomically are read too.
     """
+    type_, _, name = declared.rpartition(" ")
     if "*" not in type_ or type_.startswith("const "):
         return Parameter(name, type_, "read")
     stores = re.findall(rf"(?:\b{name}\[([^\n;]*)\] = |store\({name} \+([^\n;]*))", source)
@@ -224,15 +205,24 @@ def _body_end(text: str, start: int) -> int:
 
 def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
     """Triton kernels of a wrapper, one per `call_<kernel>` function, keyed by the kernel's name."""
-    lazy = _read_lazy_configs(text)
+    macros = _DEFINE.finditer(text) if "LazyKernelCompileResult " in text else ()
+    lazy = {(m["kernel"], m["field"]): m["value"].strip() for m in macros}
     return {m["name"]: _triton_kernel(text, m, count_line, lazy) for m in _WRAPPER.finditer(text)}
 
 
 def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, lazy: LazyConfigs) -> Kernel:
     name, start, end = match["name"], match.end(), _body_end(text, match.end())
     line = count_line(match.start())
-    source, first_line, after = _embedded(text, start, end, count_line)
-    body = _resolved(text[after:end], lazy)
+    # The Triton source stands in a comment.
+    comment = text.find("/*", start, end)
+    closed = text.find("*/", comment, end) if comment >= 0 else -1
+    quoted = _QUOTED.search(text, comment, closed) if closed >= 0 else None
+    source, first_line = "", 0
+    if quoted:
+        stop = text.find(quoted["quote"], quoted.end(), closed)
+        source = text[quoted.end() : stop if stop >= 0 else closed]
+        first_line = count_line(quoted.end())
+    body = _resolved(text[closed if quoted else start : end], lazy)
     loaded, launched = _arguments(_LOAD, body), _arguments(_LAUNCH, body)
     # loadKernel("…/x.cubin", "symbol", …), launchKernel(fn, gx, gy, gz, warps, shared, args, stream)
     cubin, symbol = (part.strip('"') for part in loaded[:2]) if len(loaded) > 1 else ("", "")
@@ -256,17 +246,6 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
         warps,
         shared,
     )
-
-
-def _embedded(text: str, start: int, end: int, count_line: LineCounter) -> tuple[str, int, int]:
-    """The embedded Triton source, its line, and the offset after the comment that holds it."""
-    comment = text.find("/*", start, end)
-    closed = text.find("*/", comment, end) if comment >= 0 else -1
-    match = _QUOTED.search(text, comment, closed) if closed >= 0 else None
-    if not match:
-        return "", 0, start
-    stop = text.find(match["quote"], match.end(), closed)
-    return text[match.end() : stop if stop >= 0 else closed], count_line(match.end()), closed
 
 
 def _arguments(call: re.Pattern[str], text: str) -> list[str]:

@@ -50,13 +50,11 @@ def literals_of(package: Package) -> list[Literal]:
 def with_number(kernel: Kernel, old: float, new: float) -> str:
     """The kernel's source with `new` wherever it loads the number `old`."""
 
-    def replaced(match: re.Match[str]) -> str:
-        if not same(float(match["number"]), old):
-            return match[0]
-        start, end = match.start("number") - match.start(), match.end("number") - match.start()
-        return match[0][:start] + repr(new) + match[0][end:]
-
-    return _pattern(kernel).sub(replaced, kernel.source)
+    source = kernel.source
+    for match in reversed(list(_pattern(kernel).finditer(source))):
+        if same(float(match["number"]), old):
+            source = source[: match.start("number")] + repr(new) + source[match.end("number") :]
+    return source
 
 
 UNLIKELY = 3.0  # as if the number were 20 times as large: it is less likely to stand for an argument
@@ -78,17 +76,14 @@ def likeliest_first(literals: Iterable[Literal], given: float) -> list[Literal]:
         value = literal.value
         whole = value.is_integer() or same(value**2, round(value**2)) or same(value**-2, round(value**-2))
         penalties = [whole and not float(given).is_integer(), 0 < value < TINY]
-        return min(_apart(value, form) for form in forms_of(given)) + UNLIKELY * sum(penalties)
+        # Differences of logarithms, for numbers that have one.
+        ratios = [value / form if value * form > 0 else inf for form in forms_of(given)]
+        return min(abs(log(ratio)) for ratio in ratios) + UNLIKELY * sum(penalties)
 
     firsts: dict[float, Literal] = {}
     for literal in literals:
         firsts.setdefault(literal.value, literal)
     return sorted(firsts.values(), key=unlikeliness)
-
-
-def _apart(first: float, second: float) -> float:
-    """The difference of their logarithms; infinite for numbers of which one is 0 or negative."""
-    return abs(log(first / second)) if first * second > 0 else inf
 
 
 def places_of(kernel: Kernel, value: float) -> int:

@@ -58,6 +58,7 @@ _PICKLE_PROTOCOLS = tuple(b"\x80" + bytes([n]) for n in range(2, 6))
 _LEGACY_TORCH_MAGIC = bytes.fromhex("6cfc9c46f9206aa850")
 _ELF_MAGIC = b"\x7fELF"
 _STARTS = (
+    (rb".{7}\0\{\"", "a safetensors file"),
     (b"version https://git-lfs", "a Git LFS pointer, not the file: run `git lfs pull`"),
     (b"\x1f\x8b", "a gzip file"),
     (b"GGUF", "a GGUF model file"),
@@ -65,8 +66,7 @@ _STARTS = (
     (b"<", "a web page or XML, perhaps the error page of a download"),
     (b"\x08", "a protocol buffer, perhaps an ONNX model"),
 )
-"""First bytes and names of file formats that are commonly mistaken for a package."""
-_SAFETENSORS = re.compile(rb".{7}\0\{\"", re.S)
+"""Patterns of first bytes, and names of file formats that are commonly mistaken for a package."""
 
 
 @dataclass(frozen=True)
@@ -139,30 +139,22 @@ def check_is_zip(path: Path) -> None:
         raise PackageError("unreadable_file", f"{path} cannot be read: {error.strerror}") from error
     if not head:
         raise PackageError("empty_file", f"{path} is empty", next_call="write or copy the package again")
-    if not head.startswith(_ZIP_MAGIC):
-        raise _other_file(path, head)
-
-
-def _other_file(path: Path, head: bytes) -> PackageError:
-    """The error for a file that is no zip archive, by its first bytes."""
+    if head.startswith(_ZIP_MAGIC):
+        return
     if head.startswith(_PICKLE_PROTOCOLS):
         legacy = _LEGACY_TORCH_MAGIC in head
-        slug: Slug = "torch_save_file" if legacy else "pickle_file"
-        what = "an old torch.save file" if legacy else "a pickle"
-        return PackageError(
-            slug,
-            f"{path} is {what}, not an AOTInductor package; it was not unpickled",
+        raise PackageError(
+            "torch_save_file" if legacy else "pickle_file",
+            f"{path} is {'an old torch.save file' if legacy else 'a pickle'}, not an AOTInductor package; "
+            "it was not unpickled",
             next_call=f"export and compile the model: {_COMPILE}",
         )
     if head.startswith(_ELF_MAGIC):
         what = f"{path} is a shared library with no wrapper.cpp next to it"
-        return PackageError("shared_library_without_wrapper", what, next_call=_GIVE)
-    kind = "it does not start like a zip archive"
-    if _SAFETENSORS.match(head):
-        kind = "it is a safetensors file"
-    elif found := next((what for start, what in _STARTS if head.startswith(start)), None):
-        kind = f"it is {found}"
-    return PackageError("not_a_zip", f"{path} is not a .pt2: {kind}", value=head[:8])
+        raise PackageError("shared_library_without_wrapper", what, next_call=_GIVE)
+    found = next((what for start, what in _STARTS if re.match(start, head, re.S)), None)
+    kind = f"it is {found}" if found else "it does not start like a zip archive"
+    raise PackageError("not_a_zip", f"{path} is not a .pt2: {kind}", value=head[:8])
 
 
 def no_model(path: Path, names: Iterable[str]) -> PackageError:
@@ -174,12 +166,7 @@ def no_model(path: Path, names: Iterable[str]) -> PackageError:
         compared = relative if known.below_top else names
         if all(any(re.match(pattern, name) for name in compared) for pattern in known.patterns):
             listed = [name for name in sorted(names) if name.endswith(".pt2")][:3]
-            return PackageError(
-                known.slug, f"{path} {known.what}", value=listed or None, next_call=known.next_call
-            )
-    return PackageError(
-        "no_model",
-        f"{path} holds no AOTInductor model (no data/aotinductor/<model>/ in it)",
-        value=[*sorted(relative)[:5]],
-        next_call=_GIVE,
-    )
+            what = f"{path} {known.what}"
+            return PackageError(known.slug, what, value=listed or None, next_call=known.next_call)
+    what = f"{path} holds no AOTInductor model (no data/aotinductor/<model>/ in it)"
+    return PackageError("no_model", what, value=sorted(relative)[:5], next_call=_GIVE)

@@ -32,10 +32,7 @@ _add(
     'UserError: Constraints violated (batch)! For more information, run with TORCH_LOGS="+dynamic".',
     guide=SHAPES_GUIDE,
     stage="export",
-    names=(
-        Naming("dimension {dim}", "{value}", kind="script"),
-        Naming("dimension {dims}", kind="script"),
-    ),
+    names=(Naming("dimension {dim}", "{value}", kind="script"), Naming("dimension {dims}", kind="script")),
     fix="mark that dimension static, or make the model work for all sizes of it",
 )
 _add(
@@ -175,10 +172,7 @@ _add(
     "A library that the linker is told to use is missing or of another kind.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
     rank=Rank.CAUSE,
-    names=(
-        Naming("-l{library}"),
-        Naming("linker", "{detail}"),
-    ),
+    names=(Naming("-l{library}"), Naming("linker", "{detail}")),
     fix="install what the linker looks for, or build with a compiler that does not ask for it",
 )
 _add(
@@ -206,10 +200,7 @@ _add(
     "The linker failed.",
     "example-app.cpp:(.text+0xdc): undefined reference to `c10::Error::Error(c10::SourceLocation, std::string const&)'",
     rank=Rank.CAUSE,
-    names=(
-        Naming("{symbol}"),
-        Naming("linker", "{detail}"),
-    ),
+    names=(Naming("{symbol}"), Naming("linker", "{detail}")),
     fix="link the library that defines {symbol}, of the release and the C++ ABI of the headers",
 )
 _add(
@@ -243,12 +234,7 @@ _add(
     "No usable compiler was found.",
     "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')",
     rank=Rank.CAUSE,
-    names=(
-        Naming("{program}"),
-        Naming("{compiler}"),
-        Naming("{missing}"),
-        Naming("C++ compiler"),
-    ),
+    names=(Naming("{program}"), Naming("{compiler}"), Naming("{missing}"), Naming("C++ compiler")),
     fix="install a C++ compiler, or set CXX to one that exists",
 )
 _add(

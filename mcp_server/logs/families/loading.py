@@ -231,10 +231,7 @@ _add(
     "The process loaded two copies of a library (libtorch, an extension, OpenMP's runtime): each keeps its own state.",
     "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
     rank=Rank.CAUSE,
-    names=(
-        Naming("{library}", "loaded twice"),
-        Naming("libtorch", "loaded twice"),
-    ),
+    names=(Naming("{library}", "loaded twice"), Naming("libtorch", "loaded twice")),
     fix="link and load one copy of it: the one that torch brings",
 )
 _add(

@@ -81,10 +81,7 @@ _add(
     "environment",
     "Access to a file or device was refused.",
     "PermissionError: [Errno 13] Permission denied: '/cache/x'",
-    names=(
-        Naming("{path}"),
-        Naming("{detail}"),
-    ),
+    names=(Naming("{path}"), Naming("{detail}")),
 )
 _add(
     "bad_path",
@@ -97,10 +94,7 @@ _add(
     "environment",
     "The operating system refuses a directory, a file or a thread.",
     "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
-    names=(
-        Naming("{path}", "{detail}"),
-        Naming("{detail}"),
-    ),
+    names=(Naming("{path}", "{detail}"), Naming("{detail}")),
 )
 _add(
     "network",

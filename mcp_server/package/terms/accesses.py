@@ -11,16 +11,7 @@ from math import gcd, prod
 
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.program import Check, Program, used
-from mcp_server.package.terms.term import (
-    Apply,
-    Element,
-    Fold,
-    Number,
-    Range,
-    Term,
-    parts,
-    understood,
-)
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Range, Term, parts, understood
 
 _MOST = 16  # accesses of one tensor
 

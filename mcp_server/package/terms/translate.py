@@ -12,16 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcp_server.package.terms.evaluate import MATH
-from mcp_server.package.terms.syntax import (
-    Call,
-    Item,
-    Literal,
-    Name,
-    NotRead,
-    Operation,
-    Syntax,
-    read_cpp,
-)
+from mcp_server.package.terms.syntax import Call, Item, Literal, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import (
     DTYPES,
     Apply,
