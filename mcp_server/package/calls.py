@@ -164,8 +164,13 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
         _alias(scope, statement, call)
     elif name in launches.TRANSFERS:
         _transfer(scope, statement, call)
-    elif item := _ITEM.fullmatch(name):
-        _item(scope, statement, call, item[1])
+    elif call.arguments and (item := _ITEM.fullmatch(name)):
+        # aoti_torch_item_int64(tensor, &scalar) copies an element to a host scalar.
+        tensor = scope.tensor(call.arguments[0])
+        if scalar := read_reference(scope.text, *call.arguments[-1]).name:
+            scope.scalars.discard(scalar)
+            value = f"{tensor}.item<{item[1]}>()"
+            scope.symbols[scalar] = Symbol(scalar, "value", value, statement.line, tensor)
     elif name == "assert_size_stride":
         _shape(scope, call)
     elif name == "aoti_torch_new_uninitialized_tensor" and call.arguments:
@@ -185,10 +190,6 @@ def _parts(scope: Scope, call: Call) -> list[str]:
     return [scope.text[a:b] for a, b in call.arguments]
 
 
-def _dtype(text: str) -> str:
-    return text.removeprefix("cached_torch_dtype_")
-
-
 def _allocation(scope: Scope, statement: Statement, call: Call) -> None:
     """A new tensor, on its own or in a pool.
 
@@ -206,7 +207,8 @@ def _allocation(scope: Scope, statement: Statement, call: Call) -> None:
         _, sizes, strides, dtype, device, _, _ = _parts(scope, call)
     name, shape = _variable(scope.text, call.arguments[6]), (scope.array(sizes), scope.array(strides), "0")
     device = device.removeprefix("cached_torch_device_type_")
-    scope.buffers.add(Buffer(name, kind, 0, statement.line, base, *shape, _dtype(dtype), device))
+    dtype = dtype.removeprefix("cached_torch_dtype_")
+    scope.buffers.add(Buffer(name, kind, 0, statement.line, base, *shape, dtype, device))
 
 
 def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
@@ -246,7 +248,10 @@ def _alias(scope: Scope, statement: Statement, call: Call) -> None:
     if base is None or not scope.buffers.derive(name, base, "alias", statement.line):
         scope.problem(f"an alias of {base}, which is not known", statement.line, statement.text)
     elif "view_dtype" in call.callee:
-        buffer, dtype = scope.buffers.by_name[name], _dtype(_parts(scope, call)[1])
+        buffer, dtype = (
+            scope.buffers.by_name[name],
+            _parts(scope, call)[1].removeprefix("cached_torch_dtype_"),
+        )
         scope.buffers.by_name[name] = replace(buffer, kind="view", dtype=dtype, sizes=None, strides=None)
 
 
@@ -280,10 +285,9 @@ def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
         return _proxy_launch(scope, statement, call)
     arguments: list[Argument] = []
     if name.startswith(launches.PREFIX):
-        names = launches.parameter_names(name)
-        for position, span in enumerate(call.arguments):
-            parameter = names[position] if position < len(names) else ""
-            found = scope.argument(position, span, parameter, launches.tensor_role(name, position))
+        parameters = launches.shim_parameters(name, len(call.arguments))
+        for position, (span, parameter) in enumerate(zip(call.arguments, parameters, strict=True)):
+            found = scope.argument(position, span, *parameter)
             arguments += [_returned(scope, statement, argument) for argument in found]
         kind: LaunchKind = "extern" if name.endswith("_out") else "fallback_shim"
         _add(scope, statement, call, name, kind, arguments)
@@ -304,16 +308,6 @@ def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
     return True
 
 
-def _item(scope: Scope, statement: Statement, call: Call, dtype: str) -> None:
-    """aoti_torch_item_int64(tensor, &scalar): copies an element to a host scalar."""
-    if len(call.arguments) != 2:
-        return
-    tensor = scope.tensor(call.arguments[0])
-    if name := read_reference(scope.text, *call.arguments[1]).name:
-        scope.scalars.discard(name)
-        scope.symbols[name] = Symbol(name, "value", f"{tensor}.item<{dtype}>()", statement.line, tensor)
-
-
 def _returned(scope: Scope, statement: Statement, argument: Argument) -> Argument:
     """Treat `&buf3_handle` as a tensor that the call creates."""
     name = argument.target
@@ -326,28 +320,20 @@ def _returned(scope: Scope, statement: Statement, argument: Argument) -> Argumen
 
 
 def _proxy_launch(scope: Scope, statement: Statement, call: Call) -> bool:
-    """aoti_torch_proxy_executor_call_function(executor, node, n_ints, ints, n_tensors, tensors)."""
+    """aoti_torch_proxy_executor_call_function(executor, node, n_ints, ints, n_tensors, tensors).
+
+    The tensors are inputs, then outputs. A mutated input is listed a second time. An operator without outputs
+    may mutate any input, and the wrapper does not say which: its tensors get the role `unknown`.
+    """
     if len(call.arguments) != 6:
         return False
     node = _parts(scope, call)[1]
     tensors = scope.argument(5, call.arguments[5], "tensor", "read")
-    arguments = scope.argument(3, call.arguments[3], "int", "read") + _with_proxy_roles(scope, tensors)
-    name = scope.notes.kernel or f"{launches.PROXY}[{node}]"
-    _add(scope, statement, call, name, "proxy_executor", arguments, whole_number(node))
-    return True
-
-
-def _with_proxy_roles(scope: Scope, arguments: list[Argument]) -> list[Argument]:
-    """The tensors of a proxy call: inputs, then outputs. A mutated input is listed a second time.
-
-    An operator without outputs may mutate any input, and the wrapper does not say which: its tensors get the
-    role `unknown`.
-    """
-    buffers = [scope.buffers.get(argument.target) for argument in arguments]
+    buffers = [scope.buffers.get(argument.target) for argument in tensors]
     fresh = [buffer is not None and buffer.kind == "declared" for buffer in buffers]
     seen: set[str | None] = set()
-    result = []
-    for argument, new in zip(arguments, fresh, strict=True):
+    arguments = scope.argument(3, call.arguments[3], "int", "read")
+    for argument, new in zip(tensors, fresh, strict=True):
         role = argument.role
         if new:
             role = "written"
@@ -356,8 +342,10 @@ def _with_proxy_roles(scope: Scope, arguments: list[Argument]) -> list[Argument]
         elif not any(fresh):
             role = "unknown"
         seen.add(argument.target)
-        result.append(replace(argument, role=role, fresh=new))
-    return result
+        arguments.append(replace(argument, role=role, fresh=new))
+    name = scope.notes.kernel or f"{launches.PROXY}[{node}]"
+    _add(scope, statement, call, name, "proxy_executor", arguments, whole_number(node))
+    return True
 
 
 def _add(

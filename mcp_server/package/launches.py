@@ -73,24 +73,21 @@ def operator_name(shim: str) -> str:
     return _DEVICE.sub("", shim)
 
 
-def parameter_names(shim: str) -> list[str]:
-    """Parameter names of a shim; empty if it is not in the table."""
-    return _PARAMETERS.get(operator_name(shim), "").split()
-
-
-def tensor_role(shim: str, position: int) -> Role:
-    """Whether a shim reads or writes its tensor argument at `position`.
+def shim_parameters(shim: str, count: int) -> list[tuple[str, Role]]:
+    """Name and role of each of a shim's `count` parameters; no names if it is not in the table.
 
     `*_out` shims write their first tensor. Scatter and index_put also read it, as they are
     called with `out` equal to `self`. A trailing underscore (or an in-place overload such as `fill__Scalar`)
-    mutates the first.
+    mutates the first. All other tensors are read.
     """
     name = operator_name(shim)
-    if position:
-        return "read"
+    first: Role = "read"
     if name.endswith("_out"):
-        return "read_write" if name.startswith(("scatter", "index_put")) else "written"
-    return "read_write" if name.endswith("_") or _OVERLOAD.fullmatch(name) else "read"
+        first = "read_write" if name.startswith(("scatter", "index_put")) else "written"
+    elif name.endswith("_") or _OVERLOAD.fullmatch(name):
+        first = "read_write"
+    names = [*_PARAMETERS.get(name, "").split(), *[""] * count]
+    return [(names[position], "read" if position else first) for position in range(count)]
 
 
 LaunchKind = Literal["triton", "user_triton", "cpp", "extern", "fallback_shim", "proxy_executor"]

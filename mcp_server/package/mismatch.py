@@ -144,8 +144,8 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
     if signature.in_spec is None or not any("['" in path for path in passed):
         return []
     expected = leaf_paths(signature.in_spec)
-    renamed = _as_exported(passed, expected)
-    actual = tuple(renamed[i] for i in _sorted_keywords(renamed, expected))
+    actual = _as_exported(passed, expected)
+    actual = tuple(actual[i] for i in calling_order(signature, passed))
     if actual == expected:
         return []
     place: int | None = None
@@ -176,11 +176,8 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
 def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:
     """Indices of the caller's leaves in the order in which the loader passes them."""
     expected = leaf_paths(signature.in_spec) if signature.in_spec is not None else ()
-    return _sorted_keywords(_as_exported(passed, expected), expected)
-
-
-def _sorted_keywords(paths: Sequence[str], expected: Sequence[str]) -> tuple[int, ...]:
-    """Positional arguments in order, then keyword arguments in exported order, as indices."""
+    paths = _as_exported(passed, expected)
+    # Positional arguments in order, then keyword arguments in exported order.
     names = [_top(path) for path in expected if path.startswith(_KEYWORD)]
     rank = {name: index for index, name in enumerate(dict.fromkeys(names))}
     places = range(len(paths))
@@ -341,12 +338,8 @@ def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> It
             yield _mismatch("size", sentence, str(dim.size), str(got), fix, index=item.index, dim=dim.index)
     for dim, got in pairs:
         below = dim.lower is not None and got < dim.lower
-        if dim.size is not None or not (below or (dim.upper is not None and got > dim.upper)):
-            continue
-        soft = (
-            _soft_lower(dim, signature.definition(item.name, dim.index)) if below else _soft_upper(item, dim)
-        )
-        yield _out_of_range(item, dim, got, below, soft)
+        if dim.size is None and (below or (dim.upper is not None and got > dim.upper)):
+            yield _out_of_range(signature, item, dim, got, below)
 
 
 def _soft_lower(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
@@ -360,16 +353,16 @@ def _soft_lower(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
     return dim.lower == SPECIALIZED_BELOW
 
 
-def _soft_upper(item: CompiledInput, dim: CompiledDim) -> bool:
-    """Whether the upper bound may come from the CPU guard: it is 4096 // k for an integer k."""
-    upper = dim.upper or 0
-    return item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
-
-
-def _out_of_range(item: CompiledInput, dim: CompiledDim, got: int, below: bool, soft: bool) -> Mismatch:
+def _out_of_range(
+    signature: Signature, item: CompiledInput, dim: CompiledDim, got: int, below: bool
+) -> Mismatch:
     limits = f"{dim.lower or 0}..{'any' if dim.upper is None else dim.upper}"
-    doubt = _DOUBTS[below] if soft else ""
     bound, wanted = ("min", dim.lower) if below else ("max", dim.upper)
+    upper = dim.upper or 0
+    # The CPU guard leaves an upper bound of 4096 // k, for an integer k.
+    guarded = item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
+    soft = _soft_lower(dim, signature.definition(item.name, dim.index)) if below else guarded
+    doubt = _DOUBTS[below] if soft else ""
     fix = Fix(
         action=f"keep dimension {dim.index} within the compiled range (pad or split the batch), or export "
         "and compile again with a range that holds it; a bound that no Dim states comes from a branch of the "

@@ -17,7 +17,7 @@ from mcp_server.package.assertion import explain, propose, read_assertion
 from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Buffer, Launch
-from mcp_server.package.symbols import Symbol, names_in, plain, resolve_bound
+from mcp_server.package.symbols import names_in, plain, resolve_bound
 from mcp_server.package.view import PackageView
 
 
@@ -243,7 +243,7 @@ def _kernel(view: PackageView, name: str) -> Kernel:
 
 
 def no_holder(view: PackageView) -> str:
-    """Explains why no kernel has the check that an error names."""
+    """Why no kernel has the check that an error names."""
     if missing := sourceless(view):
         return f"no kernel whose source is here holds that check; {missing}"
     return "no kernel of this package holds that check: is it the package that failed?"
@@ -327,9 +327,10 @@ def assertion_facts(
 
 def buffer_fact(view: PackageView, name: str) -> BufferFact:
     """A tensor variable of the wrapper. Raises `ProblemError` for an unknown name."""
-    buffer = view.wrapper.buffers.get(name)
+    buffers = view.wrapper.buffers
+    buffer = buffers.get(name)
     if buffer is None:
-        known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
+        known = ", ".join(list(buffers)[:_LISTED])
         raise ProblemError("the wrapper has no tensor of this name", value=name, allowed=f"{known}, …")
     behind = view.flow.backward(name, _last_use(view, buffer))
     return BufferFact(
@@ -341,7 +342,9 @@ def buffer_fact(view: PackageView, name: str) -> BufferFact:
         dtype=buffer.dtype or "",
         device=buffer.device or "",
         base=buffer.base or "",
-        shares_memory_with=[n for n in view.sharing[buffer.storage] if n != name][:_NAMES],
+        shares_memory_with=[n for n, b in buffers.items() if b.storage == buffer.storage and n != name][
+            :_NAMES
+        ],
         **_users(view, buffer),
         computed_by=list(behind.launches[-_NAMES:]),
         computed_by_launches=len(behind.launches),
@@ -372,6 +375,12 @@ def symbol_fact(view: PackageView, name: str) -> SymbolFact:
     if symbol is None:
         known = ", ".join(view.wrapper.symbols) or "none: all shapes are static"
         raise ProblemError("the wrapper has no symbol of this name", value=name, allowed=known)
+    meaning = plain(symbol.expression)
+    if symbol.kind == "value":
+        meaning = f"a value of {view.label(symbol.tensor)}, read back while running"
+    elif view.wrapper.launches:
+        first = view.wrapper.launches[0]
+        meaning = resolve_bound(name, first, view.wrapper.symbols, view.package.inputs).describe()
     lines = view.wrapper.uses(name)
     launches = [
         launch.index
@@ -385,22 +394,13 @@ def symbol_fact(view: PackageView, name: str) -> SymbolFact:
         name=name,
         definition=f"{name} = {plain(symbol.expression)}",
         line=symbol.line,
-        meaning=_meaning(view, symbol),
+        meaning=meaning,
         known_only_at_run_time=symbol.unbacked or symbol.kind == "value",
         lines=list(lines[:_NAMES]),
         used_on_lines=len(lines),
         launches=launches[:_NAMES],
         used_by_launches=len(launches),
     )
-
-
-def _meaning(view: PackageView, symbol: Symbol) -> str:
-    if symbol.kind == "value":
-        return f"a value of {view.label(symbol.tensor)}, read back while running"
-    launch = next(iter(view.wrapper.launches), None)
-    if launch is None:
-        return plain(symbol.expression)
-    return resolve_bound(symbol.name, launch, view.wrapper.symbols, view.package.inputs).describe()
 
 
 def input_fact(view: PackageView, wanted: str) -> InputFact:

@@ -17,7 +17,6 @@ SymbolKind = Literal["size", "stride", "value", "computed"]
 
 _SIZE = re.compile(r"(\w+)(?:_|\.)(size|stride)(?:\[(\d+)\]|\((\d+)\))")
 _NAME = re.compile(r"[A-Za-z_]\w*")
-_WORD = re.compile(r"\w")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +66,6 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
         if symbol.kind == "computed":
             queue += names_in(symbol.expression)
     return tuple(found.values())
-
-
-def uses(name: str, text: str, start: int, end: int, line: int) -> tuple[int, ...]:
-    """The 1-based lines between two offsets that use `name`; `line` is the line of `start`."""
-    found = []
-    at, counted = start, start
-    while (at := text.find(name, at, end)) >= 0:  # no regex over the whole: a wrapper may have 30 MB
-        after = at + len(name)
-        if not _WORD.match(text, after) and not _WORD.match(text, at - 1):
-            line += text.count("\n", counted, at)
-            counted = at
-            found.append(line)
-            after = text.find("\n", after, end)
-        if after < 0:
-            break
-        at = after
-    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

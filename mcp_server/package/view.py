@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -43,13 +42,11 @@ class PackageView:
 
     def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
         """Launches that fold constants before the first call, optionally only those of one constant."""
-        flow, body = self.folding_flow, self.wrapper.folding
-        if flow is None or body is None:
-            return ()
-        if constant is None:
-            return body.launches
-        name = body.outputs.get(self.wrapper.folded.get(constant, -1), "")
-        return tuple(body.launches[number] for number in flow.backward(name).launches)
+        flow = self.folding_flow
+        if flow is None or constant is None:
+            return flow.body.launches if flow else ()
+        name = flow.body.outputs.get(self.wrapper.folded.get(constant, -1), "")
+        return tuple(flow.body.launches[number] for number in flow.backward(name).launches)
 
     @cached_property
     def tracer(self) -> Tracer:
@@ -76,14 +73,6 @@ class PackageView:
     def writers_of_name(self) -> dict[str, list[int]]:
         """Launches that write a variable by this name, not through an alias."""
         return grouped((name, n.index) for n in self.wrapper.launches for name in n.writes)
-
-    @cached_property
-    def sharing(self) -> dict[int, list[str]]:
-        """Variables of each storage."""
-        found: dict[int, list[str]] = defaultdict(list)
-        for buffer in self.wrapper.buffers.values():
-            found[buffer.storage].append(buffer.name)
-        return found
 
     @cached_property
     def launches_at(self) -> dict[tuple[str, int], list[int]]:
@@ -124,17 +113,13 @@ def view_package(path: Path, model_name: str | None = None) -> PackageView:
     Takes seconds for thousands of launches: not for the event loop.
     """
     if not path.is_file():
-        return _parsed(path, model_name)
+        return _parsed.__wrapped__(path, model_name, 0, 0)
     facts = path.stat()
-    return _opened(path.resolve(), facts.st_mtime_ns, facts.st_size, model_name)
+    return _parsed(path.resolve(), model_name, facts.st_mtime_ns, facts.st_size)
 
 
 @lru_cache(maxsize=4)
-def _opened(path: Path, _changed_ns: int, _size: int, model_name: str | None) -> PackageView:
-    return _parsed(path, model_name)
-
-
-def _parsed(path: Path, model_name: str | None) -> PackageView:
+def _parsed(path: Path, model_name: str | None, _changed_ns: int, _size: int) -> PackageView:
     view = PackageView(open_package(path, model_name))
     _ = view.flow, view.folding_flow
     return view

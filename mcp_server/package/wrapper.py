@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
-from mcp_server.package import symbols as symbol_table
 from mcp_server.package.calls import Problem, Scope, add_transfer, handle_call
 from mcp_server.package.kernels import Kernel, LineCounter, read_cpp_kernels, read_triton_kernels
 from mcp_server.package.launches import Buffer, BufferKind, Launch, Transfer, substitute
@@ -91,34 +90,32 @@ class _Reader:
             if not known:
                 self.scope.problem("a statement of unknown form", statement.line, text)
         elif statement.kind == "comment":
-            self._comment(text)
+            scope = self.scope
+            if match := _HANDLE.match(text):
+                scope.notes = replace(scope.notes, handle=int(match[2]), kernel=match[1])
+            elif match := _SOURCES.match(text):
+                sources, atens = (
+                    tuple(filter(None, map(str.strip, part.split(",")))) for part in match.groups()
+                )
+                scope.notes = replace(scope.notes, sources=sources, atens=atens)
+            elif text.startswith("// reuse") and (buffer := scope.buffers.get(self.last_made)):
+                scope.buffers.by_name[buffer.name] = replace(buffer, reused=True)
         elif statement.kind == "cut":
             self.scope.problem("the text ends inside this function", statement.line, text)
         elif statement.kind == "open" and statement.block.kind == "lambda":
             self.scope.problem("a lambda: its calls are listed where it stands", statement.line, text)
 
-    def _comment(self, text: str) -> None:
-        scope = self.scope
-        if match := _HANDLE.match(text):
-            scope.notes = replace(scope.notes, handle=int(match[2]), kernel=match[1])
-        elif match := _SOURCES.match(text):
-            sources, atens = (tuple(filter(None, map(str.strip, part.split(",")))) for part in match.groups())
-            scope.notes = replace(scope.notes, sources=sources, atens=atens)
-        elif text.startswith("// reuse") and (buffer := scope.buffers.get(self.last_made)):
-            scope.buffers.by_name[buffer.name] = replace(buffer, reused=True)
-
     def _owner(self, statement: Statement) -> bool:
         """The forms of RAIIAtenTensorHandle: it adopts a handle, is declared empty, or has a scalar."""
-        if match := _OWN.fullmatch(statement.text):
-            return self._adopt(match[1], match[2], statement)
+        buffers = self.scope.buffers
         match = _DECLARE.fullmatch(statement.text) or _SCALAR_TENSOR.fullmatch(statement.text)
         if match:
             kind: BufferKind = "assigned" if match.re is _DECLARE else "returned"
-            self.scope.buffers.add(Buffer(match[1], kind, 0, statement.line))
-        return match is not None
-
-    def _adopt(self, name: str, handle: str, statement: Statement) -> bool:
-        buffers = self.scope.buffers
+            buffers.add(Buffer(match[1], kind, 0, statement.line))
+            return True
+        if not (match := _OWN.fullmatch(statement.text)):
+            return False
+        name, handle = match.groups()
         known = handle if handle in buffers else handle.removesuffix("_handle")
         if known not in buffers:
             return False
@@ -187,11 +184,9 @@ class _Reader:
 
     def _output(self, statement: Statement) -> bool:
         match = _OUTPUT.fullmatch(statement.text)
-        if not match:
-            return False
-        index = int(match[1])
-        source = self.scope.outputs.get(int(match[3])) if match[3] else match[2]
-        self.scope.outputs[index] = source or match[2]
+        source = self.scope.outputs.get(int(match[3])) if match and match[3] else match and match[2]
+        if match:
+            self.scope.outputs[int(match[1])] = source or match[2]
         return source is not None
 
     def _pointer_or_guard(self, statement: Statement) -> bool:
@@ -315,7 +310,9 @@ class Wrapper:
 
     def uses(self, name: str) -> tuple[int, ...]:
         """The lines of `run_impl` that use a name."""
-        return symbol_table.uses(name, self.text, self.run.start, self.run.end, self.run.line)
+        word = re.compile(rf"\b{re.escape(name)}\b")
+        lines = enumerate(self.text[self.run.start : self.run.end].split("\n"), self.run.line)
+        return tuple(number for number, code in lines if name in code and word.search(code))
 
 
 def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
