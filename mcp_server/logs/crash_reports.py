@@ -151,17 +151,19 @@ def read_native(lines: Iterable[str]) -> NativeReport:
     reader = _NativeReader()
     for raw in lines:
         reader.feed(raw.rstrip("\r\n")[:MAX_LINE])
-    return reader.report()
+    reader.end()
+    stack = reader.backtrace or tuple(reader.stack)
+    return NativeReport(tuple(reader.errors.values()), stack, reader.signal)
 
 
 class _NativeReader:
     def __init__(self) -> None:
-        self._errors: dict[tuple[object, ...], Access] = {}
+        self.errors: dict[tuple[object, ...], Access] = {}
         self._open: Access | None = None
         self._in_allocation = False
-        self._stack: list[NativeFrame] = []
-        self._backtrace: tuple[NativeFrame, ...] = ()
-        self._signal = ""
+        self.stack: list[NativeFrame] = []
+        self.backtrace: tuple[NativeFrame, ...] = ()
+        self.signal = ""
 
     def feed(self, line: str) -> None:
         frame = _read_frame(line)
@@ -174,12 +176,12 @@ class _NativeReader:
                     frames = (*frames, frame)[:MAX_FRAMES]
                 self._open = replace(self._open, frames=frames)
         elif frame is not None:
-            if "#0" in line[:14] and not self._backtrace:
-                self._backtrace, self._stack = tuple(self._stack), []
-            if len(self._stack) < MAX_FRAMES:
-                self._stack.append(frame)
+            if "#0" in line[:14] and not self.backtrace:
+                self.backtrace, self.stack = tuple(self.stack), []
+            if len(self.stack) < MAX_FRAMES:
+                self.stack.append(frame)
         elif error := _ERROR.search(line):
-            self._end()
+            self.end()
             address = _ADDRESS.search(error["rest"])
             text = error["kind"].strip()
             # AddressSanitizer also reports signals that are not memory accesses: FPE is a division by zero.
@@ -192,12 +194,12 @@ class _NativeReader:
                 address=_accessed(int(address["address"], 16)) if address else None,
             )
         elif undefined := _UNDEFINED.search(line):
-            self._end()
+            self.end()
             place = NativeFrame("", undefined["file"], int(undefined["line"][:9]))
             self._open = Access("ubsan", "undefined", undefined["message"][:300], frames=(place,))
         elif self._open is None:
             if signal := _SIGNALLED.search(line):
-                self._signal = signal["signal"]
+                self.signal = signal["signal"]
         elif access := _ACCESS.search(line):
             size = int(access["size"][:18])
             self._open = replace(self._open, direction=access["direction"].lower(), size=size)
@@ -206,40 +208,32 @@ class _NativeReader:
         elif "allocated by thread" in line:
             self._in_allocation = True
         elif line.startswith("SUMMARY: "):
-            self._end()
+            self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Keep or count the open report."""
         error, self._open, self._in_allocation = self._open, None, False
         if error is None:
             return
         key = (error.tool, error.text, error.direction, error.size, error.frames[:1])
-        known = self._errors.get(key)
+        known = self.errors.get(key)
         if known is not None:
-            self._errors[key] = replace(known, count=known.count + 1)
-        elif len(self._errors) < MAX_ERRORS:
+            self.errors[key] = replace(known, count=known.count + 1)
+        elif len(self.errors) < MAX_ERRORS:
             frame = _generated_frame(error.frames) or NativeFrame("")
             kernel = _bare_function(frame.function)
-            self._errors[key] = replace(error, kernel=kernel, file=frame.file, line=frame.line)
-
-    def report(self) -> NativeReport:
-        self._end()
-        return NativeReport(tuple(self._errors.values()), self._backtrace or tuple(self._stack), self._signal)
+            self.errors[key] = replace(error, kernel=kernel, file=frame.file, line=frame.line)
 
 
 def _read_frame(line: str) -> NativeFrame | None:
     """One frame of a sanitizer, gdb or c10 backtrace; None for other lines."""
     matches = (pattern.match(line) for pattern in _FRAMES) if "#" in line else ()
-    found = next((match for match in matches if match), None)
+    found = next((match.groupdict("") for match in matches if match), None)
     if found is None:
         return None
-    fields = found.groupdict()
-    number = fields.get("line")
+    number, function = found.get("line"), found["function"].strip()[:500]
     return NativeFrame(
-        function=fields["function"].strip()[:500],
-        file=fields.get("file") or "",
-        line=int(number[:9]) if number else None,
-        module=fields.get("module") or "",
+        function, found.get("file", ""), int(number[:9]) if number else None, found.get("module", "")
     )
 
 

@@ -139,20 +139,16 @@ class Details:
             elif pattern in _VERSIONS:
                 self.versions.setdefault(_VERSIONS[pattern], found[1])
             elif pattern is _PYTHON_FRAME:
-                return _frame_fields(found, line.number)
+                # The program's innermost frame, and the first through which an operator is called.
+                if OPERATOR_FILE.search(found["file"]):
+                    return {"operator_call": str(line.number)}
+                if not is_user_file(found["file"]):
+                    return {}
+                frame = {f"at_{name}": value for name, value in found.groupdict().items()}
+                return {**frame, "at": str(line.number)}
             else:
                 return {name: bound(value, 300) for name, value in found.groupdict().items() if value}
         return {}
-
-
-def _frame_fields(frame: re.Match[str], number: int) -> dict[str, str]:
-    """The program's innermost frame, and the first through which an operator is called, with their lines."""
-    if OPERATOR_FILE.search(frame["file"]):
-        return {"operator_call": str(number)}
-    if not is_user_file(frame["file"]):
-        return {}
-    found = {"at_file": frame["file"], "at_line": frame["line"], "at_function": frame["function"]}
-    return {**found, "at": str(number)}
 
 
 Mark = Literal["launches", "traceback", "suspicious", "cut"]

@@ -152,19 +152,14 @@ class LogFacts:
             return True
         if self.root.family.stage == "compile" and any("build_tool" in e.family.tags for e in self.errors):
             return True
-        exception = self.root.exception
-        if exception is not None:
-            return not exception.logged
-        return _FATAL.match(self.root.text) is not None and not self._went_on
-
-    @property
-    def _went_on(self) -> bool:
-        """Whether the program handled an error that a shim printed: other output follows it."""
-        handled = all(exception.logged for exception in self.exceptions)
-        if self.root is None or not handled or _SHIM_ERROR.match(self.root.text) is None:
-            return False
-        number, text = self.tail[-1] if self.tail else (0, "")
-        return number > self.root.line and _SHIM_MORE.match(text) is None
+        if self.root.exception is not None:
+            return not self.root.exception.logged
+        if all(exception.logged for exception in self.exceptions) and _SHIM_ERROR.match(self.root.text):
+            # The program handled an error that a shim printed if other output follows it.
+            number, text = self.tail[-1] if self.tail else (0, "")
+            if number > self.root.line and _SHIM_MORE.match(text) is None:
+                return False
+        return _FATAL.match(self.root.text) is not None
 
     @property
     def frames(self) -> tuple[Frame, ...]:

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -141,7 +141,12 @@ class _Reader:
         if in_frames:
             return
         if look.details:
-            self._read_details(line, look.details)
+            # Kernel, operator or size of a difference, as a later line adds it to the error before it.
+            fields = self._details.feed(line, look.details)
+            key, number = self._latest.get(line.process, (None, 0))
+            if fields and key in self._errors and line.number - number <= MAX_BETWEEN:
+                error = self._errors[key]
+                self._errors[key] = replace(error, fields={**fields, **error.fields})
         if "cut" in look.marks and not self._cut and _CUT.search(line.text):
             self._cut = f"line {line.number} says that text was left out"
         found = find_family(line.text, look.families)
@@ -163,7 +168,10 @@ class _Reader:
             if len(self._tracebacks) >= MAX_PROCESSES:
                 key = next(iter(self._tracebacks))
             reader = self._tracebacks.setdefault(key, TracebackReader(line.process))
-            reader.logged = self._before is not None and _is_logged(self._before)
+            # The exception was caught if the program logged it, or Python passed it over.
+            if before := self._before:
+                logged = "torch/" not in before.source and (before.level == "E" or _LOGGED.match(before.text))
+                reader.logged = before.text.startswith("Exception ignored in") or bool(logged)
         role = reader.feed(line.text, line.number)
         if reader.busy != self._busy:
             self._busy = any(other.busy for other in self._tracebacks.values())
@@ -201,14 +209,6 @@ class _Reader:
             family, fields, line.number, bound(line.text), family.candidates, 1, line.process, exception
         )
 
-    def _read_details(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> None:
-        """Add the details of a later line (kernel, operator, size of a difference) to the error before it."""
-        fields = self._details.feed(line, patterns)
-        key, number = self._latest.get(line.process, (None, 0))
-        if fields and key in self._errors and line.number - number <= MAX_BETWEEN:
-            error = self._errors[key]
-            self._errors[key] = replace(error, fields={**fields, **error.fields})
-
     def facts(self) -> LogFacts:
         """Close the stream and join what was found."""
         readers = self._tracebacks.values()
@@ -244,14 +244,6 @@ class _Reader:
             best_lines=tuple(self._best),
             tail=tuple(self._tail),
         )
-
-
-def _is_logged(before: Line) -> bool:
-    """Whether the exception below this line was caught: the program logged it, or Python passed it over."""
-    if before.text.startswith("Exception ignored in"):
-        return True
-    own = "torch/" not in before.source
-    return own and (before.level == "E" or _LOGGED.match(before.text) is not None)
 
 
 MIB = 1 << 20

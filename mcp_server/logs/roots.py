@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 from mcp_server.logs.details import OPERATOR_FILE
 from mcp_server.logs.facts import ErrorFact, Frame, PythonException, ThreadStack, last_chain
@@ -55,7 +54,13 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
         return error
     in_package = "inside" in error.fields
     if error.family.id == "inductor_error":
-        return _in_family(error, "inductor_internal") if _is_of_lowering(error, exception) else error
+        # Lowering or code generation raised it, and it is no fault of the machine.
+        inductor = [at for at, frame in enumerate(exception.frames) if _INDUCTOR.search(frame.file)]
+        deeper = exception.frames[inductor[-1] + 1 :] if inductor else ()
+        lowers = bool(inductor) and _LOWERS.search(exception.frames[inductor[-1]].file)
+        of_host = _OF_HOST.match(error.fields.get("detail", ""))
+        internal = lowers and all(_TORCH.search(frame.file) for frame in deeper) and not of_host
+        return _in_family(error, "inductor_internal") if internal else error
     if "operand" in error.family.tags:
         in_model = any(
             _is_package_call(frame) or _MODULE_FILE.search(frame.file) for frame in exception.frames
@@ -75,17 +80,9 @@ def _in_family(error: ErrorFact, family: str) -> ErrorFact:
     return replace(error, family=BY_ID[family], candidates=BY_ID[family].candidates)
 
 
-def _first(category: Category, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
-    """`candidates` with `category` moved to the front."""
-    return (category, *(other for other in candidates if other != category))
-
-
-def _is_of_lowering(error: ErrorFact, exception: PythonException) -> bool:
-    """Whether Inductor's lowering or code generation raised it, and no fault of the machine."""
-    deeper = list(takewhile(lambda frame: not _INDUCTOR.search(frame.file), reversed(exception.frames)))
-    at = exception.frames[: len(exception.frames) - len(deeper)][-1:]
-    within = any(_LOWERS.search(frame.file) for frame in at) and all(_TORCH.search(f.file) for f in deeper)
-    return within and not _OF_HOST.match(error.fields.get("detail", ""))
+def _first(category: Category | None, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
+    """`candidates` with `category`, if there is one, moved to the front."""
+    return (category, *(other for other in candidates if other != category)) if category else candidates
 
 
 def _is_package_call(frame: Frame) -> bool:
@@ -184,7 +181,7 @@ def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
         }
         fields = {name: str(value) for name, value in known.items() if value not in (None, "")}
         family = _BY_SITE[site.kind]
-        candidates = family.candidates if pointer != "host" else _first("device_mismatch", family.candidates)
+        candidates = _first("device_mismatch" if pointer == "host" else None, family.candidates)
         errors.append(ErrorFact(family, fields, line, site.text, candidates, site.count))
     return errors
 
@@ -248,13 +245,19 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
     root = _by_the_machine(root, errors)
     root = _in_operator(_reported_by_call(root, errors), errors)
     stack = next((thread.frames for thread in threads if thread.current), ())
-    root = _died_in_operator(root, stack)
+    if "crash" in root.family.tags:
+        # A crash inside a Python operator, by faulthandler's stack.
+        own = next((place for place in reversed(range(len(stack))) if stack[place].user), 0)
+        if any(OPERATOR_FILE.search(frame.file) for frame in stack[max(own - 2, 0) : own]):
+            candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
+            at = {"at_file": stack[own].file, "at_line": str(stack[own].line)}
+            root = replace(root, candidates=candidates)
+            root = _with_fields(root, **at, at_function=stack[own].function)
     if "stageless" in root.family.tags:
         frames = stack if root.exception is None else root.exception.frames
         calls = (f"{frame.function}\n{frame.code}" for frame in reversed(frames))
         found = (category for call in calls for pattern, category in _STAGES if pattern.search(call))
-        if (category := next(found, None)) is not None:
-            root = replace(root, candidates=_first(category, root.candidates))
+        root = replace(root, candidates=_first(next(found, None), root.candidates))
     if "result_check" in root.family.tags:
         not_finite = any(error.family.id == "not_close_nan" for error in errors)
         if not_finite or _NOT_FINITE.search(root.text):
@@ -309,9 +312,9 @@ def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
         # No operator returned a graph's input, so none is at fault.
         root = replace(root, candidates=("input_mismatch", "constants", "shape_out_of_range"))
         root = _with_fields(root, tensor=tensor["tensor"])
-    native = root.fields.get("native", "")
-    category = next((category for pattern, category in _NATIVE if pattern.search(native)), None)
-    if "native_stack" in root.family.tags and category is not None:
+    if "native_stack" in root.family.tags:
+        native = root.fields.get("native", "")
+        category = next((category for pattern, category in _NATIVE if pattern.search(native)), None)
         root = replace(root, candidates=_first(category, root.candidates))
     return root
 
@@ -343,8 +346,7 @@ def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact
     logged = root.family.id == "shim_exception"
     if not logged and "unclassified" not in root.family.tags:
         return root
-    reports = {"shim_call", "shim_exception"} if logged else {"shim_call"}
-    after = root.line if logged else 0
+    reports, after = ({"shim_call", "shim_exception"}, root.line) if logged else ({"shim_call"}, 0)
     calls = (e for e in errors if e.family.id in reports and e.process == root.process and e.line > after)
     call = next(calls, None)
     if call is not None and "call" in call.fields:
@@ -367,15 +369,3 @@ def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
     nodes = [found[1] for found in calls if found]
     root = _with_fields(root, node=nodes[0]) if nodes else root
     return replace(root, family=BY_ID["operator_raised"], candidates=("custom_op", "input_mismatch"))
-
-
-def _died_in_operator(root: ErrorFact, stack: Sequence[Frame]) -> ErrorFact:
-    """A crash inside a Python operator, by faulthandler's stack."""
-    own = next((place for place in reversed(range(len(stack))) if stack[place].user), 0)
-    called = any(OPERATOR_FILE.search(frame.file) for frame in stack[max(own - 2, 0) : own])
-    if "crash" not in root.family.tags or not called:
-        return root
-    frame = stack[own]
-    candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
-    root = replace(root, candidates=candidates)
-    return _with_fields(root, at_file=frame.file, at_line=str(frame.line), at_function=frame.function)

@@ -27,7 +27,6 @@ from mcp_server.memory_faults.situation import (
 )
 from mcp_server.package.assertion import Assertion
 from mcp_server.package.kernel_code import read_condition
-from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.statements import evaluate
 from mcp_server.package.view import PackageView
@@ -67,8 +66,8 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
     fault = bare_fault(access)
     choice = choose_launch(view, access, evidence)
     if choice.launch is None:
-        found = fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
-        return found.model_copy(update={"summary": summarise(found)})
+        # The summary stays: it says nothing of a launch.
+        return fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
     located = find_missed(situation) if access.kind not in _NO_ADDRESS else None
     missed, used = located if located is not None else (None, situation.indirect)
@@ -79,11 +78,20 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         parts = find_parts(situation, used, situation.tensor(missed.parameter))
     if access.address is None and missed is not None and missed.side not in ("empty", "host"):
         missed, used, parts = _beyond(situation) or (missed, used, parts)
+    location = code = ""
+    if (kernel := situation.kernel) is not None and access.line is not None:
+        # The line of a tool is counted in kernel.cpp, or in the embedded Triton text.
+        at = access.line - (kernel.first_line if kernel.kind == "cpp" else 1)
+        lines = kernel.source.split("\n")
+        code = lines[at].strip()[:500] if 0 <= at < len(lines) else ""
+        location = f"{kernel.file}:{kernel.first_line + at}"
     found = fault.model_copy(
         update={
             "kernel": access.kernel or choice.launch.symbol,
-            **({"access": used.code, "masked": used.masked} if used is not None else {}),
-            **_source_line(situation.kernel, access.line),
+            "access": used.code if used is not None else "",
+            "masked": used.masked if used is not None else None,
+            "location": location,
+            "code": code,
             "launch": _launch(view, choice.launch, choice),
             "missed": missed,
             "parts": parts,
@@ -105,30 +113,16 @@ def _beyond(situation: Situation) -> tuple[MissedArgument, LineAccess, list[Addr
     return None
 
 
-def _source_line(kernel: Kernel | None, line: int | None) -> dict[str, str]:
-    """Location in the package and source line, as fields of `Fault`; `line` is 1-based in the tool's file."""
-    if kernel is None or line is None:
-        return {}
-    cpp = kernel.kind == "cpp"
-    at = line - kernel.first_line if cpp else line - 1
-    lines = kernel.source.split("\n")
-    code = lines[at].strip() if 0 <= at < len(lines) else ""
-    location = f"kernel.cpp:{line}" if cpp else f"wrapper.cpp:{kernel.first_line + at}"
-    return {"location": location, "code": code[:500]}
-
-
 def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
     """The arguments are those recorded; without a journal, the wrapper's expressions."""
     seen, arguments = choice.seen, []
     for argument in seen.arguments[:_SHOWN] if seen is not None else ():
-        tensor = argument.tensor
-        if tensor is None:
-            arguments.append(f"{argument.parameter} = {argument.value}")
-            continue
-        where = f"{tensor.device} at {tensor.pointer:#x}"
-        shape = f"{tensor.dtype} {list(tensor.shape)} stride {list(tensor.stride)}"
-        label = view.label(argument.name)
-        arguments.append(f"{argument.parameter}: {label} [{argument.role}] {shape} {where}")
+        text = f"{argument.parameter} = {argument.value}"
+        if tensor := argument.tensor:
+            where = f"{tensor.device} at {tensor.pointer:#x}"
+            shape = f"{tensor.dtype} {list(tensor.shape)} stride {list(tensor.stride)}"
+            text = f"{argument.parameter}: {view.label(argument.name)} [{argument.role}] {shape} {where}"
+        arguments.append(text)
     if seen is None:
         shown = [a for a in launch.arguments if a.kind != "context"][:_SHOWN]
         arguments = [f"{a.name}: {view.label(a.target) if a.is_tensor else a.expression}" for a in shown]
@@ -190,8 +184,8 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
     # launches have Python frames only.
     in_call = access.launch_offset is not None or evidence.journal is not None
     has_stack = bool(access.kernel) or access.tool == "native"
-    foreign = foreign_launches(view) if in_call and has_stack else []
-    if foreign:
+    foreign = foreign_launches(view)
+    if foreign and in_call and has_stack:
         return _without_journal(view, foreign, access, evidence, "code that the package only calls")
     how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
     return Choice(None, how)

@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from typing import Literal
 
 from mcp_server.package.kernel_code import accesses_at, trace_value
@@ -265,23 +264,15 @@ def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
     if not 1 <= at <= len(lines):
         return ()
     text = lines[at - 1].strip()
-    return tuple(
-        LineAccess(
-            direction=_cpp_direction(text, re.escape(load.parameter)),
-            code=text[:500],
-            line=line,
-            parameters=(load.parameter,),
-            address=plus(Sum.single("pointer", load.parameter), _cpp_index(use, load.index, at)),
-        )
-        for load in accesses_at(kernel.source, at, use.tensors)
-    )
-
-
-def _cpp_direction(text: str, name: str) -> str:
-    if re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", text):
-        return "atomic"
-    stored = re.match(rf"{name}\[.*\] = ", text) or re.search(rf"\.store\({name}\b", text)
-    return "write" if stored else "read"
+    found = []
+    for load in accesses_at(kernel.source, at, use.tensors):
+        name, address = load.parameter, Sum.single("pointer", load.parameter)
+        stored = re.match(rf"{name}\[.*\] = ", text) or re.search(rf"\.store\({name}\b", text)
+        atomic = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", text)
+        direction = "atomic" if atomic else "write" if stored else "read"
+        address = plus(address, _cpp_index(use, load.index, at))
+        found.append(LineAccess(direction, text[:500], line, (name,), address))
+    return tuple(found)
 
 
 def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
@@ -328,10 +319,10 @@ def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
     tree = parsed(use.kernel.source)
     if tree is None:
         return ()
-    source, text = _TritonSource(use, tree), textwrap.dedent(use.kernel.source)
-    found = []
-    for function in source.functions.values():
-        scope = _Scope(source, function)
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    text, found = textwrap.dedent(use.kernel.source), []
+    for function in functions.values():
+        scope = _Scope(use, tree, functions, function)
         for node in ast.walk(function):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
@@ -373,24 +364,22 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
-@dataclass
-class _TritonSource:
-    """A kernel with the functions that it may call."""
-
-    use: KernelUse
-    tree: ast.Module
-
-    @cached_property
-    def functions(self) -> dict[str, ast.FunctionDef]:
-        return {node.name: node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef)}
-
-
 class _Scope:
-    """Resolves names of one function: assignments, then the caller's arguments, then module constants."""
+    """Resolves names of one function: assignments, then the caller's arguments, then module constants.
 
-    def __init__(self, source: _TritonSource, function: ast.FunctionDef, outer: int = 0) -> None:
-        self.source, self.function, self.outer = source, function, outer
-        self.reader = Reader(self._resolve, source.use.values)
+    `functions` are all those of the source, which may call each other.
+    """
+
+    def __init__(
+        self,
+        use: KernelUse,
+        tree: ast.Module,
+        functions: Mapping[str, ast.FunctionDef],
+        function: ast.FunctionDef,
+        outer: int = 0,
+    ) -> None:
+        self.use, self.tree, self.functions, self.function, self.outer = use, tree, functions, function, outer
+        self.reader = Reader(self._resolve, use.values)
         self.parameters = [argument.arg for argument in function.args.args]
         self.assignments: dict[str, list[ast.stmt]] = {}
         for node in ast.walk(function):
@@ -427,7 +416,7 @@ class _Scope:
             return self._assigned(name, node, depth)
         if name in self.parameters:
             return self._parameter(name, depth)
-        for node in self.source.tree.body:  # a module-level integer such as `NAME = 16`
+        for node in self.tree.body:  # a module-level integer such as `NAME = 16`
             if name in _targets(node) and isinstance(value := _value_for(name, node), ast.Constant):
                 return Sum(constant=Fraction(value.value)) if isinstance(value.value, int) else None
         return None
@@ -449,12 +438,12 @@ class _Scope:
 
     def _parameter(self, name: str, depth: int) -> Sum | None:
         """What the first caller in the source passes; of the kernel itself, what the launch passes."""
-        use = self.source.use
-        for caller in self.source.functions.values() if self.outer < 8 else ():
+        use = self.use
+        for caller in self.functions.values() if self.outer < 8 else ():
             for node in ast.walk(caller):
                 if isinstance(node, ast.Call) and callee(node)[0] == self.function.name:
                     argument = argument_of(node, name, self.parameters.index(name))
-                    scope = _Scope(self.source, caller, self.outer + 1)
+                    scope = _Scope(use, self.tree, self.functions, caller, self.outer + 1)
                     return scope.reader.read(argument, depth) if argument is not None else None
         if name in use.tensors:
             return Sum.single("pointer", name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil, prod
 
 from mcp_server.logs.crash_reports import Access
@@ -182,22 +182,20 @@ def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None
     options = options or {a.name: None for a in situation.launch.tensors if a.name}
     if not options:
         return None
-    chosen = min(options, key=lambda parameter: _rank(situation, parameter))
+
+    def rank(parameter: str) -> tuple[int, int]:
+        """Empty tensors and other devices, then by distance, then tensors that hold the address."""
+        tensor, address = situation.tensor(parameter), situation.access.address
+        if tensor is None:
+            return (2, 0)
+        side, distance = _side(situation, tensor)
+        if side == "host" or (side == "empty" and (address is None or address < 1 << 32)):
+            return (0, 0)
+        return (1, distance or 0) if side in ("before", "after") else (3, 0)
+
+    chosen = min(options, key=rank)
     certain = len(options) == 1 and options[chosen] is not None
     return describe_missed(situation, chosen, certain=certain), options[chosen]
-
-
-def _rank(situation: Situation, parameter: str) -> tuple[int, int]:
-    """Sort key: empty tensors and other devices, then by distance, then tensors that hold the address."""
-    tensor, address = situation.tensor(parameter), situation.access.address
-    if tensor is None:
-        return (2, 0)
-    side, distance = _side(situation, tensor)
-    if side == "host" or (side == "empty" and (address is None or address < 1 << 32)):
-        return (0, 0)
-    if side in ("before", "after"):
-        return (1, distance or 0)
-    return (3, 0)
 
 
 def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
@@ -221,7 +219,8 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
     """Describe an argument of the launch and its distance from the access."""
     argument = situation.by_parameter[parameter]
     variable = argument.target or ""
-    known = MissedArgument(
+    known = partial(
+        MissedArgument,
         parameter=parameter,
         variable=variable,
         label=situation.view.label(variable),
@@ -230,42 +229,35 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
     )
     tensor, address = situation.tensor(parameter), situation.access.address
     if tensor is None:
-        return known
+        return known()
     side, distance = _side(situation, tensor)
-    element = index = None
+    element = index = declared = None
     if address is not None and side in ("before", "after", "inside"):
         element = (address - tensor.pointer) // tensor.itemsize
         index = logical_index(element, tensor.shape, tensor.stride)
-    start, end = extent(tensor)
-    return known.model_copy(
-        update={
-            "dtype": tensor.dtype,
-            "shape": list(tensor.shape),
-            "stride": list(tensor.stride),
-            "device": tensor.device,
-            "side": side,
-            "bytes_outside": distance,
-            "elements_outside": None if distance is None else distance // tensor.itemsize,
-            "element": element,
-            "index": list(index) if index is not None and tensor.shape else None,
-            "holds_bytes": end - start,
-            "declared_shape": _declared_shape(situation, variable, tensor),
-        }
-    )
-
-
-def _declared_shape(situation: Situation, variable: str, tensor: TensorFacts) -> list[int] | None:
-    """The wrapper's sizes of the variable in this call, if their product differs from the real tensor's.
-
-    Element counts are compared because a launch may get a view with another number of dimensions.
-    """
-    argument = next((a for a in situation.launch.tensors if a.target == variable), None)
+    # The wrapper's sizes of the variable in this call. Numbers of elements are compared because a launch may
+    # get a view with another number of dimensions.
+    first = next((a for a in situation.launch.tensors if a.target == variable), None)
     buffer = situation.view.wrapper.buffers.get(variable)
-    if buffer is None or buffer.sizes is None or argument is None or argument.view is not None:
-        return None
-    sizes = [evaluate(size, situation.symbols) for size in buffer.sizes]
-    declared = [int(size) for size in sizes if size is not None]
-    return declared if len(declared) == len(sizes) and prod(declared) != prod(tensor.shape) else None
+    if buffer is not None and buffer.sizes is not None and first is not None and first.view is None:
+        sizes = [evaluate(size, situation.symbols) for size in buffer.sizes]
+        declared = [int(size) for size in sizes if size is not None]
+        if len(declared) < len(sizes) or prod(declared) == prod(tensor.shape):
+            declared = None
+    start, end = extent(tensor)
+    return known(
+        dtype=tensor.dtype,
+        shape=list(tensor.shape),
+        stride=list(tensor.stride),
+        device=tensor.device,
+        side=side,
+        bytes_outside=distance,
+        elements_outside=None if distance is None else distance // tensor.itemsize,
+        element=element,
+        index=list(index) if index is not None and tensor.shape else None,
+        holds_bytes=end - start,
+        declared_shape=declared,
+    )
 
 
 def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...] | None:
