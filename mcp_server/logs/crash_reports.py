@@ -39,6 +39,8 @@ _FRAMES = (
 _OUTLINED = re.compile(r"\s*(?:\(.*|\[clone .*\]|\._omp_fn\.\d+.*)$")
 # Functions in a package's library that are not kernels: C++ runtime code, the model class, our probes.
 _NO_KERNEL = ("std::", "__gnu_cxx::", "torch::aot_inductor::", "aoti_debug::")
+_SHADOW = 0x7FFF8000  # the shadow of address 0 on x86-64 (compiler-rt, asan_mapping.h)
+_TOP = 1 << 47  # the end of a process's addresses
 _SIGNALLED = re.compile(r"Program (?:received|terminated with) signal (?P<signal>SIG\w+)")
 
 
@@ -121,20 +123,6 @@ class NativeReport:
         )
 
 
-_SHADOW = 0x7FFF8000  # the shadow of address 0 on x86-64 (compiler-rt, asan_mapping.h)
-_TOP = 1 << 47  # the end of a process's addresses
-
-
-def _accessed(address: int) -> int:
-    """The address that was accessed, where the reported one is its shadow.
-
-    What lies beyond the end of the address space has no shadow: the look-up itself ends in a SEGV. Nothing of
-    a process lies where such shadows would be.
-    """
-    beyond = (address - _SHADOW) << 3
-    return beyond if _TOP <= beyond < 2 * _TOP else address
-
-
 def _generated_frame(frames: tuple[NativeFrame, ...]) -> NativeFrame | None:
     """The innermost frame in the package's kernel.cpp, else in its wrapper.cpp."""
     kernel = next((frame for frame in frames if frame.file.endswith(".kernel.cpp")), None)
@@ -182,7 +170,12 @@ class _NativeReader:
                 self.stack.append(frame)
         elif error := _ERROR.search(line):
             self.end()
-            address = _ADDRESS.search(error["rest"])
+            reported = _ADDRESS.search(error["rest"])
+            address = int(reported["address"], 16) if reported else None
+            # What lies beyond the end of the address space has no shadow: the look-up of the shadow itself
+            # ends in a SEGV, and its address is reported. Nothing of a process lies where such shadows are.
+            if address is not None and _TOP <= (beyond := (address - _SHADOW) << 3) < 2 * _TOP:
+                address = beyond
             text = error["kind"].strip()
             # AddressSanitizer also reports signals that are not memory accesses: FPE is a division by zero.
             kind = "signal" if text == "FPE" else "invalid_access"
@@ -191,7 +184,7 @@ class _NativeReader:
                 tool="asan" if asan else "ubsan",
                 kind=kind if asan else "undefined",
                 text=text,
-                address=_accessed(int(address["address"], 16)) if address else None,
+                address=address,
             )
         elif undefined := _UNDEFINED.search(line):
             self.end()
@@ -272,18 +265,19 @@ def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
         elif raised := _CUDA_GDB_EXCEPTION.search(line):
             exception = (raised["exception"] or raised["assert"]).strip()
         elif triggered := _TRIGGERED.search(line):
-            kernel, file = _bare(triggered["kernel"]), triggered["file"] or ""
+            kernel, file = triggered["kernel"], triggered["file"] or ""
             number = int(triggered["line"][:9]) if triggered["line"] else None
         elif at := _LINE.search(line):
-            kernel = kernel or _bare(at["kernel"] or "")
+            kernel = kernel or at["kernel"] or ""
             file, number = at["file"], int(at["line"][:9])
         elif frame := _CUDA_GDB_FRAME.match(line):
-            kernel = kernel or _bare(frame["kernel"])
+            kernel = kernel or frame["kernel"]
             # With an exact line, the frame adds no more than the whole path of the file.
             if frame["file"] and (number is None or frame["file"].endswith(file)):
                 file = frame["file"]
     if not exception and not kernel:
         return None
+    kernel = kernel.strip().removesuffix("()")[:500]
     text = exception + (" (the line is near, not exact)" if number is None else "")
     kind = _device_kind(exception)
     return Access("core_dump", kind, text, kernel, file, number, thread=thread, block=block)
@@ -292,10 +286,6 @@ def read_cuda_gdb(lines: Iterable[str]) -> Access | None:
 def _triple(text: str) -> Triple | None:
     numbers = [int(part[:9]) for part in text.strip("()").split(",") if part.isdecimal()]
     return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 else None
-
-
-def _bare(kernel: str) -> str:
-    return kernel.strip().removesuffix("()")[:500]
 
 
 def _device_kind(exception: str) -> str:
@@ -317,13 +307,12 @@ def read_progress_log(lines: Iterable[str]) -> Access | None:
     which is mangled for C++ and the plain name for Triton. The layout is the one published for driver
     570-580. The log may be mixed with the program's output.
     """
-    first: Access | None = None
-    for raw in lines:
-        line = raw.rstrip("\r\n")[:MAX_LINE]
-        if exception := _PROGRESS_EXCEPTION.search(line):
-            if first is not None:
+    name = kernel = ""
+    for line in lines:
+        if exception := _PROGRESS_EXCEPTION.search(line[:MAX_LINE]):
+            if name:
                 break
-            first = Access("core_dump", _device_kind(exception["name"]), exception["name"])
-        elif first is not None and (frame := _PROGRESS_FRAME.search(line)):
-            first = replace(first, kernel=frame["kernel"].strip()[:500])
-    return first
+            name = exception["name"]
+        elif name and (frame := _PROGRESS_FRAME.search(line[:MAX_LINE].rstrip())):
+            kernel = frame["kernel"][:500]
+    return Access("core_dump", _device_kind(name), name, kernel) if name else None

@@ -121,11 +121,7 @@ class Details:
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
-        self._locations: dict[GeneratedLocation, None] = {}
-
-    def locations(self) -> tuple[GeneratedLocation, ...]:
-        """Lines of generated C++ that the log names, in the order of the log."""
-        return tuple(self._locations)
+        self.locations: dict[GeneratedLocation, None] = {}  # that the log names, in its order
 
     def feed(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> dict[str, str]:
         """Look for those of our patterns in a line; what this returns belongs to the error before it."""
@@ -134,8 +130,8 @@ class Details:
             if found is None:
                 continue
             if pattern is _LOCATION:
-                if len(self._locations) < MAX_LOCATIONS:
-                    self._locations[GeneratedLocation(found["file"], int(found["line"]))] = None
+                if len(self.locations) < MAX_LOCATIONS:
+                    self.locations[GeneratedLocation(found["file"], int(found["line"]))] = None
             elif pattern in _VERSIONS:
                 self.versions.setdefault(_VERSIONS[pattern], found[1])
             elif pattern is _PYTHON_FRAME:
@@ -221,9 +217,8 @@ class LinePrefilter:
     def looks(self, batch: Sequence[Line]) -> list[LineMatches]:
         """For each line of a batch, what to look for."""
         templates = [line.text.translate(_NO_DIGITS) for line in batch]
-        new = {template for template in templates if template not in self._known}
         fresh: dict[str, LineMatches] = {}
-        if new:
+        if new := {template for template in templates if template not in self._known}:
             text = "\n".join(new)
             groups = (hints for part, hints in _hints().groups if part in text)
             present = [hint for hints in groups for hint in hints if hint in text]
@@ -231,8 +226,7 @@ class LinePrefilter:
         looks = [fresh[template] if template in fresh else self._known[template] for template in templates]
         if len(self._known) + len(fresh) > MAX_TEMPLATES:
             self._known.clear()
-        short = {template: look for template, look in fresh.items() if len(template) <= MAX_TEMPLATE_LENGTH}
-        self._known.update(short)
+        self._known |= {text: look for text, look in fresh.items() if len(text) <= MAX_TEMPLATE_LENGTH}
         return looks
 
 

@@ -28,31 +28,6 @@ from mcp_server.logs.traceback import TracebackReader
 _LAUNCH = re.compile(r"\[ (?P<when>before|after)_launch: (?P<kernel>[^\[\]]+?) \]")
 
 
-class LaunchTracker:
-    """Counts finished launches and remembers the one that is open, for each process."""
-
-    def __init__(self) -> None:
-        self.finished = 0
-        self._open: dict[str, LastLaunch] = {}
-
-    def feed(self, line: Line) -> bool:
-        """Take a line; True when it holds nothing but launch names."""
-        alone = _LAUNCH.fullmatch(line.text)
-        found = [alone] if alone else list(_LAUNCH.finditer(line.text))
-        for launch in found:
-            if launch["when"] == "before":
-                kernel = bound(launch["kernel"], 300)
-                self._open[line.process] = LastLaunch(kernel, line.number, self.finished, line.process)
-            else:
-                self.finished += 1
-                self._open.pop(line.process, None)
-        return alone is not None or (bool(found) and not _LAUNCH.sub("", line.text).strip())
-
-    def open_launch(self) -> LastLaunch | None:
-        """The launch whose begin was printed last, and its end not."""
-        return max(self._open.values(), key=lambda launch: launch.line, default=None)
-
-
 BATCH = 256
 MAX_ERRORS = 200
 MAX_PROCESSES = 64
@@ -108,7 +83,8 @@ class _Reader:
         self._prefilter = LinePrefilter()
         self._sanitizer = SanitizerReader()
         self._sanitizer_line = 0
-        self._launches = LaunchTracker()
+        self._launched = 0
+        self._open_launches: dict[str, LastLaunch] = {}
         self._details = Details()
         self._tail: deque[tuple[int, str]] = deque(maxlen=TAIL)
         self._best: list[tuple[int, str]] = []
@@ -135,8 +111,18 @@ class _Reader:
         self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
 
     def _read_line(self, line: Line, look: LineMatches) -> None:
-        if "launches" in look.marks and self._launches.feed(line):
-            return
+        if "launches" in look.marks:
+            for launch in _LAUNCH.finditer(line.text):
+                if launch["when"] == "before":
+                    begun = LastLaunch(
+                        bound(launch["kernel"], 300), line.number, self._launched, line.process
+                    )
+                    self._open_launches[line.process] = begun
+                else:
+                    self._launched += 1
+                    self._open_launches.pop(line.process, None)
+            if not _LAUNCH.sub("", line.text).strip():
+                return
         exception, in_frames = self._trace(line, "traceback" in look.marks)
         if in_frames:
             return
@@ -233,9 +219,9 @@ class _Reader:
             exceptions=tuple(exceptions),
             threads=threads,
             sanitizer=sanitizer,
-            last_launch=self._launches.open_launch(),
-            launches=self._launches.finished,
-            locations=self._details.locations(),
+            last_launch=max(self._open_launches.values(), key=lambda launch: launch.line, default=None),
+            launches=self._launched,
+            locations=tuple(self._details.locations),
             versions=self._details.versions,
             processes=tuple(self._processes),
             lines=self._lines,

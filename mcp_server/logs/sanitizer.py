@@ -204,8 +204,7 @@ def _text(line: str) -> str:
 
 def _number(text: str | None) -> int:
     """An integer with or without thousands commas; 0 for what is none."""
-    digits = (text or "").replace(",", "")
-    return int(digits[:20]) if digits else 0
+    return int((text or "").replace(",", "")[:20] or 0)
 
 
 def _site(head: str, texts: list[str], frames: list[str]) -> Site:
@@ -220,13 +219,15 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Site:
         outermost_first = (_DEVICE_FRAME.search(frame) for frame in reversed(frames))
         kernels = (match["kernel"].strip() for match in outermost_first if match)
         kernel = next((name for name in kernels if name != _ASSERT_FUNCTION), "")
-    thread = next((match for match in map(_THREAD.match, texts) if match), None)
-    x, y, z, block_x, block_y, block_z = (
-        (int(digits[:9]) for digits in thread.groups()) if thread else (0,) * 6
-    )
-    bad = next((match for match in map(_ADDRESS.search, texts) if match), None)
-    launch = next((match for match in map(_LAUNCH.search, frames) if match), None)
-    near = next((match for match in map(_NEAREST.match, texts) if match), None)
+    thread = next(filter(None, map(_THREAD.match, texts)), None)
+    x, y, z, block_x, block_y, block_z = (int(n[:9]) for n in thread.groups()) if thread else (0,) * 6
+    bad = next(filter(None, map(_ADDRESS.search, texts)), None)
+    launch = next(filter(None, map(_LAUNCH.search, frames)), None)
+    near = next(filter(None, map(_NEAREST.match, texts)), None)
+    nearest = None
+    if near:
+        size, distance = _number(near["size"]), _number(near["distance"])
+        nearest = Nearest(int(near["address"], 16), size, distance, near["side"] or "inside")
     kind_text = head.removeprefix("Error: ").removeprefix("Warning: ")
     return Site(
         tool="compute-sanitizer",
@@ -242,14 +243,7 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Site:
         thread=(x, y, z) if thread else None,
         block=(block_x, block_y, block_z) if thread else None,
         address=int(bad["address"], 16) if bad else None,
-        nearest=Nearest(
-            address=int(near["address"], 16),
-            size=_number(near["size"]),
-            distance=_number(near["distance"]),
-            side=near["side"] or "inside",
-        )
-        if near
-        else None,
+        nearest=nearest,
         launch_offset=int(launch["offset"], 16) if launch else None,
         details=tuple(text[:300] for text in texts if not text.startswith(_READ_BELOW)),
     )

@@ -52,15 +52,12 @@ class TracebackReader:
         self.process = process
         self.exceptions: list[PythonException] = []
         self.threads: list[ThreadStack] = []
-        self.open_since = 0
         self.logged = False
-        self.headless = False
-        self._indent = ""
-        self._orphans = 0  # lines in a headless traceback that are none of its own
-        self._frames: list[Frame] = []
         self._relation: Relation = ""
-        self._message_lines = 0
         self._stack: tuple[str, bool, int] | None = None
+        self._frames: list[Frame] = []
+        self._indent = ""
+        self._begin(0)
 
     @property
     def busy(self) -> bool:
@@ -113,7 +110,8 @@ class TracebackReader:
     def _begin(self, number: int, indent: str = "") -> None:
         self.finish()
         self.open_since, self._frames, self._message_lines = number, [], 0
-        self.headless, self._indent, self._orphans = False, indent, 0
+        self.headless, self._indent = False, indent
+        self._orphans = 0  # lines in a headless traceback that are none of its own
 
     def _feed_frames(self, text: str, number: int) -> Role:
         body = text.lstrip("|+ ") if text.lstrip().startswith(("|", "+")) else text

@@ -222,10 +222,9 @@ class Dataflow:
                 root = self.root(use.name)
                 if root.kind in SOURCES or (use.pure and not writers):
                     ends[root.name] = root
-        kinds: dict[str, list[str]] = {"input": [], "constant": [], "unset": []}
-        for buffer in ends.values():
-            kinds[buffer.kind if buffer.kind in SOURCES else "unset"].append(buffer.name)
-        inputs, constants, unset = map(tuple, kinds.values())
+        inputs = tuple(name for name, buffer in ends.items() if buffer.kind == "input")
+        constants = tuple(name for name, buffer in ends.items() if buffer.kind == "constant")
+        unset = tuple(name for name, buffer in ends.items() if buffer.kind not in SOURCES)
         ordered = tuple(found[order] for order in sorted(found))
         return Slice(ordered, tuple(edges), inputs, constants, unset)
 
@@ -269,14 +268,15 @@ class Dataflow:
             source, written = buffers.get(node.reads or ""), buffers.get(node.writes)
             reads = [self._whole_use(source)] if source else []
             writes = [self._whole_use(written)] if written else []
-            return Step(order, node, (*reads, *controls), tuple(writes), path)
-        # A tensor that is only partly overwritten keeps old values.
-        reads = [self._use(a) for a in node.tensors if a.role != "written" or a.partial]
-        writes = [self._use(a) for a in node.tensors if a.role != "read"]
-        # Tensors that scalar arguments come from: an `.item()`, or a data-dependent size.
-        scalars = self._tensors_in(a.expression for a in node.arguments if a.kind in ("symbol", "scalar"))
-        reads = [*reads, *scalars, *controls]
-        return Step(order, node, tuple(dict.fromkeys(reads)), tuple(dict.fromkeys(writes)), path)
+        else:
+            # A tensor that is only partly overwritten keeps old values.
+            reads = [self._use(a) for a in node.tensors if a.role != "written" or a.partial]
+            writes = [self._use(a) for a in node.tensors if a.role != "read"]
+            # Tensors that scalar arguments come from: an `.item()`, or a data-dependent size.
+            reads += self._tensors_in(a.expression for a in node.arguments if a.kind in ("symbol", "scalar"))
+        return Step(
+            order, node, tuple(dict.fromkeys([*reads, *controls])), tuple(dict.fromkeys(writes)), path
+        )
 
     def _use(self, argument: Argument) -> Use:
         buffer = self.body.buffers[argument.target or ""]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -100,19 +101,12 @@ def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node
     if not isinstance(node, Launch):
         return Node(_id(step), "transfer", (node.callee, f"{node.reads or ''} → {node.writes}"), "", marked)
     locations = view.provenance(node).locations
-    lines = [f"{node.index}  {_short(node.kernel)}"]
-    if locations:
-        where = locations[0]
-        lines.append(f"{where.file.rpartition('/')[2]}:{where.line}")
+    name = re.sub(r"^(?:triton_|aoti_torch_(?:cuda|cpu)_|cpp_fused_)", "", node.kernel)
+    name = name if len(name) <= 28 else f"{name[:16]}…{name[-11:]}"
+    lines = [f"{node.index}  {name}"]
+    lines += [f"{where.file.rpartition('/')[2]}:{where.line}" for where in locations[:1]]
     tip = "\n".join([node.kernel, *(place.code for place in locations)])
     return Node(_id(step), "launch", tuple(lines), tip, marked, asked)
-
-
-def _short(kernel: str) -> str:
-    """A kernel's name without its common prefix, shortened to 28 characters."""
-    for prefix in ("triton_", "aoti_torch_cuda_", "aoti_torch_cpu_", "cpp_fused_"):
-        kernel = kernel.removeprefix(prefix)
-    return kernel if len(kernel) <= 28 else f"{kernel[:16]}…{kernel[-11:]}"
 
 
 def _id(step: Step) -> str:
@@ -169,11 +163,18 @@ def render_svg(graph: Graph, title: str) -> str:
     graph = _repeat_shared_sources(graph, _depths(graph))
     depth = _depths(graph)
     # The ids along an arrow: its ends, and a bend in each layer between them.
-    routes = {}
+    routes: dict[Arrow, tuple[str, ...]] = {}
     for a in graph.arrows:
         bends = (f"{a.source}>{a.target}@{level}" for level in range(depth[a.source] + 1, depth[a.target]))
         routes[a] = (a.source, *bends, a.target)
-    layers = _ordered(_layers(graph, depth, routes), routes.values())
+    by_depth: dict[int, dict[str, _Item]] = defaultdict(dict)
+    for node in graph.nodes:
+        by_depth[depth[node.id]][node.id] = node
+    for arrow, route in routes.items():
+        for step, name in enumerate(route[1:-1], 1):
+            by_depth[depth[arrow.source] + step][name] = _Bend(name)
+    layers = [list(by_depth[level].values()) for level in sorted(by_depth)]
+    _reduce_crossings(layers, routes.values())
     places, width, height = _places(layers)
     body = [_path(arrow, routes[arrow], places) for arrow in sorted(graph.arrows, key=lambda a: a.marked)]
     body += [_box(node, places[node.id]) for node in graph.nodes]
@@ -235,20 +236,8 @@ def _repeat_shared_sources(graph: Graph, depth: Mapping[str, int]) -> Graph:
     return replace(graph, nodes=(*copies.values(), *nodes), arrows=(*kept, *arrows))
 
 
-def _layers(
-    graph: Graph, depth: Mapping[str, int], routes: Mapping[Arrow, tuple[str, ...]]
-) -> list[list[_Item]]:
-    layers: dict[int, dict[str, _Item]] = defaultdict(dict)
-    for node in graph.nodes:
-        layers[depth[node.id]][node.id] = node
-    for arrow, route in routes.items():
-        for step, name in enumerate(route[1:-1], 1):
-            layers[depth[arrow.source] + step][name] = _Bend(name)
-    return [list(layers[level].values()) for level in sorted(layers)]
-
-
-def _ordered(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> list[list[_Item]]:
-    """Reduce crossings with the barycenter heuristic: sort layers by mean neighbour position, down and up."""
+def _reduce_crossings(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> None:
+    """The barycenter heuristic: sort layers by mean neighbour position, down and up."""
     near = defaultdict(list)
     for route in routes:
         for upper, lower in pairwise(route):
@@ -265,12 +254,17 @@ def _ordered(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> li
             layer.sort(key=mean)
             for i, item in enumerate(layer):
                 position[item.id] = i - len(layer) / 2
-    return layers
 
 
 def _places(layers: list[list[_Item]]) -> tuple[dict[str, Place], float, float]:
     """(left, top, width, height) of each item, then total width and height, in pixels."""
-    rows = [[(item, *_size(item)) for item in layer] for layer in layers]
+
+    def size(node: _Item) -> tuple[float, float]:
+        if isinstance(node, _Bend):
+            return 2, 0
+        return max(len(line) for line in node.lines) * _CHAR + 2 * _PAD, len(node.lines) * _LINE + _PAD
+
+    rows = [[(item, *size(item)) for item in layer] for layer in layers]
     widths = [sum(w for _, w, _ in row) + _GAP_X * (len(row) - 1) for row in rows]
     total = max(widths, default=200) + 2 * _GAP_X
     places: dict[str, Place] = {}
@@ -283,12 +277,6 @@ def _places(layers: list[list[_Item]]) -> tuple[dict[str, Place], float, float]:
             left += w + _GAP_X
         top += high + _GAP_Y
     return places, max(total, 420), top
-
-
-def _size(node: _Item) -> tuple[float, float]:
-    if isinstance(node, _Bend):
-        return 2, 0
-    return max(len(line) for line in node.lines) * _CHAR + 2 * _PAD, len(node.lines) * _LINE + _PAD
 
 
 def _box(node: Node, place: Place) -> str:

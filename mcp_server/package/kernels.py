@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from mcp_server.package.launches import Role
-from mcp_server.package.statements import closing, read_call, split_arguments, whole_number
+from mcp_server.package.statements import LineCounter, closing, read_call, split_arguments, whole_number
 
 _DEFINE = re.compile(
     r"^#define (?P<kernel>\w+?)_(?P<field>CUBIN_PATH|MANGLED_NAME|NUM_WARPS|SHARED_MEM|[XYZ]BLOCKS|R0BLOCKS"
@@ -179,22 +179,6 @@ def _cpp_parameter(declared: str, source: str) -> Parameter:
     both = name.startswith("in_out_ptr") or (added is not None and not stores)
     partial = bool(stores) and all("tmp" in "".join(index) for index in stores)
     return Parameter(name, type_, "read_write" if both else "written", partial)
-
-
-class LineCounter:
-    """Maps ascending text offsets to 1-based lines in one pass over the text."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.at = 0
-        self.line = 1
-
-    def __call__(self, offset: int) -> int:
-        if offset < self.at:
-            self.at, self.line = 0, 1
-        self.line += self.text.count("\n", self.at, offset)
-        self.at = offset
-        return self.line
 
 
 def _body_end(text: str, start: int) -> int:

@@ -211,22 +211,18 @@ class _Calls:
         if not depth:
             raise LookupError("calls go too deep")
         for node in (node for statement in statements for node in ast.walk(statement)):
-            function = self._called(node, owner) if isinstance(node, ast.Call) else None
+            function: Function | None = None
+            match node:
+                case ast.Call(func=ast.Name(id=name)):
+                    function = _named(self.tree.body, name)
+                    if function is None and not hasattr(builtins, name):
+                        raise LookupError(name)
+                case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=name)) if owner is not None:
+                    function = _named(owner.body, name)
             if function is not None and function.name != "forward":
                 yield from self.lines(list(function.body), self.owners[function], depth - 1)
             elif self.operators.fullmatch(_operator(node)):
                 yield getattr(node, "lineno", 0)
-
-    def _called(self, call: ast.Call, owner: ast.ClassDef | None) -> Function | None:
-        match call.func:
-            case ast.Name(id=name):
-                found = _named(self.tree.body, name)
-                if found is None and not hasattr(builtins, name):
-                    raise LookupError(name)
-                return found
-            case ast.Attribute(value=ast.Name(id="self"), attr=name) if owner is not None:
-                return _named(owner.body, name)
-        return None
 
 
 def _operator(node: ast.AST) -> str:

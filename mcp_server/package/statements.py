@@ -64,27 +64,37 @@ def split_body(text: str, start: int, line: int, header: str) -> Iterator[Statem
     The last statement is the `close` of the function, or `cut` if the text ends first.
     """
     splitter = _Splitter(text, start, line, header)
-    kind = ""
-    while kind != "cut":
+    while True:
         statement = splitter.next()
-        kind = statement.kind
         yield statement
-        if kind == "open":
+        if statement.kind == "open":
             splitter.block = statement.block
-        elif kind == "close":
-            if splitter.block.parent is None:
-                return
+        elif statement.kind == "close" and splitter.block.parent is not None:
             splitter.block = splitter.block.parent
+        elif statement.kind in ("close", "cut"):
+            return
+
+
+class LineCounter:
+    """Maps ascending text offsets to 1-based lines in one pass over the text."""
+
+    def __init__(self, text: str, at: int = 0, line: int = 1) -> None:
+        self.text, self.at, self.line = text, at, line
+
+    def __call__(self, offset: int) -> int:
+        if offset < self.at:
+            self.at, self.line = 0, 1
+        self.line += self.text.count("\n", self.at, offset)
+        self.at = offset
+        return self.line
 
 
 class _Splitter:
     """The state of one pass: position, line and enclosing block."""
 
     def __init__(self, text: str, start: int, line: int, header: str) -> None:
-        self.text = text
-        self.at = start
-        self.line = line
-        self.counted = start
+        self.text, self.at = text, start
+        self.line_at = LineCounter(text, start, line)
         self.block = Block("function", header, line)
 
     def next(self) -> Statement:
@@ -120,7 +130,7 @@ class _Splitter:
             elif token == "{":
                 head = text[start : at - 1].rstrip()
                 if (kind := _block_kind(head, parens + braces)) is not None:
-                    line = self._line_at(start)
+                    line = self.line_at(start)
                     self.at = at
                     return Statement("open", head, line, start, at, Block(kind, head, line, self.block))
                 braces += 1
@@ -141,12 +151,7 @@ class _Splitter:
         self.at = end
         if kind == "simple" and body.endswith(";"):
             body = body[:-1]
-        return Statement(kind, body, self._line_at(start), start, end, self.block)
-
-    def _line_at(self, offset: int) -> int:
-        self.line += self.text.count("\n", self.counted, offset)
-        self.counted = offset
-        return self.line
+        return Statement(kind, body, self.line_at(start), start, end, self.block)
 
     def _find(self, wanted: str, at: int) -> int:
         end = self.text.find(wanted, at)

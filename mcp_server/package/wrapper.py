@@ -14,9 +14,17 @@ from functools import cached_property
 from typing import TypeVar
 
 from mcp_server.package.calls import Problem, Scope, add_transfer, handle_call
-from mcp_server.package.kernels import Kernel, LineCounter, read_cpp_kernels, read_triton_kernels
+from mcp_server.package.kernels import Kernel, read_cpp_kernels, read_triton_kernels
 from mcp_server.package.launches import Buffer, BufferKind, Launch, Transfer, substitute
-from mcp_server.package.statements import Block, Statement, braced, read_call, read_reference, split_body
+from mcp_server.package.statements import (
+    Block,
+    LineCounter,
+    Statement,
+    braced,
+    read_call,
+    read_reference,
+    split_body,
+)
 from mcp_server.package.symbols import Symbol, define, names_in
 
 _FIRST = re.compile(r"\[\[maybe_unused\]\]|[A-Za-z_][\w:]*")

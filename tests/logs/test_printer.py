@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.logs.log import LaunchTracker
+from mcp_server.logs.log import read_log
 from mcp_server.logs.printer import MAX_SAVED, PrintedScalar, PrintedTensor, read_printer, read_saved
-from mcp_server.logs.text import read_line
 from tests.logs.support import lines_of
 
 BLOCK = (
@@ -138,11 +137,11 @@ def test_saved_files_are_bounded() -> None:
 
 def test_launch_names_on_one_line() -> None:
     """Level 3 names that share a line are all counted."""
-    tracker = LaunchTracker()
-    assert tracker.feed(read_line("[ before_launch: a ][ after_launch: a ]", 1))
-    assert not tracker.feed(read_line("text [ before_launch: at::_ops::x::call ] text", 2))
-    launch = tracker.open_launch()
-    assert launch is not None and (launch.kernel, tracker.finished) == ("at::_ops::x::call", 1)
+    found = read_log(
+        ["[ before_launch: a ][ after_launch: a ]", "text [ before_launch: at::_ops::x::call ] t"]
+    )
+    assert found.last_launch is not None and found.last_launch.kernel == "at::_ops::x::call"
+    assert (found.launches, found.last_launch.finished, found.last_launch.line) == (1, 1, 2)
 
 
 ODD = [*block("after_launch", "buf0", "nan"), "Size: [1, 2, x]", "Number of elements: ²"]
