@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
-from mcp_server.package.kernel_code import accesses_at, trace_value
+from mcp_server.package.kernel_code import accesses, trace_value
 from mcp_server.package.kernels import Kernel
 
 TermKind = Literal["pointer", "load", "scalar", "other"]
@@ -265,7 +265,7 @@ def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
         return ()
     text = lines[at - 1].strip()
     found = []
-    for load in accesses_at(kernel.source, at, use.tensors):
+    for load in accesses(lines[at - 1], at, use.tensors):
         name, address = load.parameter, Sum.single("pointer", load.parameter)
         stored = re.match(rf"{name}\[.*\] = ", text) or re.search(rf"\.store\({name}\b", text)
         atomic = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", text)

@@ -48,8 +48,6 @@ _TEXT = re.compile(
 _DEVICE = re.compile(r"(?<![^\s:`])(?P<file>[^\s:`]*\.py):(?P<line>\d{1,9}): ")
 _HOST = re.compile(r"Exception raised from (?P<kernel>\w+) at (?P<file>\S+?\.cpp):(?P<line>\d{1,9})\b")
 
-FindKernels = Callable[[str], Collection[str]]
-
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
@@ -126,14 +124,23 @@ class Tracer:
     inputs: Sequence[CompiledInput] = ()
     constants: Sequence[CompiledConstant] = ()
     information: Mapping[str, object] = field(default_factory=dict)
-    kernels_of_file: FindKernels | None = None
+    kernels_of_file: Callable[[str], Collection[str]] | None = None
     flow: Dataflow | None = None
 
     def trace(self, assertion: Assertion) -> tuple[Candidate, ...]:
-        """Every launch that may have printed the assertion, in execution order; may be empty."""
+        """Every launch that may have printed the assertion, in execution order; may be empty.
+
+        Checks with the same condition count, narrowed by kernel, line and file unless nothing would remain.
+        """
+        same = self._checks.get(assertion.condition, [])
+        named = [(k, c) for k, c in same if assertion.kernel in (None, k.name, k.symbol)] or same
+        left = [(k, c) for k, c in named if assertion.line in (None, generated_line(k, c.line))] or named
+        if len(left) > 1 and assertion.file and self.kernels_of_file is not None:
+            names = self.kernels_of_file(assertion.file)
+            left = [(k, c) for k, c in left if k.name in names] or left
         found = [
             self._candidate(self.wrapper.launches[number], kernel, check)
-            for kernel, check in self._matching_checks(assertion)
+            for kernel, check in left
             for number in self.wrapper.launches_of.get(kernel.name, [])
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
@@ -150,17 +157,6 @@ class Tracer:
             for check in find_asserts(kernel.source):
                 found.setdefault(plain(check.text), []).append((kernel, check))
         return found
-
-    def _matching_checks(self, assertion: Assertion) -> list[tuple[Kernel, IndexAssert]]:
-        """Checks with the same condition, narrowed by kernel, line and file unless nothing would remain."""
-        found = self._checks.get(assertion.condition, [])
-        named = [(k, c) for k, c in found if assertion.kernel in (None, k.name, k.symbol)]
-        placed = [(k, c) for k, c in named or found if assertion.line in (None, generated_line(k, c.line))]
-        left = placed or named or found
-        if len(left) < 2 or not assertion.file or self.kernels_of_file is None:
-            return left
-        names = self.kernels_of_file(assertion.file)
-        return [(k, c) for k, c in left if k.name in names] or left
 
     def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
         tensors, scalars = _parameters(launch)
@@ -269,7 +265,12 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
             "the kernel computes the index by more than sums: the range of what it reads is not known"
         )
     elif not form.is_plain:
-        facts.append(f"the index is {_formula(form, candidate)}")
+        # `2*x + 1, x being a value of input 0 (ids)`
+        letters = dict(zip(form.loads, "xyzuvw", strict=False))
+        labels = {source.load: source.label for source in candidate.sources}
+        formula = form.linear.renamed(lambda name: letters.get(name) or _size_in_words(name, candidate))
+        elements = [f"{letters[n]} being a value of {labels[form.loads[n]]}" for n in letters]
+        facts.append(", ".join([f"the index is {formula}", *elements]))
     for source in candidate.sources:
         ends = source.allowed.texts(lambda name: _size_in_words(name, candidate)) if source.allowed else None
         limits = f"; it may be {ends[0]} to {ends[1]}" if ends else ""
@@ -278,20 +279,18 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
         facts.append(f"negative indices count from the end: allowed down to {candidate.lowest}")
     elif candidate.position is None:
         facts.append("negative indices are refused: the kernel does not wrap them")
-    if emptiness := can_be_empty(candidate):
-        facts.append(emptiness)
+    if bound and bound.value is None:
+        # An empty or shorter tensor alone can fail the check.
+        sizes = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes))
+        shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
+        smallest = bound.smallest
+        if smallest == 0:
+            facts.append(f"{shorter}; an empty one fails it for every index")
+        elif smallest is None:
+            facts.append(shorter)
+        else:
+            facts.append(f"{shorter}; empty is outside its range (at least {smallest})")
     return tuple(facts)
-
-
-def _formula(form: IndexForm, candidate: Candidate) -> str:
-    """`2*x + 1, x being a value of input 0 (ids)`."""
-    letters = dict(zip(form.loads, "xyzuvw", strict=False))
-    labels = {source.load: source.label for source in candidate.sources}
-    elements = [
-        f"{letters[n]} being a value of {labels[load]}" for n, load in form.loads.items() if n in letters
-    ]
-    formula = form.linear.renamed(lambda name: letters.get(name) or _size_in_words(name, candidate))
-    return ", ".join([formula, *elements])
 
 
 def _origin(source: IndexSource, candidate: Candidate) -> str:
@@ -305,19 +304,6 @@ def _origin(source: IndexSource, candidate: Candidate) -> str:
         behind = f", which depends on {', '.join(source.inputs)}" if source.inputs else ""
         return f"{what} a value of {source.tensor}, written by launch {launches}{here}{behind}"
     return f"{what} a value of {source.label}"
-
-
-def can_be_empty(candidate: Candidate) -> str:
-    """A sentence if an empty or shorter tensor alone can fail the check; empty for a constant bound."""
-    bound = candidate.bound
-    if bound is None or bound.value is not None:
-        return ""
-    labels = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes)) or bound.expression
-    shorter = f"a shorter {labels} with the same indices fails the check"
-    smallest = bound.smallest
-    if smallest == 0:
-        return f"{shorter}; an empty one fails it for every index"
-    return shorter if smallest is None else f"{shorter}; empty is outside its range (at least {smallest})"
 
 
 def propose(candidate: Candidate) -> Fix:
@@ -404,28 +390,27 @@ class Division:
 
 
 def divisions(tracer: Tracer) -> tuple[Division, ...]:
-    """Every integer division whose divisor may be zero, in launch order."""
-    kernels = tracer.wrapper.kernels
-    launched = [n for n in tracer.wrapper.launches if n.kind == "cpp" and n.kernel in kernels]
-    return tuple(found for n in launched for found in _divisions_of_launch(n, kernels[n.kernel], tracer))
-
-
-def _divisions_of_launch(launch: Launch, kernel: Kernel, tracer: Tracer) -> Iterator[Division]:
-    """The divisions of one launch, without duplicates: a loop's scalar tail repeats its vector part."""
-    types = {parameter.name: parameter.type for parameter in kernel.parameters}
-    tensors, scalars = _parameters(launch)
-    seen = set()
-    for number, line in enumerate(kernel.source.split("\n"), 1):
-        for divisor in _divisors(line):
-            trace = trace_value(kernel.source, divisor, number, tensors, scalars)
-            form = read_form(kernel.source, divisor, number, tensors, scalars)
-            sources = tuple(tracer.source(load, launch) for load in trace.loads)
-            key = tuple((source.tensor, source.load.index) for source in sources)
-            if key in seen or not _may_be_zero(trace, types):
-                continue
-            seen.add(key)
-            plain = len(sources) == 1 and form is not None and form.is_plain
-            yield Division(launch, source_location(kernel, number), line.strip(), sources, plain)
+    """Every integer division whose divisor may be zero, in launch order, without duplicates."""
+    found: dict[tuple[object, ...], Division] = {}
+    for launch in tracer.wrapper.launches:
+        kernel = tracer.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
+        if kernel is None:
+            continue
+        types = {parameter.name: parameter.type for parameter in kernel.parameters}
+        tensors, scalars = _parameters(launch)
+        for number, line in enumerate(kernel.source.split("\n"), 1):
+            for divisor in _divisors(line):
+                at = (kernel.source, divisor, number, tensors, scalars)
+                trace, form = trace_value(*at), read_form(*at)
+                if not _may_be_zero(trace, types):
+                    continue
+                sources = tuple(tracer.source(load, launch) for load in trace.loads)
+                plain = len(sources) == 1 and form is not None and form.is_plain
+                division = Division(launch, source_location(kernel, number), line.strip(), sources, plain)
+                # A loop's scalar tail repeats its vector part.
+                read = tuple((source.tensor, source.load.index) for source in sources)
+                found.setdefault((launch.index, read), division)
+    return tuple(found.values())
 
 
 def _parameters(launch: Launch) -> tuple[set[str], set[str]]:

@@ -138,7 +138,6 @@ def _content(files: ModelFiles, container: ZipContainer) -> frozenset[tuple[str,
 _LOAD_KERNEL = re.compile(r'loadKernel\(\s*"([^"]+)"')
 _CHECKED_BYTES = 64 << 20
 _PROXY_CALL = "aoti_torch_proxy_executor_call_function("
-_DEVICES = ("cpu", "cuda")
 _DEVICE_TYPE = re.compile(r"device_type_(cpu|cuda)\b")
 _DEVICE_FIX = "leave AOTI_DEVICE_KEY of the metadata at {device}, as the compile wrote it, or compile again"
 _RECOMPILE = "compile the package again"
@@ -218,14 +217,11 @@ def _device(package: Package) -> Iterator[Defect]:
     A library for CUDA links libtorch_cuda, and its wrapper makes tensors of that type (torch 2.8-2.15).
     """
     library, declared = package.library, package.metadata.device
-    if library is None or declared not in _DEVICES:
+    linked = [name for name in library.needed if name.startswith("libtorch")] if library else []
+    if not linked or declared not in ("cpu", "cuda"):
         return
-    if not any(name.startswith("libtorch") for name in library.needed):
-        return
-    cuda = any(name.startswith("libtorch_cuda") for name in library.needed)
-    device = "cuda" if cuda else "cpu"
-    made_for = set(_DEVICE_TYPE.findall(package.wrapper_text))
-    if device != declared and declared not in made_for:
+    device = "cuda" if any(name.startswith("libtorch_cuda") for name in linked) else "cpu"
+    if device != declared and declared not in _DEVICE_TYPE.findall(package.wrapper_text):
         what = f"the metadata says that the package is for {declared}, and its library is for {device}"
         yield Defect("contradicted_device", what, fatal=True, fix=_DEVICE_FIX.format(device=device))
 
@@ -246,8 +242,8 @@ def _other_parts(package: Package) -> Iterator[Defect]:
 
 
 def _weights(package: Package) -> Iterator[Defect]:
-    listed, present = package.listed_weight_names, package.listed_weights
-    if listed is not None and present is not None and len(present) < len(listed):
+    listed, present = package.listed_weight_names or (), package.listed_weights or ()
+    if len(present) < len(listed):
         what = f"{len(listed) - len(present)} of {len(listed)} weight files are missing"
         yield Defect("missing_weights", what, fatal=True, fix=_RECOMPILE)
     elif package.weights.place == "absent":

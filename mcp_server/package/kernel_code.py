@@ -128,7 +128,7 @@ def trace_value(
         if definition is None or (name, definition.line) in definitions:
             continue
         definitions[name, definition.line] = definition
-        found = _accesses(definition.value, definition.line, tensors)
+        found = accesses(definition.value, definition.line, tensors)
         loads.update(dict.fromkeys(found))
         queue += [] if found else [(n, definition.line) for n in _NAME.findall(definition.value) if n != name]
     chain = tuple(definitions.values())
@@ -148,13 +148,8 @@ def indexed_by(source: str, variable: str, line: int, tensors: Collection[str]) 
         definition = definition_above(lines, name, definition.line)
     pattern = re.compile(rf"\b(?:{'|'.join(map(re.escape, sorted(names)))})\b")
     following = range(line + 1, min(len(lines), line + _MULTILINE) + 1)
-    found = [access for number in following for access in _accesses(lines[number - 1], number, tensors)]
+    found = [access for number in following for access in accesses(lines[number - 1], number, tensors)]
     return tuple(access for access in found if pattern.search(access.index))
-
-
-def accesses_at(source: str, line: int, tensors: Collection[str]) -> tuple[Load, ...]:
-    """The accesses to parameters on one line (1-based in the source)."""
-    return tuple(_accesses(source.split("\n")[line - 1], line, tensors))
 
 
 def copied_name(definition: Definition) -> str | None:
@@ -170,25 +165,18 @@ def definition_above(lines: list[str], name: str, below: int) -> Definition | No
     for number in range(min(below, len(lines) + 1) - 1, 0, -1):
         text = lines[number - 1]
         if name in text and start.match(text):
-            return Definition(number, name, _value(lines, number))
+            value = text.partition("=")[2].strip().rstrip(";")
+            following = [line.strip() for line in lines[number : number + _MULTILINE]] if not value else []
+            ends = [end for end, line in enumerate(following, 1) if line in (";", "();")]
+            return Definition(number, name, value or " ".join(following[: ends[0] if ends else None]))
     return None
 
 
-def _value(lines: list[str], number: int) -> str:
-    text = lines[number - 1]
-    value = text.partition("=")[2].strip()
-    if value:
-        return value.rstrip(";")
-    parts = []
-    for line in lines[number : number + _MULTILINE]:
-        parts.append(line.strip())
-        if line.strip() in (";", "();"):
-            break
-    return " ".join(parts)
+def accesses(text: str, line: int, tensors: Collection[str]) -> list[Load]:
+    """The accesses in the text of a line to any of `tensors`.
 
-
-def _accesses(text: str, line: int, tensors: Collection[str]) -> list[Load]:
-    """`tl.load(p + (i), mask)`, `tl.store(p + (i), …)`, `p[i]`, `loadu(p + i, …)` for parameters p."""
+    `tl.load(p + (i), mask)`, `tl.store(p + (i), …)`, `p[i]`, `loadu(p + i, …)` for a parameter p.
+    """
     found = []
     for name in dict.fromkeys(_NAME.findall(text)):
         if name not in tensors:
@@ -377,7 +365,7 @@ class _Reader:
         definition = definition_above(self.lines, name, below)
         if definition is None:
             return Linear(0, ((name, 1),)) if name in self.scalars or not self.lines else None
-        loads = _accesses(definition.value, definition.line, self.tensors)
+        loads = accesses(definition.value, definition.line, self.tensors)
         if len(loads) > 1 or self.depth >= _MAX_DEPTH:
             return None
         if loads:
@@ -418,20 +406,17 @@ class _Reader:
                 tested = self._tree(left, line)
                 if isinstance(tested, Linear) and self._tree(right, line) == Linear(0):
                     return _Negative(tested, _SIGN[type(op)])
-            case ast.Call(func=ast.Name(id="where"), args=[test, first, second]):
-                return self._choice(*(self._tree(part, line) for part in (test, first, second)))
+            case ast.Call(func=ast.Name(id="where"), args=[choice, first, second]):
+                # `value + bound if value < 0 else value`, in either order
+                test, moved, same = (self._tree(part, line) for part in (choice, first, second))
+                if not isinstance(test, _Negative):
+                    return None
+                moved, same = (moved, same) if test.yes else (same, moved)
+                if isinstance(moved, Linear) and same == test.linear:
+                    wrap = moved.plus(test.linear, -1)
+                    if not any(name in self.loads for name, _ in wrap.terms):
+                        return IndexForm(test.linear, self.loads, wrap)
         return None
-
-    def _choice(self, test: _Value, first: _Value, second: _Value) -> IndexForm | None:
-        """`value + bound if value < 0 else value`, in either order."""
-        if not isinstance(test, _Negative):
-            return None
-        moved, same = (first, second) if test.yes else (second, first)
-        if not isinstance(moved, Linear) or same != test.linear:
-            return None
-        wrap = moved.plus(test.linear, -1)
-        constant = not any(name in self.loads for name, _ in wrap.terms)
-        return IndexForm(test.linear, self.loads, wrap) if constant else None
 
 
 def _arithmetic(op: ast.operator, left: _Value, right: _Value) -> Linear | None:

@@ -88,8 +88,10 @@ def read_provenance(launch: Launch, information: Mapping[str, object]) -> Proven
     """The most detailed provenance of a launch. `information` is kernel_information.json, or empty."""
     entry = information.get(f"{launch.kernel}:{launch.handle}") if launch.handle is not None else None
     if isinstance(entry, Mapping):
+        listed = (entry.get(name) for name in ("post_grad_nodes", "pre_grad_nodes", "stack_traces"))
         post, pre, stacks = (
-            _texts(entry.get(f)) for f in ("post_grad_nodes", "pre_grad_nodes", "stack_traces")
+            tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
+            for value in listed
         )
         return Provenance("kernel_information", post, pre, _stacks(stacks))
     if launch.stack.strip():
@@ -102,12 +104,6 @@ def read_provenance(launch: Launch, information: Mapping[str, object]) -> Proven
 
 def _stacks(texts: Iterable[str]) -> tuple[tuple[Frame, ...], ...]:
     return tuple(filter(None, map(read_stack, texts)))
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, Iterable) or isinstance(value, str):
-        return ()
-    return tuple(item for item in value if isinstance(item, str))
 
 
 INDEXES = re.compile(

@@ -24,7 +24,6 @@ from mcp_server.errors import read_json
 from mcp_server.package.statements import split_arguments
 
 KEYED = ("builtins.dict", "collections.OrderedDict")
-_PROTOCOL = 1
 _MAX_DEPTH = 200
 
 
@@ -48,9 +47,9 @@ def read_treespec(text: str) -> TreeNode:
     """Parse a tree spec. Raises `TreeSpecError`."""
     try:
         protocol, root = read_json(text)
-    except (ValueError, TypeError, RecursionError) as error:
+    except (ValueError, TypeError) as error:
         raise TreeSpecError(f"not a serialized tree spec: {error}") from error
-    if protocol != _PROTOCOL:
+    if protocol != 1:
         raise TreeSpecError(f"tree spec protocol {protocol!r} is not known")
     return _node(root, 0)
 
@@ -62,17 +61,15 @@ def _node(raw: object, depth: int) -> TreeNode:
     kind = raw.get("type")
     if kind is None:
         return TreeNode(None)
-    keys: object = ()
-    if kind in KEYED or kind == "collections.defaultdict":  # other contexts are not lists of keys
-        context = raw.get("context")
-        try:
-            keys = read_json(context) if isinstance(context, str) else context
-        except ValueError:
-            keys = ()
-        if isinstance(keys, dict):
-            keys = keys.get("dict_context")
-    known = isinstance(keys, list) and len(keys) == len(children)
-    return TreeNode(str(kind), tuple(keys) if known and isinstance(keys, list) else (), children)
+    keys = raw.get("context") if kind in (*KEYED, "collections.defaultdict") else None  # others have no keys
+    try:
+        keys = read_json(keys) if isinstance(keys, str) else keys
+    except ValueError:
+        keys = None
+    if isinstance(keys, dict):
+        keys = keys.get("dict_context")
+    keys = keys if isinstance(keys, list) and len(keys) == len(children) else ()
+    return TreeNode(str(kind), tuple(keys), children)
 
 
 def leaf_paths(root: TreeNode) -> tuple[str, ...]:
@@ -225,8 +222,11 @@ def read_signature(wrapper: str) -> Signature:
     elif not known:
         problems.append(f"the constructor declares {base[1]} inputs, and names {len(names)}")
     symbols = tuple(_symbols(wrapper))
-    checks, asserts = dict(_checks(wrapper)), _size_asserts(wrapper, set(names.values()))
-    inputs = []
+    asserts: dict[str, Shape] = {}  # the first of each input (torch >= 2.13)
+    for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
+        if match[1] not in asserts:
+            asserts[match[1]] = _numbers(match[2]), _numbers(match[3])
+    checks, inputs = dict(_checks(wrapper)), []
     for index, name in sorted(names.items()):
         if index not in checks:
             what = f"input {index} ({name}) has no check_input_{index}: its shape and dtype are not known"
@@ -235,7 +235,15 @@ def read_signature(wrapper: str) -> Signature:
             problems.append(f"check_input_{index} names no dtype")
         inputs.append(_input(index, name, checks.get(index, ""), symbols, asserts.get(name)))
     notes = [] if known else [UNKNOWN]
-    in_spec = _in_spec(head, problems)
+    in_spec = None  # for a package lowered without specs
+    for match in _SPEC.finditer(head):
+        text = "".join(_RAW_STRING.findall(match[2]))
+        try:
+            tree = read_treespec(text) if text else None
+        except TreeSpecError as error:
+            problems.append(f"{match[1]}_spec_ cannot be read: {error}")
+        else:
+            in_spec = tree if match[1] == "in" else in_spec
     return Signature(
         inputs=tuple(_with_paths(inputs, in_spec, notes)),
         output_count=int(base[2]) if base else len(set(_OUTPUT.findall(head))) or None,
@@ -308,33 +316,10 @@ Shape = tuple[list[int | str], list[int | str]]
 """Sizes and strides: numbers, and expressions over the symbols."""
 
 
-def _size_asserts(text: str, names: set[str]) -> dict[str, Shape]:
-    """The first `assert_size_stride` of each input (torch >= 2.13)."""
-    found: dict[str, Shape] = {}
-    for match in _SIZE_ASSERT.finditer(text, max(text.find(f"{_RUN}("), 0)):
-        if match[1] in names and match[1] not in found:
-            found[match[1]] = _numbers(match[2]), _numbers(match[3])
-    return found
-
-
 def _numbers(items: str) -> list[int | str]:
     """The elements of a C++ brace list: numbers, and expressions without integer suffixes."""
     texts = [re.sub(r"(?<=\d)L+\b", "", items[a:b]) for a, b in split_arguments(items, 0, len(items))]
     return [int(text) if _INTEGER.fullmatch(text) else text for text in texts]
-
-
-def _in_spec(head: str, problems: list[str]) -> TreeNode | None:
-    """The tree of the inputs; None for a package lowered without specs."""
-    found = None
-    for match in _SPEC.finditer(head):
-        text = "".join(_RAW_STRING.findall(match[2]))
-        try:
-            tree = read_treespec(text) if text else None
-        except TreeSpecError as error:
-            problems.append(f"{match[1]}_spec_ cannot be read: {error}")
-        else:
-            found = tree if match[1] == "in" else found
-    return found
 
 
 def _with_paths(inputs: list[CompiledInput], spec: TreeNode | None, notes: list[str]) -> list[CompiledInput]:
