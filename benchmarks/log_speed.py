@@ -4,7 +4,7 @@
 
 Prints wall and processor seconds (the machine may be shared) and the process's peak memory. Targets: a log
 of 100 MB within 10 s (usual text, device asserts), a report of 150,000 sanitizer records with all their
-frames (560 MB) within 2 s and 200 MB.
+frames (560 MB) within 3 s and 200 MB.
 """
 
 from __future__ import annotations

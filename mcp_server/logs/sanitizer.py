@@ -2,26 +2,23 @@
 
 Formats: 2022-2026 (old `at 0x17b0 in kernel`, new `at kernel+0x370 in file:25`), Triton and C++ names.
 
-A fault of one kernel gives a record of some 3 KB per thread; 150,000 of them are 400 MB. Of a repeated record
-only the parts that separate one site from another are looked at.
+A fault of one kernel gives a record of some 3 KB per thread; 150,000 of them are 400 MB.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO
 
 from mcp_server.logs.crash_reports import Access, Nearest, SanitizerTool
 
 MARK = "========="
 MAX_SITES = 500
 MAX_LINES = 64  # kept of one record
-CHUNK = 1 << 20
-LONGEST = 1 << 22  # bytes of a piece; a longer one is cut at a line's end
+LONGEST_LINE = 1 << 16
 
 _BODY_MARK = MARK + "     "
 _FRAME_MARK = MARK + "         "
@@ -173,15 +170,6 @@ class SanitizerReader:
             self._messages[head] = None
         self._head, self._body, self._frames, self._launch = "", [], [], ""
 
-    def known(self, head: str, where: str, launch: str) -> _Key | None:
-        """The key of a record with these lines (header, place, frame of the launch), if one was read."""
-        key = (_text(head), where, launch)
-        return key if not self._head and key in self._sites else None
-
-    def repeat(self, key: _Key) -> None:
-        """Count one more record of a site that is `known`."""
-        self._counts[key] += 1
-
     def report(self) -> SanitizerReport:
         """What was read so far."""
         self._end_record()
@@ -249,57 +237,13 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Site:
     )
 
 
-_SEPARATOR = b"\n========= \n"
-_LINE = b"\n========="
-
-
 def read_sanitizer_file(path: Path, on_program: Callable[[str], None] | None = None) -> SanitizerReport:
-    """Read a report, mixed with the program's own output or not. Raises `OSError`.
+    """Read a report of any size, mixed with the program's own output or not. Raises `OSError`.
 
-    A record like an earlier one is only counted.
+    A line longer than 64 KiB counts as several.
     """
     reader = SanitizerReader(on_program)
-    # The site, and the number of line ends in its record.
-    known: dict[tuple[bytes, bytes], tuple[_Key, int]] = {}
-    with path.open("rb") as stream:
-        for piece, ended in _pieces(stream):
-            key, lines = _piece_key(piece), piece.count(b"\n")
-            # Another number of lines is another record, or one that the program has printed into.
-            if ended and key in known and known[key][1] == lines:
-                reader.repeat(known[key][0])
-                continue
-            for line in piece.decode("utf-8", "replace").split("\n"):
-                reader.feed(line.rstrip("\r"))
-            if not ended:
-                continue
-            reader.feed(f"{MARK} ")  # a separator ends the record
-            head, _, where = key[0].decode("utf-8", "replace").partition("\n")
-            plain = where.startswith(_BODY_MARK) and not where.startswith(_FRAME_MARK)
-            site = reader.known(head, where, key[1].decode("utf-8", "replace")) if plain else None
-            if site is not None and len(known) < MAX_SITES and piece.count(_LINE) == lines:
-                known[key] = (site, lines)
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as stream:
+        for line in iter(lambda: stream.readline(LONGEST_LINE), ""):
+            reader.feed(line.rstrip("\r\n"))
     return reader.report()
-
-
-def _pieces(stream: IO[bytes]) -> Iterator[tuple[bytes, bool]]:
-    """The text between separators, and whether a separator ended it."""
-    rest = b""
-    while chunk := stream.read(CHUNK):
-        *whole, rest = (rest + chunk).split(_SEPARATOR)
-        for piece in whole:
-            yield piece, True
-        if len(rest) > LONGEST:
-            cut = rest.rfind(b"\n", 0, -len(_SEPARATOR)) + 1 or len(rest)
-            yield rest[:cut], False
-            rest = rest[cut:]
-    if rest:
-        yield rest, False
-
-
-def _piece_key(piece: bytes) -> tuple[bytes, bytes]:
-    """The record's first two lines, and the frame of the launch in the package."""
-    head = piece.find(b"\n")
-    where = piece.find(b"\n", head + 1)
-    launch = piece.find(b"run_impl", where)
-    begin = piece.rfind(b"\n", 0, launch) + 1
-    return piece[:where], piece[begin : piece.find(b"\n", launch)] if launch >= 0 else b""
