@@ -84,14 +84,9 @@ def read_metadata(text: str) -> Metadata:
 
 @dataclass(frozen=True)
 class ProxyNode:
-    """One node of `<hash>.wrapper.json`: an operator called by the proxy executor. In call order.
-
-    `python_op` is true for a `torch.library.custom_op`, which needs a Python process that has imported the
-    defining module. torch before 2.13 does not record it: None.
-    """
+    """One node of `<hash>.wrapper.json`: an operator called by the proxy executor. In call order."""
 
     target: str
-    python_op: bool | None
 
 
 def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
@@ -100,16 +95,8 @@ def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
 
-    def inner(entry: dict[str, object], name: str) -> dict[str, object]:
-        found = entry.get(name)
-        return found if isinstance(found, dict) else {}
-
-    nodes = [inner(entry, "node") for entry in raw["nodes"] if isinstance(entry, dict)]
-    marks = [inner(node, "metadata").get("torch_library_custom_op") for node in nodes]
-    return tuple(
-        ProxyNode(str(node.get("target", "")), None if mark is None else str(mark) == "1")
-        for node, mark in zip(nodes, marks, strict=True)
-    )
+    nodes = (entry.get("node") for entry in raw["nodes"] if isinstance(entry, dict))
+    return tuple(ProxyNode(str(n.get("target", "")) if isinstance(n, dict) else "") for n in nodes)
 
 
 @dataclass(frozen=True)
