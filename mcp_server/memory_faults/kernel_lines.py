@@ -288,7 +288,7 @@ def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
             return Sum.single("scalar", name)
         if not name.startswith("tmp"):
             return None
-        trace = trace_value(use.kernel.source, name, line, use.tensors, use.scalars)
+        trace = trace_value(use.kernel.source, name, line, use.tensors)
         if not trace.loads:
             return None
         # A single load that is only copied, converted or wrapped by its bound keeps the factor 1, and what it

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
@@ -54,8 +54,7 @@ class Metadata:
     """`*_metadata.json`. torch 2.8 and 2.9 write only the device, 2.10 and later all fields.
 
     `isa` lists the vector instruction sets of the compiling CPU ("AVX512", "AVX512_VNNI").
-    `compute_capability` is digits such as "90", None on the CPU. `user` is the caller's
-    `aot_inductor.metadata`.
+    `compute_capability` is digits such as "90", None on the CPU.
     """
 
     device: str | None = None
@@ -63,7 +62,6 @@ class Metadata:
     machine: str | None = None
     isa: tuple[str, ...] = ()
     compute_capability: str | None = None
-    user: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_metadata(text: str) -> Metadata:
@@ -78,7 +76,6 @@ def read_metadata(text: str) -> Metadata:
         machine=values.get("AOTI_MACHINE") or None,
         isa=tuple(values.get("AOTI_CPU_ISA", "").split()),
         compute_capability=values.get("AOTI_COMPUTE_CAPABILITY") or None,
-        user={key: value for key, value in values.items() if not key.startswith("AOTI_")},
     )
 
 
@@ -161,7 +158,6 @@ class Weights:
 
     place: Place
     bytes: int = 0
-    files: tuple[str, ...] = ()
 
 
 def locate_weights(
@@ -179,9 +175,9 @@ def locate_weights(
     if constants is not None and all(constant.folded for constant in constants):
         return Weights("no_weights")
     if listed is not None:
-        return Weights("weight_files", sum(m.size for m in listed), tuple(m.name for m in listed))
+        return Weights("weight_files", sum(m.size for m in listed))
     if files.weights_blob is not None:
-        return Weights("blob", files.weights_blob.size, (files.weights_blob.name,))
+        return Weights("blob", files.weights_blob.size)
     if library is None:
         return Weights("unknown")
     if library.mapped_weights_bytes is not None:

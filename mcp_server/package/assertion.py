@@ -161,7 +161,7 @@ class Tracer:
     def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
         tensors, scalars = _parameters(launch)
         at = (kernel.source, check.variable, check.line)
-        trace = trace_value(*at, tensors, scalars)
+        trace = trace_value(*at, tensors)
         form = read_form(*at, tensors, scalars)
         limit = None if trace.loads else position_limit(*at)
         targets = {a.name: a.target for a in launch.arguments}
@@ -400,8 +400,8 @@ def divisions(tracer: Tracer) -> tuple[Division, ...]:
         tensors, scalars = _parameters(launch)
         for number, line in enumerate(kernel.source.split("\n"), 1):
             for divisor in _divisors(line):
-                at = (kernel.source, divisor, number, tensors, scalars)
-                trace, form = trace_value(*at), read_form(*at)
+                at = (kernel.source, divisor, number, tensors)
+                trace, form = trace_value(*at), read_form(*at, scalars)
                 if not _may_be_zero(trace, types):
                     continue
                 sources = tuple(tracer.source(load, launch) for load in trace.loads)

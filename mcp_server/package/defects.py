@@ -37,9 +37,7 @@ class Library:
     """
 
     machine: str
-    bits: int
     needed: tuple[str, ...]
-    run_path: str | None
     constants_offset: int | None
     constants_bytes: int | None
     mapped_weights_bytes: int | None
@@ -78,8 +76,6 @@ def _elf_library(stream: BinaryIO) -> Library:
     elf: Any = ELFFile(stream)
     dynamic = elf.get_section_by_name(".dynamic")
     tags = list(dynamic.iter_tags()) if dynamic is not None else []
-    paths = (tag for tag in tags if tag.entry.d_tag in ("DT_RUNPATH", "DT_RPATH"))
-    run_path = next((str(getattr(t, "runpath", None) or getattr(t, "rpath", "")) for t in paths), None)
     start, end = _address(elf, "_binary_constants_bin_start"), _address(elf, "_binary_constants_bin_end")
     offset = next(map(int, elf.address_offsets(start)), None) if start is not None else None
     length = end - start if start is not None and end is not None else None
@@ -94,9 +90,7 @@ def _elf_library(stream: BinaryIO) -> Library:
         mapped = announced - 8 if 8 < announced <= trailing else None
     return Library(
         machine=_MACHINES.get(elf["e_machine"], str(elf["e_machine"])),
-        bits=int(elf.elfclass),
         needed=tuple(tag.needed for tag in tags if tag.entry.d_tag == "DT_NEEDED"),
-        run_path=run_path,
         constants_offset=offset,
         constants_bytes=length,
         mapped_weights_bytes=mapped,

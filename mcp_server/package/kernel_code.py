@@ -65,14 +65,13 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """The origin of a value: definitions, nearest first, then the loads and scalar parameters they end in.
+    """The origin of a value: definitions, nearest first, and the loads that they end in.
 
     `wraps`: negative values are first increased by the bound, as in Python indexing.
     """
 
     definitions: tuple[Definition, ...]
     loads: tuple[Load, ...]
-    scalars: tuple[str, ...]
     wraps: bool
 
 
@@ -111,19 +110,14 @@ def indexes_unchecked(source: str) -> bool:
     return any(_INDIRECT.search(kernel) and "index out of bounds: " not in kernel for kernel in kernels)
 
 
-def trace_value(
-    source: str, variable: str, line: int, tensors: Collection[str], scalars: Collection[str]
-) -> Trace:
-    """Follow the value of `variable` at `line` back to loads of `tensors` and to `scalars`."""
+def trace_value(source: str, variable: str, line: int, tensors: Collection[str]) -> Trace:
+    """Follow the value of `variable` at `line` back to loads of `tensors`."""
     lines = source.split("\n")
     queue = [(variable, line)]
     definitions: dict[tuple[str, int], Definition] = {}
     loads: dict[Load, None] = {}
-    used: dict[str, None] = {}
     while queue:
         name, below = queue.pop(0)
-        if name in scalars:
-            used[name] = None
         definition = definition_above(lines, name, below)
         if definition is None or (name, definition.line) in definitions:
             continue
@@ -134,7 +128,7 @@ def trace_value(
     chain = tuple(definitions.values())
     # A choice by sign between a value and the value plus the bound.
     selects = any(_WHERE.search(d.value) for d in chain) and any(_NEGATIVE.search(d.value) for d in chain)
-    return Trace(chain, tuple(loads), tuple(used), selects)
+    return Trace(chain, tuple(loads), selects)
 
 
 def indexed_by(source: str, variable: str, line: int, tensors: Collection[str]) -> tuple[Load, ...]:

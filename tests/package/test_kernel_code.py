@@ -38,17 +38,17 @@ def test_a_triton_index_is_followed_to_its_load() -> None:
     source = recorded("jagged").kernels["triton_poi_fused_index_mul_0"].source
     (check,) = find_asserts(source)
     tensors = ("in_ptr0", "in_ptr1", "out_ptr0")
-    trace = trace_value(source, check.variable, check.line, tensors, ("ks0",))
+    trace = trace_value(source, check.variable, check.line, tensors)
     assert (check.line, check.text, check.upper) == (33, "0 <= tmp4 < ks0", "ks0")
     assert [load.parameter for load in trace.loads] == ["in_ptr0"]
-    assert (trace.wraps, trace.scalars) == (True, ("ks0",))
+    assert trace.wraps
     assert [a.parameter for a in indexed_by(source, check.variable, check.line, tensors)] == ["in_ptr1"]
 
 
 def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     """A C++ index that was unpacked into a temporary array is followed through it."""
     (check,) = find_asserts(VECTOR)
-    trace = trace_value(VECTOR, check.variable, check.line, ("in_ptr1", "in_ptr2"), ())
+    trace = trace_value(VECTOR, check.variable, check.line, ("in_ptr1", "in_ptr2"))
     assert [load.parameter for load in trace.loads] == ["in_ptr1"]
     assert not trace.wraps
     indexed = indexed_by(VECTOR, check.variable, check.line, ("in_ptr1", "in_ptr2"))
@@ -94,7 +94,7 @@ _CODE = st.text(alphabet="tmp012 =+<(){}[],\n:*in_ptr", max_size=400)
 def test_any_source_is_traced_to_an_end(source: str) -> None:
     """Whatever the text, tracing ends, and every line that it names exists."""
     lines = source.count("\n") + 1
-    trace = trace_value(source, "tmp0", lines, ("in_ptr0",), ("ks0",))
+    trace = trace_value(source, "tmp0", lines, ("in_ptr0",))
     assert all(1 <= d.line <= lines for d in trace.definitions)
     find_stores(source, ("in_ptr0",))
 
