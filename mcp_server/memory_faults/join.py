@@ -26,7 +26,6 @@ from mcp_server.memory_faults.situation import (
     find_parts,
 )
 from mcp_server.package.assertion import Assertion
-from mcp_server.package.kernel_code import read_condition
 from mcp_server.package.launches import Launch
 from mcp_server.package.statements import evaluate
 from mcp_server.package.view import PackageView
@@ -194,12 +193,7 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
 def named_launches(view: PackageView, access: Access) -> list[int]:
     """Launch numbers of the kernel that the tool named, narrowed by the generated file's name."""
     if access.condition:
-        condition = read_condition(access.condition)
-        if condition is None:
-            return []
-        lower, variable, upper = condition
-        place = access.file or None, access.line, access.kernel or None
-        assertion = Assertion(access.condition, variable, lower, upper, *place)
+        assertion = Assertion(access.condition, access.file or None, access.line, access.kernel or None)
         return list(dict.fromkeys(c.launch.index for c in view.tracer.trace(assertion)))
     if not access.kernel:
         return []

@@ -54,9 +54,6 @@ class Assertion:
     """A parsed error text. `line` is in the generated file; only the C++ form names the `kernel`."""
 
     condition: str
-    variable: str
-    lower: str | None
-    upper: str | None
     file: str | None = None
     line: int | None = None
     kernel: str | None = None
@@ -220,17 +217,13 @@ def read_assertion(
     """Parse an error text or a bare condition; None if it holds no index assertion."""
     text = unwrapped(text)
     match = _TEXT.search(text.strip())
-    condition = read_condition(plain(match[1].strip())) if match else None
-    if match is None or condition is None:
+    condition = plain(match[1].strip()) if match else ""
+    if read_condition(condition) is None:
         return None
-    device, host = _DEVICE.search(text), _HOST.search(text)
-    location = host or device
-    lower, variable, upper = condition
+    host = _HOST.search(text)
+    location = host or _DEVICE.search(text)
     return Assertion(
-        plain(match[1].strip()),
-        variable,
-        lower,
-        upper,
+        condition,
         file or (location["file"] if location else None),
         line or (int(location["line"]) if location else None),
         kernel or (host["kernel"] if host else None),

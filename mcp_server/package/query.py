@@ -327,10 +327,9 @@ def assertion_facts(
 
 def buffer_fact(view: PackageView, name: str) -> BufferFact:
     """A tensor variable of the wrapper. Raises `ProblemError` for an unknown name."""
-    buffers = view.wrapper.buffers
-    buffer = buffers.get(name)
+    buffer = view.wrapper.buffers.get(name)
     if buffer is None:
-        known = ", ".join(list(buffers)[:_LISTED])
+        known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
         raise ProblemError("the wrapper has no tensor of this name", value=name, allowed=f"{known}, …")
     behind = view.flow.backward(name, _last_use(view, buffer))
     return BufferFact(
@@ -342,9 +341,7 @@ def buffer_fact(view: PackageView, name: str) -> BufferFact:
         dtype=buffer.dtype or "",
         device=buffer.device or "",
         base=buffer.base or "",
-        shares_memory_with=[n for n, b in buffers.items() if b.storage == buffer.storage and n != name][
-            :_NAMES
-        ],
+        shares_memory_with=[n for n in view.sharing[buffer.storage] if n != name][:_NAMES],
         **_users(view, buffer),
         computed_by=list(behind.launches[-_NAMES:]),
         computed_by_launches=len(behind.launches),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -73,6 +74,14 @@ class PackageView:
     def writers_of_name(self) -> dict[str, list[int]]:
         """Launches that write a variable by this name, not through an alias."""
         return grouped((name, n.index) for n in self.wrapper.launches for name in n.writes)
+
+    @cached_property
+    def sharing(self) -> dict[int, list[str]]:
+        """Variables of each storage."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for buffer in self.wrapper.buffers.values():
+            found[buffer.storage].append(buffer.name)
+        return found
 
     @cached_property
     def launches_at(self) -> dict[tuple[str, int], list[int]]:

@@ -73,9 +73,7 @@ def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
     for kernel in wrapper.kernels.values():
         for check in find_asserts(kernel.source):
             line = generated_line(kernel, check.line)
-            assertion = Assertion(
-                plain(check.text), check.variable, check.lower, check.upper, line=line, kernel=kernel.name
-            )
+            assertion = Assertion(plain(check.text), line=line, kernel=kernel.name)
             for candidate in tracer.trace(assertion):
                 bound = _bound(candidate)
                 if bound is not None and bound.size:

@@ -141,7 +141,7 @@ def test_a_check_is_made_of_a_slice_or_of_none(
     names: dict[str, Term] = {"ks0": Size("ks0"), **{name: Position(name) for name in ranges}}
     place = Translator({}).term(read_cpp(index), names.__getitem__, 0)
     loops = tuple(Range(name, Number(0, "int64"), Number(stop, "int64")) for name, stop in ranges.items())
-    check = Check(1, "", Element("in_ptr0", place, "int64"), None, None, loops)
+    check = Check(1, Element("in_ptr0", place, "int64"), None, None, loops)
     assert slice_read(check, "in_ptr0", {"ks0": 81}) == found
 
 

@@ -30,7 +30,7 @@ def index_checks(
         if understood(value) and len(found) < _MOST:
             names = tuple(each.name for each in ranges)
             ends = (Number(0, "int64"), Number(size, "int64"))
-            found.setdefault((value, names), Check(line, f"{parameter}[...]", value, *ends, ranges, test))
+            found.setdefault((value, names), Check(line, value, *ends, ranges, test))
     return tuple(found.values())
 
 

@@ -298,7 +298,6 @@ class _Reader:
         excepted = _EXCEPT.search(statement.text)
         return Check(
             line,
-            found.text,
             self.look(found.variable, place),
             self.term(found.lower, place, line) if found.lower else None,
             self.term(found.upper, place, line) if found.upper else None,

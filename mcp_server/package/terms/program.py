@@ -32,7 +32,6 @@ class Check:
     """An index check: `lower <= value < upper`, made for every combination of `ranges` where `test` holds."""
 
     line: int
-    text: str
     value: Term
     lower: Term | None
     upper: Term | None

@@ -253,4 +253,4 @@ class _Reader:
         if isinstance(test, Number):
             test = None
         terms = tuple(each for each in (value, lower, upper, test) if each is not None)
-        return Check(line, found.text, value, lower, upper, self.ranges(terms), test)
+        return Check(line, value, lower, upper, self.ranges(terms), test)

@@ -51,7 +51,7 @@ def test_siblings_are_those_of_one_bound() -> None:
 
     def check(unit: int, rows: int) -> Check:
         term = read(GAP.replace(", 2L)", f", {unit}L)"))
-        return Check(1, "", term, None, Number(rows, "int64"), ())
+        return Check(1, term, None, Number(rows, "int64"), ())
 
     def sibling(unit: int, rows: int) -> Sibling:
         made = check(unit, rows)
