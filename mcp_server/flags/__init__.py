@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -105,7 +104,7 @@ def _choose(name: str, value: object, moment: Moment, torch: Release | None, dev
         reason = f"it is for {flag.device} models only, this one is for {device}"
     if reason:
         raise ProblemError(f"{flag.name} cannot act: {reason}", value=text)
-    if re.fullmatch(flag.values.pattern, text, re.DOTALL) is None:
+    if not flag.values.accepts(text):
         raise ProblemError(f"{flag.name} does not accept this value", value=value, allowed=flag.values.words)
     return Chosen(flag, text)
 

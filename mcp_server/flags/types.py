@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -23,6 +24,9 @@ class Values:
     pattern: str
     words: str
     config: Callable[[str], ConfigValue] = str
+
+    def accepts(self, text: str) -> bool:
+        return re.fullmatch(self.pattern, text, re.DOTALL) is not None
 
 
 SWITCH = Values("[01]", "exactly 0 or 1", lambda text: text == "1")
