@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
-from mcp_server.package.kernel_code import accesses, trace_value
+from mcp_server.package.kernel_code import accesses, read_form, trace_value
 from mcp_server.package.kernels import Kernel
+from mcp_server.package.statements import parse_cpp
 
 TermKind = Literal["pointer", "load", "scalar", "other"]
 _MAX_DEPTH = 60
@@ -239,23 +240,6 @@ class KernelUse:
     values: Mapping[str, int]
 
 
-# From C++ to Python syntax.
-_REWRITES = (
-    (re.compile(r"(?<=\d)(?:UL|L|U)+\b"), ""),
-    (re.compile(r"static_cast<[\w: ]+>"), ""),
-    (re.compile(r"c10::convert<[\w: ]+>"), ""),
-    (re.compile(r"c10::div_floor_integer"), "floordiv"),
-    (re.compile(r"\b(?:std|at|c10)::"), ""),
-)
-# Arithmetic that may scale a value: a product (not the `*` of a pointer type), shifts, division; functions
-# that do not pass it on.
-_ARITHMETIC = re.compile(
-    r"\w\)* ?\* ?\(*[\w]|<<|>>|[/%]|(?:div|divide|remainder|mod)_\w+\(|\b(?:abs|pow|sqrt|floor|ceil|trunc)\("
-)
-# Arithmetic that moves a value; the wrap of a negative index does so, too.
-_SHIFT = re.compile(r"\w\)* ?[-+] ?\(*\w")
-
-
 def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
     """The accesses on a 1-based line of kernel.cpp."""
     kernel = use.kernel
@@ -276,10 +260,8 @@ def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
 
 
 def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
-    for pattern, replacement in _REWRITES:
-        index = pattern.sub(replacement, index)
     try:
-        tree = ast.parse(index.strip(), mode="eval")
+        tree = parse_cpp(index)
     except (SyntaxError, ValueError, RecursionError):
         return Sum({Term("other", index[:80]): None}, None)
 
@@ -293,11 +275,8 @@ def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
             return None
         # A single load that is only copied, converted or wrapped by its bound keeps the factor 1, and what it
         # may be follows from the size of the tensor alone.
-        loaded = {load.line for load in trace.loads}
-        computed = [d.value for d in trace.definitions if d.line not in loaded]
-        scaled = any(_ARITHMETIC.search(value) for value in computed)
-        moved = not trace.wraps and any(_SHIFT.search(value) for value in computed)
-        plain = len(trace.loads) == 1 and not scaled and not moved
+        form = read_form(use.kernel.source, name, line, use.tensors, use.scalars)
+        plain = len(trace.loads) == 1 and form is not None and form.is_plain
         first = use.kernel.first_line - 1
         loads = dict.fromkeys(Term("load", load.parameter, load.line + first) for load in trace.loads)
         factors = {term: Fraction(1) if plain else None for term in loads}

@@ -333,10 +333,11 @@ def braced(text: str) -> tuple[str, ...]:
 _MAX_LENGTH = 2000
 _LARGEST = 1 << 256
 _REWRITES = (
-    (re.compile(r"(?<=\d)L+\b"), ""),
-    (re.compile(r"static_cast<\w+>"), ""),
+    (re.compile(r"(?<=\d)[UL]+\b"), ""),
+    (re.compile(r"(?:static_cast|c10::convert)<[\w: ]+>"), ""),
     (re.compile(r"(?:c10|at::native)::div_floor_integer"), "floordiv"),
     (re.compile(r"std::(min|max)(?:<\w+>)?"), r"\1"),
+    (re.compile(r"\b(?:std|at|c10)::"), ""),
 )
 _Operator = Callable[[Fraction, Fraction], Fraction | int]
 _BINARY: dict[type[ast.operator], _Operator] = {
@@ -358,7 +359,7 @@ def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
     if len(text) > _MAX_LENGTH:
         return None
     try:
-        return _value(_parsed(text).body, values)
+        return _value(parse_cpp(text).body, values)
     except (_Unknown, SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
         return None
 
@@ -366,14 +367,15 @@ def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
 def names_in(text: str) -> tuple[str, ...]:
     """The symbols of an expression, in order; empty if it cannot be parsed."""
     try:
-        tree = _parsed(text)
+        tree = parse_cpp(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
     names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
     return tuple(dict.fromkeys(name for name in names if name not in _FUNCTIONS))
 
 
-def _parsed(text: str) -> ast.Expression:
+def parse_cpp(text: str) -> ast.Expression:
+    """A C++ expression as Python syntax. Raises what `ast.parse` raises."""
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return ast.parse(text.strip(), mode="eval")
