@@ -285,9 +285,6 @@ def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
     return Reader(resolve, use.values).read(tree.body)
 
 
-_CONSTANTS = re.compile(r"'constants': (\{[^{}]*\})")
-
-
 def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
     """The loads, stores and atomics on a 1-based line of the source; empty if it cannot be parsed."""
     return tuple(access for access, first, last in every_access(use) if first <= line <= last)
@@ -323,16 +320,6 @@ def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
             )
             found.append((access, node.lineno, node.end_lineno or node.lineno))
     return tuple(found)
-
-
-def constants_of(source: str) -> dict[str, int]:
-    """Integer `tl.constexpr` arguments by name, from the `triton_meta` in the source."""
-    found = _CONSTANTS.search(source)
-    try:
-        values = ast.literal_eval(found[1]) if found else {}
-    except (ValueError, SyntaxError):
-        return {}
-    return {str(k): v for k, v in values.items() if isinstance(v, int) and not isinstance(v, bool)}
 
 
 def parsed(source: str) -> ast.Module | None:

@@ -15,7 +15,7 @@ from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
 from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
-from mcp_server.package.kernels import Kernel
+from mcp_server.package.kernels import Kernel, constants_of
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.statements import evaluate
@@ -116,9 +116,9 @@ class Situation:
         """Candidate source accesses: on the reported line and of the reported direction."""
         if self.kernel is None:
             return ()
-        constants = kernel_lines.constants_of(self.kernel.source)
         tensors = frozenset(a.name for a in self.launch.tensors if a.name)
-        use = KernelUse(self.kernel, tensors, frozenset(self.scalars), {**constants, **self.scalars})
+        values = {**constants_of(self.kernel.source), **self.scalars}
+        use = KernelUse(self.kernel, tensors, frozenset(self.scalars), values)
         cpp, reported = self.kernel.kind == "cpp", self.access.direction
         on_line = kernel_lines.cpp_accesses_on if cpp else kernel_lines.triton_accesses_on
         found: tuple[LineAccess, ...] = ()

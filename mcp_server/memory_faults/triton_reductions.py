@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from mcp_server.memory_faults.kernel_lines import argument_of, parsed
+from mcp_server.package.kernels import signature_of
 
 UNKNOWN = math.nan
 _FLOAT: dict[str, Callable[[float], float]] = {
@@ -32,8 +32,6 @@ NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "
 _NARROW = frozenset({"float16", "bfloat16"})
 _WIDE = frozenset({"float32", "float64"})
 _SUMS = frozenset({"sum", "cumsum"})
-_SIGNATURE = re.compile(r"'signature': \{([^{}]*)\}")
-_POINTER = re.compile(r"'(\w+)': '\*(?:fp16|bf16)'")
 
 
 @dataclass(frozen=True)
@@ -410,8 +408,7 @@ def _mask(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
 
 def narrow_pointers(source: str) -> frozenset[str]:
     """Parameters that point to 16-bit floats, from the signature that Inductor prints with a kernel."""
-    signature = _SIGNATURE.search(source)
-    return frozenset(_POINTER.findall(signature[1])) if signature else frozenset()
+    return frozenset(name for name, type_ in signature_of(source).items() if type_ in ("*fp16", "*bf16"))
 
 
 def narrow_sums(source: str, kernel: str, pointers: frozenset[str]) -> tuple[NarrowSum, ...]:

@@ -15,12 +15,11 @@ from mcp_server.memory_faults.kernel_lines import (
     Reader,
     Sum,
     Term,
-    constants_of,
     cpp_accesses_on,
     triton_accesses_on,
     value_of,
 )
-from mcp_server.package.kernels import Kernel
+from mcp_server.package.kernels import Kernel, constants_of
 
 NAMES = ("a", "b", "c")
 

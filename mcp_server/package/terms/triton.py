@@ -9,16 +9,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
-from mcp_server.package.kernels import Kernel
+from mcp_server.package.kernels import Kernel, constants_of, signature_of
 from mcp_server.package.terms.program import Check, Store
 from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp, read_python
 from mcp_server.package.terms.term import Fold, Number, Position, Range, Size, Term, Unread, parts, promoted
 from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
 
 _INDEX = re.compile(r"(?P<axis>[xyz]|r\d*_?)index$")
-_SIGNATURE = re.compile(r"'signature':\s*\{([^}]*)\}")
-_CONSTANTS = re.compile(r"'constants':\s*\{([^}]*)\}")
-_ENTRY = re.compile(r"'(\w+)':\s*'?([^,'}]+)")
 _POINTERS = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"fp{bits}": f"float{bits}" for bits in (16, 32, 64)},
@@ -97,20 +94,14 @@ class _Reader:
     """Follows the names of one kernel."""
 
     def __init__(self, kernel: Kernel, function: ast.FunctionDef) -> None:
-        signature = _SIGNATURE.search(kernel.source)
-        types = dict(_ENTRY.findall(signature[1])) if signature else {}
+        types = signature_of(kernel.source)
         names = [argument.arg for argument in function.args.args]
         self.pointers = {
             name: _POINTERS.get(types[name].lstrip("*"), "float32")
             for name in names
             if types.get(name, "").startswith("*")
         }
-        constants = _CONSTANTS.search(kernel.source)
-        self.constants = {
-            name: int(value)
-            for name, value in (_ENTRY.findall(constants[1]) if constants else [])
-            if value.strip().lstrip("-").isdigit()
-        }
+        self.constants = constants_of(kernel.source)
         self.scalars = {name for name in names if name not in self.pointers}
         self.grid = kernel.grid
         self.translator = Translator(self.pointers)
