@@ -220,17 +220,10 @@ class BlameRules:
     def _user_kernel(self) -> Blame:
         """Default: the user's kernel, since no input explains the address."""
         missed, unseen = self.missed, [p for p in self.parts if p.beyond is None]
-        reasons = [
-            f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits"
-            for p in self.parts
-            if p.beyond is False
-        ]
-        stride = missed.stride if missed else None
-        reasons += [
-            f"{p.parameter} = {p.maximum} goes into the address of a tensor with strides {stride}"
-            for p in unseen
-            if p.maximum is not None
-        ]
+        fitting = [p for p in self.parts if p.beyond is False]
+        reasons = [f"{p.parameter} holds {p.minimum} to {p.maximum}, which fits" for p in fitting]
+        into = f"goes into the address of a tensor with strides {missed.stride if missed else None}"
+        reasons += [f"{p.parameter} = {p.maximum} {into}" for p in unseen if p.maximum is not None]
         tensor = self.situation.tensor(missed.parameter) if missed else None
         # An int32 offset that overflows is negative, so the access lies before the tensor.
         if missed is not None and missed.side == "before" and tensor is not None and span(tensor) > 1 << 31:
@@ -248,8 +241,7 @@ class BlameRules:
 
     def _maker(self, variable: str) -> Launch | None:
         """The last launch before this one that wrote `variable`; None for inputs and constants."""
-        writers = self.view.flow.last_writers(variable, self.launch.index)
-        numbers = [step.launch for step in writers if step.launch is not None]
+        numbers = self.view.flow.writing_launches(variable, self.launch.index)
         return self.view.wrapper.launches[numbers[0]] if numbers else None
 
     def _name(self, launch: Launch) -> str:

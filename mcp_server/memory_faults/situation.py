@@ -287,12 +287,10 @@ def find_parts(situation: Situation, access: LineAccess, missed: TensorFacts | N
 def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
     view, launch = situation.view, situation.launch
     variable = situation.variable(term.name)
-    inputs = view.flow.backward(variable, launch.index).inputs if variable else ()
-    writers = view.flow.last_writers(variable, launch.index) if variable else ()
-    producers = [step.launch for step in writers if step.launch is not None]
-    locations = [
-        place for number in producers for place in view.provenance(view.wrapper.launches[number]).locations
-    ]
+    inputs = view.flow.backward(variable, launch.index).inputs
+    producers = view.flow.writing_launches(variable, launch.index)
+    made_by = [view.wrapper.launches[number] for number in producers]
+    locations = [place for maker in made_by for place in view.provenance(maker).locations]
     values = situation.evidence.ranges.get((launch.index, variable))
     factor = access.address.terms[term]
     moved = access.address.constant if not access.address.wraps else None
@@ -313,7 +311,7 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
         factor=_whole(factor),
         beyond=beyond,
         producers=producers,
-        producer_kernels=[view.wrapper.launches[n].kernel for n in producers],
+        producer_kernels=[maker.kernel for maker in made_by],
         inputs=[view.label(name) for name in inputs],
         input_index=next((i.index for i in view.package.inputs if i.name == direct), None),
         model=list({(place.file, place.line): place for place in locations}.values()),

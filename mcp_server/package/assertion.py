@@ -193,8 +193,7 @@ class Tracer:
         written_here = argument.role == "written"
         flow = self._flow
         behind = flow.backward_from(launch.index) if written_here else flow.backward(name, launch.index)
-        writers = [step.launch for step in flow.last_writers(name, launch.index)]
-        producers = (launch.index,) if written_here else tuple(n for n in writers if n is not None)
+        producers = (launch.index,) if written_here else tuple(flow.writing_launches(name, launch.index))
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
         inputs = tuple(self.label(n) for n in behind.inputs)
         label = inputs[0] if kind == "input" and inputs else self.label(name)

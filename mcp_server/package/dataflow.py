@@ -134,6 +134,10 @@ class Dataflow:
         path = self.steps[order].path if order < len(self.steps) else ()
         return tuple(self._reaching(self._whole_use(buffer), order, path))
 
+    def writing_launches(self, name: str, launch: int | None = None) -> list[int]:
+        """The launches among `last_writers`."""
+        return [step.launch for step in self.last_writers(name, launch) if step.launch is not None]
+
     def backward(self, name: str, launch: int | None = None) -> Slice:
         """Everything that `name` was computed from, as of `launch` (default: at the end)."""
         first = self.last_writers(name, launch)

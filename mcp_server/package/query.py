@@ -178,9 +178,8 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
     within = [block.header for block in launch.context if block.kind != "scope"]
     reads_from = []
     for name in launch.reads if not brief else ():
-        writers = [s.launch for s in view.flow_of(launch).last_writers(name, launch.index)]
-        if written := ", ".join(str(number) for number in writers if number is not None):
-            reads_from.append(f"{name} was last written by launch {written}")
+        if writers := view.flow_of(launch).writing_launches(name, launch.index):
+            reads_from.append(f"{name} was last written by launch {', '.join(map(str, writers))}")
     return LaunchFact(
         index=launch.index,
         kernel=launch.kernel,
