@@ -308,25 +308,11 @@ def _ends(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[
     yield number, _lines(file, begin, size)
 
 
-class _Part(io.RawIOBase):
-    """The bytes of `file` from `begin` to `end`."""
-
-    def __init__(self, file: io.BufferedReader, begin: int, end: int) -> None:
-        super().__init__()
-        self._file = file
-        self._left = end - begin
-        file.seek(begin)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
-        data = self._file.read(min(len(buffer), self._left))
-        self._left -= len(data)
-        buffer[: len(data)] = data
-        return len(data)
-
-
 def _lines(file: io.BufferedReader, begin: int, end: int) -> Iterator[str]:
-    text = io.TextIOWrapper(io.BufferedReader(_Part(file, begin, end), MIB), "utf-8", "replace")
-    yield from iter(lambda: text.readline(LONGEST_LINE), "")
+    """The lines between two offsets. A carriage return ends a line, too."""
+    file.seek(begin)
+    left = end - begin
+    while left > 0 and (line := file.readline(min(LONGEST_LINE, left))):
+        left -= len(line)
+        text = line.decode("utf-8", "replace").replace("\r\n", "\n")
+        yield from text.removesuffix("\r").split("\r") if "\r" in text else (text,)
