@@ -17,9 +17,8 @@ from mcp_server.package.assertion import Candidate, Division, IndexSource, divis
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
 from mcp_server.package.statements import evaluate, names_in
-from mcp_server.package.terms.accesses import slice_read
 from mcp_server.package.terms.evaluate import UnknownValue
-from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.program import read_program, slice_read
 from mcp_server.tools.context import Event
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.terms.domain import DOMAINS, Domain
+from mcp_server.package.terms.evaluate import DOMAINS, Domain
 from mcp_server.package.terms.syntax import NotRead, Syntax, cpp_spans, read_python
 from mcp_server.package.terms.translate import operation_of
 

@@ -28,8 +28,7 @@ from mcp_server.diagnosis.value_sources import (
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.statements import evaluate
-from mcp_server.package.terms.accesses import slice_read
-from mcp_server.package.terms.program import Check
+from mcp_server.package.terms.program import Check, slice_read
 from mcp_server.package.terms.syntax import read_cpp
 from mcp_server.package.terms.term import Element, Number, Position, Range, Size, Term
 from mcp_server.package.terms.translate import Translator

@@ -16,8 +16,7 @@ from functools import partial
 from mcp_server.diagnosis.origin import Condition
 from mcp_server.diagnosis.origin.expression import Expression, Leaf, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.walk import Given, value_of
-from mcp_server.package.terms.domain import outside
-from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, rounded
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
 from mcp_server.package.terms.term import Apply, Element, Fold, Scalar, Term, is_float, parts
 

@@ -1,18 +1,33 @@
-"""A kernel as a program: its stores and index checks, as terms."""
+"""A kernel as a program: its stores and index checks, as terms.
+
+A package that was compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and
+neither has a kernel of the user's: `index_checks` makes them from accesses at a loaded place.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from math import prod
+from math import gcd, prod
 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
-from mcp_server.package.terms.term import Element, Position, Range, Term, parts
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Term,
+    parts,
+    understood,
+)
 
 _MOST = 1 << 17
+_MOST_ACCESSES = 16  # of one tensor
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -118,3 +133,124 @@ def read_program(kernel: Kernel) -> Program:
     if not kernel.source:
         return Program((), ())
     return Program(*(read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)))
+
+
+def index_checks(
+    program: Program, parameter: str, shape: Sequence[int], stride: Sequence[int]
+) -> tuple[Check, ...]:
+    """For each access to `parameter` at a loaded index: that the index lies within its dimension.
+
+    `shape` and `stride` are those of the tensor, in elements. Where the index does not belong to one
+    dimension, the whole offset is checked against all that the tensor reaches.
+    """
+    found: dict[tuple[Term, tuple[str, ...]], Check] = {}
+    for line, place, ranges, test in _accesses(program, parameter):
+        value, size = _index_and_size(place, shape, stride)
+        if understood(value) and len(found) < _MOST_ACCESSES:
+            names = tuple(each.name for each in ranges)
+            ends = (Number(0, "int64"), Number(size, "int64"))
+            found.setdefault((value, names), Check(line, value, *ends, ranges, test))
+    return tuple(found.values())
+
+
+def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
+    """The flat elements of a tensor that a check is made of, and no others; None where they are no slice.
+
+    Raises `UnknownValue` where the code or the sizes do not tell.
+    """
+    terms = parts(check.value, inside_indices=True)
+    loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]
+    if len(loads) != 1 or _is_loaded(loads[0].index):
+        raise UnknownValue(parameter)
+    evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
+    spans = {each.name: evaluator.span(each) for each in used(loads[0].index, check.ranges)}
+    if not all(spans.values()):
+        raise UnknownValue("a loop without a turn")
+    base = {name: span[0] for name, span in spans.items()}
+
+    def at(place: Mapping[str, int]) -> int:
+        return int(Evaluator(place, sizes, evaluator.read).value(loads[0].index))
+
+    first, last = at(base), at({name: span[-1] for name, span in spans.items()})
+    long = {name: span for name, span in spans.items() if len(span) > 1}
+    steps = {name: at({**base, name: span[1]}) - first for name, span in long.items()}
+    if last != first + sum(steps[name] * (len(span) - 1) for name, span in long.items()):
+        raise UnknownValue("no sum of multiples of the loops")
+    stride = gcd(*steps.values()) or 1
+    read = prod(len(long[name]) for name, step in steps.items() if step)
+    whole = last >= first and read == (last - first) // stride + 1
+    return range(first, last + 1, stride) if whole else None
+
+
+_Access = tuple[int, Term, tuple[Range, ...], Term | None]
+"""The line, the place in elements, the loops around it, and the test under which it is made."""
+
+
+def _accesses(program: Program, parameter: str) -> Iterator[_Access]:
+    for store in program.stores:
+        if store.parameter == parameter and _is_loaded(store.index):
+            yield store.line, store.index, store.ranges, None
+        for term in (store.value, store.index):
+            yield from _loads(term, parameter, store.ranges, None, set())
+
+
+def _loads(
+    term: Term, parameter: str, ranges: tuple[Range, ...], test: Term | None, seen: set[Term]
+) -> Iterator[_Access]:
+    """The loads behind a term, each by the first way to it."""
+    if term in seen:
+        return
+    seen.add(term)
+    match term:
+        case Element(parameter=name, index=index, line=line):
+            if name == parameter and _is_loaded(index):
+                yield line, index, ranges, test
+            yield from _loads(index, parameter, ranges, test, seen)
+        case Apply(op="where", args=(choice, first, second)):
+            yield from _loads(choice, parameter, ranges, test, seen)
+            yield from _loads(first, parameter, ranges, _both(test, choice), seen)
+            other = Apply("not", (choice,), "bool")
+            yield from _loads(second, parameter, ranges, _both(test, other), seen)
+        case Apply(args=args):
+            for each in args:
+                yield from _loads(each, parameter, ranges, test, seen)
+        case Fold(body=body, ranges=inner):
+            yield from _loads(body, parameter, (*ranges, *inner), test, seen)
+
+
+def _both(test: Term | None, other: Term) -> Term:
+    return other if test is None else Apply("and", (test, other), "bool")
+
+
+def _is_loaded(place: Term) -> bool:
+    return any(isinstance(each, Element) for each in parts(place))
+
+
+def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
+    """The loaded index in a place and the size of its dimension; else the place and all that is reached."""
+    indices = [each for each in _summands(place) if _is_loaded(each)]
+    if len(indices) == 1:
+        factor, index = _scaled(indices[0])
+        sizes = [size for size, step in zip(shape, stride, strict=True) if step == factor and size > 1]
+        if sizes:
+            return index, sizes[0]
+    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
+    return place, reach if prod(shape) else 0
+
+
+def _summands(term: Term) -> list[Term]:
+    match term:
+        case Apply(op="add", args=args):
+            return [each for argument in args for each in _summands(argument)]
+    return [term]
+
+
+def _scaled(term: Term) -> tuple[int, Term]:
+    """The factor of a product and the rest of it."""
+    match term:
+        case Apply(op="cast", args=(inner,)) if inner.dtype.startswith("int") and term.dtype == "int64":
+            return _scaled(inner)
+        case Apply(op="mul", args=(Number(value=value), other) | (other, Number(value=value))):
+            factor, inner = _scaled(other)
+            return int(value) * factor, inner
+    return 1, term

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from mcp_server.package.terms.domain import DOMAINS, outside
+from mcp_server.package.terms.evaluate import DOMAINS, outside
 
 VALUES = (-2.0, -1.0000001, -1.0, -0.5, 0.0, 1e-30, 0.5, 1.0, 1.0000001, 2.0)
 TWO = ("div", "floordiv", "remainder", "mod", "pow")
