@@ -146,23 +146,12 @@ _KINDS = {
 
 def summarise(fault: Fault) -> str:
     """Kind of fault, location, argument and blame, in one line."""
-    parts = [
-        _what(fault),
-        _where(fault),
-        _missed(fault.missed) if fault.kind != "assert" else "",
-        _blame(fault),
-    ]
-    return " ".join(part for part in parts if part)
-
-
-def _what(fault: Fault) -> str:
-    known = _KINDS.get(fault.kind)
-    what = known or ("An out-of-bounds " + (fault.direction or "access"))
-    if fault.kind == "assert":
-        what += f" ({fault.text})"
-    size = f" of {fault.access_bytes} bytes" if fault.access_bytes else ""
-    at = f" at {fault.address}" if fault.address else ""
-    return f"{what}{size}{at}"
+    what = _KINDS.get(fault.kind) or f"An out-of-bounds {fault.direction or 'access'}"
+    what += f" ({fault.text})" if fault.kind == "assert" else ""
+    what += f" of {fault.access_bytes} bytes" if fault.access_bytes else ""
+    what += f" at {fault.address}" if fault.address else ""
+    missed = _missed(fault.missed) if fault.missed is not None and fault.kind != "assert" else ""
+    return " ".join(filter(None, (what, _where(fault), missed, _blame(fault))))
 
 
 def _where(fault: Fault) -> str:
@@ -177,9 +166,7 @@ def _where(fault: Fault) -> str:
     return f"{where}, launch {fault.launch.index}{sure}{origin}."
 
 
-def _missed(missed: MissedArgument | None) -> str:
-    if missed is None:
-        return ""
+def _missed(missed: MissedArgument) -> str:
     show_shape = missed.shape is not None and " of shape " not in missed.label
     shape = f" of shape {missed.shape}" if show_shape else ""
     what = f"{missed.parameter} ({missed.label}{shape})"
@@ -188,13 +175,10 @@ def _missed(missed: MissedArgument | None) -> str:
         if not missed.certain:
             return f"The nearest argument, {what}, is {missed.bytes_outside} bytes away."
         return f"It missed {what} by {missed.bytes_outside} bytes {missed.side} it{index}."
-    if missed.side == "empty":
-        return f"It went through {what}, which is empty."
-    if missed.side == "host":
-        return f"It went through {what}, which lies in host memory."
     if missed.side == "inside":
         return f"The address lies inside {what}."
-    return f"It went through {what}."
+    state = {"empty": ", which is empty", "host": ", which lies in host memory"}.get(missed.side, "")
+    return f"It went through {what}{state}."
 
 
 def _blame(fault: Fault) -> str:

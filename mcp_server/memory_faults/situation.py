@@ -14,7 +14,7 @@ from mcp_server.memory_faults import kernel_lines
 from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
 from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
-from mcp_server.package.kernel_code import find_asserts, indexed_by, read_condition
+from mcp_server.package.kernel_code import find_asserts, indexed_by
 from mcp_server.package.kernels import Kernel, constants_of
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
@@ -125,10 +125,9 @@ class Situation:
         if self.access.condition:
             # The lines that use the index which the failed assertion checks.
             source = self.kernel.source
-            checks = find_asserts(source) if read_condition(self.access.condition) is not None else []
             lines = [
                 generated_line(self.kernel, load.line)
-                for check in checks
+                for check in find_asserts(source)
                 if plain(check.text) == self.access.condition
                 for load in indexed_by(source, check.variable, check.line, tensors)
             ]

@@ -244,9 +244,8 @@ def _where(node: ast.Call, value: Lanes | None, other: Lanes | None) -> Lanes | 
     """`tl.where(mask, x, filler)` with the mask of the load replaces the filler."""
     if value is None or other is None or not other.uniform or math.isnan(other.filler):
         return None
-    if value.uniform or ast.dump(node.args[0]) != value.mask:
-        return None
-    return replace(value, filler=other.filler, never_negative=False)
+    masked = not value.uniform and ast.dump(node.args[0]) == value.mask
+    return replace(value, filler=other.filler, never_negative=False) if masked else None
 
 
 def _extreme(name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
@@ -344,27 +343,23 @@ def repaired(source: str, kernel: str) -> str | None:
     for changes in range(_MAX_CHANGES):
         if tree is None:
             return None
-        found = reductions(tree, kernel)
-        if not found:
+        found = next(iter(reductions(tree, kernel)), None)
+        if found is None:
             return ast.unparse(tree) if changes else None
-        _repair(tree, found[0])
+        needed, load = NEUTRAL[found.name], found.load
+        text = repr(needed) if math.isfinite(needed) else f"float('{needed}')"
+        wanted = ast.parse(text, mode="eval").body
+        other = argument_of(load, "other", 2)
+        # The load's fill value for a maximum or minimum; else, or if that is done, a `tl.where`.
+        if math.isinf(needed) and (other is None or ast.dump(other) != ast.dump(wanted)):
+            load.keywords = [word for word in load.keywords if word.arg != "other"]
+            del load.args[2:3]
+            load.keywords.append(ast.keyword("other", wanted))
+            _set_initial_value(tree, found, wanted)
+        else:
+            _mask(tree, found, wanted)
         tree = parsed(ast.unparse(ast.fix_missing_locations(tree)))
     return None
-
-
-def _repair(tree: ast.Module, found: Reduction) -> None:
-    """Change the load's fill value for a maximum or minimum; else, or if that is done, add a `tl.where`."""
-    needed, load = NEUTRAL[found.name], found.load
-    text = repr(needed) if math.isfinite(needed) else f"float('{needed}')"
-    wanted = ast.parse(text, mode="eval").body
-    other = argument_of(load, "other", 2)
-    if math.isinf(needed) and (other is None or ast.dump(other) != ast.dump(wanted)):
-        load.keywords = [word for word in load.keywords if word.arg != "other"]
-        del load.args[2:3]
-        load.keywords.append(ast.keyword("other", wanted))
-        _set_initial_value(tree, found, wanted)
-    else:
-        _mask(tree, found, wanted)
 
 
 def _set_initial_value(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
@@ -375,15 +370,16 @@ def _set_initial_value(tree: ast.Module, found: Reduction, value: ast.expr) -> N
     for node in ast.walk(tree):
         match node:
             case ast.Assign(
-                targets=[ast.Name(id=running.id), *_], value=ast.Call(func=ast.Attribute()) as call
+                targets=[ast.Name(id=running.id), *_],
+                value=ast.Call(
+                    func=ast.Attribute(attr="zeros" | "full") as function, args=[_, *more] as args
+                ),
             ):
-                function = call.func
-                assert isinstance(function, ast.Attribute)
                 if function.attr == "zeros":
                     function.attr = "full"
-                    call.args.insert(1, value)
-                elif function.attr == "full" and len(call.args) > 1:
-                    call.args[1] = value
+                    args.insert(1, value)
+                elif more:
+                    args[1] = value
 
 
 def _mask(tree: ast.Module, found: Reduction, value: ast.expr) -> None:

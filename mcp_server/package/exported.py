@@ -74,9 +74,8 @@ def read_exported(path: Path) -> ExportedFacts:
             continue
         argument = spec.get("user_input", {}).get("arg") or {}
         # A value such as `{"as_int": 7}`, or a `constant_input`.
-        kind, value = next(
-            iter((argument or spec.get("constant_input", {}).get("value") or {}).items()), ("", None)
-        )
+        values = argument or spec.get("constant_input", {}).get("value") or {}
+        kind, value = next(iter(values.items()), ("", None))
         if kind in ("as_int", "as_float", "as_bool", "as_string", "as_none"):
             fixed.append((len(names), None if kind == "as_none" else value))
         names.append(str(argument.get("as_tensor", {}).get("name") or ""))
