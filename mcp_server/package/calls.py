@@ -54,24 +54,40 @@ class Problem:
 
 
 @dataclass
-class Scope:
-    """Known names and the results so far of reading one function."""
+class Body:
+    """One function in textual order: `run_impl`, or `_const_run_impl` (constant folding at load).
 
-    text: str
-    kernels: Mapping[str, Kernel]
-    function: str
+    `start` and `end` are offsets of the body; `line` is the 1-based line of its `{`. `freed` maps a tensor
+    variable to the line of its last `reset()`; `exits` maps a loop to the statement that leaves it.
+    `outputs` maps an output index to the variable returned.
+    """
+
+    name: str
+    start: int
+    end: int
+    line: int
+    launches: tuple[Launch, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
     buffers: BufferTable = field(default_factory=BufferTable)
-    arrays: dict[str, tuple[str, ...]] = field(default_factory=dict)
     symbols: dict[str, Symbol] = field(default_factory=dict)
-    scalars: set[str] = field(default_factory=set)
-    pointers: dict[str, str] = field(default_factory=dict)
-    launches: list[Launch] = field(default_factory=list)
-    transfers: list[Transfer] = field(default_factory=list)
     outputs: dict[int, str] = field(default_factory=dict)
     freed: dict[str, int] = field(default_factory=dict)
     exits: dict[Block, str] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
-    notes: Notes = field(default_factory=Notes)
+
+
+class Scope(Body):
+    """A function while it is read, with what is known besides: arrays, scalars, pointers, and notes above."""
+
+    def __init__(self, text: str, kernels: Mapping[str, Kernel], name: str, start: int, line: int) -> None:
+        super().__init__(name, start, start, line)
+        self.launched: list[Launch] = []
+        self.moved: list[Transfer] = []
+        self.text, self.kernels = text, kernels
+        self.arrays: dict[str, tuple[str, ...]] = {}
+        self.scalars: set[str] = set()
+        self.pointers: dict[str, str] = {}
+        self.problems: list[Problem] = []
+        self.notes = Notes()
 
     def array(self, expression: str) -> tuple[str, ...]:
         """The elements of an `int_array_N` variable or of a braced list."""
@@ -121,7 +137,7 @@ class Scope:
             return "buffer"
         if target in ("true", "false"):
             return "scalar"
-        if buffer := self.buffers.get(target):
+        if buffer := self.buffers.get(target or ""):
             return _BUFFER_KINDS.get(buffer.kind, "buffer")
         if target in self.symbols:
             return "scalar" if reference.address else "symbol"
@@ -226,7 +242,7 @@ def _shape(scope: Scope, call: Call) -> None:
     buffer = scope.buffers.get(parts[0]) if len(parts) >= 3 else None
     if buffer is not None and buffer.sizes is None:
         new = replace(buffer, sizes=braced(parts[1]), strides=braced(parts[2]))
-        scope.buffers.by_name[buffer.name] = new
+        scope.buffers[buffer.name] = new
 
 
 _MAKERS: dict[str, tuple[Callable[[Scope, Statement, Call], None], int, str]] = {
@@ -249,10 +265,10 @@ def _alias(scope: Scope, statement: Statement, call: Call) -> None:
         scope.problem(f"an alias of {base}, which is not known", statement.line, statement.text)
     elif "view_dtype" in call.callee:
         buffer, dtype = (
-            scope.buffers.by_name[name],
+            scope.buffers[name],
             _parts(scope, call)[1].removeprefix("cached_torch_dtype_"),
         )
-        scope.buffers.by_name[name] = replace(buffer, kind="view", dtype=dtype, sizes=None, strides=None)
+        scope.buffers[name] = replace(buffer, kind="view", dtype=dtype, sizes=None, strides=None)
 
 
 def _transfer(scope: Scope, statement: Statement, call: Call) -> None:
@@ -275,7 +291,7 @@ def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, s
     """Record a copy of the whole of `source` to `target`."""
     scope.notes = Notes()
     place = (statement.line, statement.start, statement.end, statement.block.path[1:])
-    scope.transfers.append(Transfer(callee, target, source, *place))
+    scope.moved.append(Transfer(callee, target, source, *place))
 
 
 def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
@@ -329,7 +345,7 @@ def _proxy_launch(scope: Scope, statement: Statement, call: Call) -> bool:
         return False
     node = _parts(scope, call)[1]
     tensors = scope.argument(5, call.arguments[5], "tensor", "read")
-    buffers = [scope.buffers.get(argument.target) for argument in tensors]
+    buffers = [scope.buffers.get(argument.target or "") for argument in tensors]
     fresh = [buffer is not None and buffer.kind == "declared" for buffer in buffers]
     seen: set[str | None] = set()
     arguments = scope.argument(3, call.arguments[3], "int", "read")
@@ -366,11 +382,11 @@ def _add(
     for argument in arguments:
         if argument.kind == "unknown":
             scope.problem(f"the argument {argument.expression} of {kernel}", statement.line, statement.text)
-        if argument.fresh and (buffer := scope.buffers.get(argument.target)):
-            scope.buffers.by_name[buffer.name] = replace(buffer, kind="returned")
-    scope.launches.append(
+        if argument.fresh and (buffer := scope.buffers.get(argument.target or "")):
+            scope.buffers[buffer.name] = replace(buffer, kind="returned")
+    scope.launched.append(
         Launch(
-            index=len(scope.launches),
+            index=len(scope.launched),
             kernel=kernel,
             symbol=known.symbol if known else kernel,
             kind=kind,
@@ -386,6 +402,6 @@ def _add(
             checked=call.checked or not call.callee.startswith(launches.PREFIX),
             context=statement.block.path[1:],
             proxy_index=proxy_index,
-            function=scope.function,
+            function=scope.name,
         )
     )

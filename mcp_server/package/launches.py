@@ -242,33 +242,24 @@ def shifted(base: str | None, offset: str) -> str:
     return f"{base} + {offset}"
 
 
-class BufferTable:
+class BufferTable(dict[str, Buffer]):
     """The buffers defined so far, by name. A later definition replaces an earlier one."""
 
-    def __init__(self) -> None:
-        self.by_name: dict[str, Buffer] = {}
-        self._storages = 0
+    storages = 0
 
-    def __contains__(self, name: str | None) -> bool:
-        return name in self.by_name
-
-    def get(self, name: str | None) -> Buffer | None:
-        return self.by_name.get(name) if name else None
-
-    def add(self, buffer: Buffer) -> Buffer:
+    def add(self, buffer: Buffer) -> None:
         """Add a buffer with memory of its own: it gets a new storage."""
-        self._storages += 1
-        self.by_name[buffer.name] = replace(buffer, storage=self._storages)
-        return self.by_name[buffer.name]
+        self.storages += 1
+        self[buffer.name] = replace(buffer, storage=self.storages)
 
     def derive(self, name: str, base: str, kind: BufferKind, line: int, view: View | None = None) -> bool:
         """Add an alias of `base`, or a `view` of it; False if `base` is unknown."""
-        old = self.by_name.get(base)
+        old = self.get(base)
         if old is None:
             return False
         new = replace(old, name=name, kind=kind, line=line, base=base, reused=kind == "moved")
         if view is not None:
             offset = shifted(old.offset, view.offset)
             new = replace(new, sizes=view.sizes, strides=view.strides, offset=offset)
-        self.by_name[name] = new
+        self[name] = new
         return True

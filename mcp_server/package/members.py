@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from mcp_server.package.problems import PackageError
 
@@ -55,17 +55,6 @@ class Member:
 
     name: str
     size: int
-
-
-class Container(Protocol):
-    """A readable collection of members: a zip archive or a directory."""
-
-    path: Path
-    members: tuple[Member, ...]
-
-    def open(self, name: str) -> BinaryIO:
-        """A seekable binary stream of one member. Raises `PackageError` if it cannot be read."""
-        ...
 
 
 class ByteRange(io.RawIOBase):
@@ -283,6 +272,10 @@ class DirectoryContainer:
             return (self.path / name).open("rb")
         except OSError as error:
             raise PackageError("unreadable_file", f"{name} cannot be opened: {error.strerror}") from error
+
+
+Container = ZipContainer | DirectoryContainer
+"""A readable collection of members. `open` raises `PackageError` for a member that cannot be read."""
 
 
 def _walk(root: Path, recursive: bool) -> Iterator[Member]:

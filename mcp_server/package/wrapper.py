@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TypeVar
 
+from mcp_server.package.calls import Body as Body
 from mcp_server.package.calls import Problem, Scope, add_transfer, handle_call
 from mcp_server.package.kernels import Kernel, read_cpp_kernels, read_triton_kernels
-from mcp_server.package.launches import Buffer, BufferKind, Launch, Transfer, substitute
+from mcp_server.package.launches import Buffer, BufferKind, Launch, substitute
 from mcp_server.package.statements import (
-    Block,
     LineCounter,
     Statement,
     braced,
@@ -63,10 +63,10 @@ _QUIET = re.compile(
 class _Reader:
     """Dispatches each statement to the handler of its first word."""
 
-    def __init__(self, scope: Scope, start: int) -> None:
+    def __init__(self, scope: Scope) -> None:
         self.scope = scope
-        self.reassigned = frozenset(_REASSIGNED.findall(scope.text, start))
-        self.last_made: str | None = None
+        self.reassigned = frozenset(_REASSIGNED.findall(scope.text, scope.start))
+        self.last_made = ""
         self.handlers: dict[str, Callable[[Statement], bool]] = {
             "RAIIAtenTensorHandle": self._owner,
             "auto": self._bind,
@@ -107,7 +107,7 @@ class _Reader:
                 )
                 scope.notes = replace(scope.notes, sources=sources, atens=atens)
             elif text.startswith("// reuse") and (buffer := scope.buffers.get(self.last_made)):
-                scope.buffers.by_name[buffer.name] = replace(buffer, reused=True)
+                scope.buffers[buffer.name] = replace(buffer, reused=True)
         elif statement.kind == "cut":
             self.scope.problem("the text ends inside this function", statement.line, text)
         elif statement.kind == "open" and statement.block.kind == "lambda":
@@ -128,8 +128,8 @@ class _Reader:
         if known not in buffers:
             return False
         if known != name:
-            buffers.by_name[name] = replace(buffers.by_name.pop(known), name=name)
-        old = buffers.by_name[name]
+            buffers[name] = replace(buffers.pop(known), name=name)
+        old = buffers[name]
         if name in self.reassigned and old.base is not None and old.kind == "alias":
             # A loop-carried variable has its own storage, copied from its base.
             buffers.add(replace(old, kind="assigned"))
@@ -231,9 +231,9 @@ class _Reader:
         source = moved[1]
         if source not in scope.buffers:
             return False
-        old, new = scope.buffers.by_name[name], scope.buffers.by_name[source]
+        old, new = scope.buffers[name], scope.buffers[source]
         if old.sizes is None:
-            scope.buffers.by_name[name] = replace(
+            scope.buffers[name] = replace(
                 old, sizes=new.sizes, strides=new.strides, dtype=new.dtype, device=new.device, offset="0"
             )
         add_transfer(scope, statement, "assign", name, source)
@@ -243,28 +243,6 @@ class _Reader:
 _FUNCTION = re.compile(r"^void \w+::(?P<name>_const_run_impl|run_impl)\(", re.M)
 _OPEN = re.compile(r"\)\s*\{")
 _FOLDED = re.compile(r'folded_constants_map\["(\w+)"\] = \w+\[(\d+)\]')
-
-
-@dataclass(frozen=True, slots=True)
-class Body:
-    """One function in textual order: `run_impl`, or `_const_run_impl` (constant folding at load).
-
-    `start` and `end` are offsets of the body; `line` is the 1-based line of its `{`. `freed` maps a tensor
-    variable to the line of its last `reset()`; `exits` maps a loop to the statement that leaves it.
-    `outputs` maps an output index to the variable returned.
-    """
-
-    name: str
-    start: int
-    end: int
-    line: int
-    launches: tuple[Launch, ...] = ()
-    transfers: tuple[Transfer, ...] = ()
-    buffers: Mapping[str, Buffer] = field(default_factory=dict)
-    symbols: Mapping[str, Symbol] = field(default_factory=dict)
-    outputs: Mapping[int, str] = field(default_factory=dict)
-    freed: Mapping[str, int] = field(default_factory=dict)
-    exits: Mapping[Block, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -334,11 +312,11 @@ def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
         if name not in kernels or not kernels[name].source:
             kernels[name] = kernel
     problems: list[Problem] = []
-    bodies = {}
+    bodies: dict[str, Body] = {}
     for match in _FUNCTION.finditer(text):
         if opened := _OPEN.search(text, match.end()):
-            scope = Scope(text, kernels, match["name"])
-            bodies[scope.function] = _read_function(scope, opened.end(), count_line(opened.end()))
+            scope = Scope(text, kernels, match["name"], opened.end(), count_line(opened.end()))
+            bodies[scope.name] = _read_function(scope)
             problems += scope.problems
     if "run_impl" not in bodies:
         problems.append(Problem("no run_impl: this is not a wrapper, or it is cut", 1))
@@ -347,31 +325,20 @@ def read_wrapper(text: str, kernel_text: str = "") -> Wrapper:
     return Wrapper(text, kernels, run, bodies.get("_const_run_impl"), tuple(problems), folded)
 
 
-def _read_function(scope: Scope, start: int, line: int) -> Body:
-    """Read the function whose `{` is just before offset `start` on `line`."""
-    text, name, end = scope.text, scope.function, start
-    reader = _Reader(scope, start)
-    for statement in split_body(text, start, line, name):
-        end = statement.end
+def _read_function(scope: Scope) -> Body:
+    """Read the function whose `{` is just before the scope's start."""
+    text = scope.text
+    reader = _Reader(scope)
+    for statement in split_body(text, scope.start, scope.line, scope.name):
+        scope.end = statement.end
         reader.take(statement)
     # `} // Class::name` ends a function (torch 2.8-2.15).
-    marker = text.find(f"::{name}\n", end)
-    if marker >= 0 and "\n" in text[end:marker]:
+    marker = text.find(f"::{scope.name}\n", scope.end)
+    if marker >= 0 and "\n" in text[scope.end : marker]:
         what = "braces do not match: the function ends here, before its end"
-        scope.problem(what, text.count("\n", 0, end) + 1)
-    return Body(
-        name,
-        start,
-        end,
-        line,
-        tuple(scope.launches),
-        tuple(scope.transfers),
-        scope.buffers.by_name,
-        scope.symbols,
-        scope.outputs,
-        scope.freed,
-        scope.exits,
-    )
+        scope.problem(what, text.count("\n", 0, scope.end) + 1)
+    scope.launches, scope.transfers = tuple(scope.launched), tuple(scope.moved)
+    return Body(**{each.name: getattr(scope, each.name) for each in fields(Body)})
 
 
 Key = TypeVar("Key")
