@@ -188,7 +188,12 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
             value = f"{tensor}.item<{item[1]}>()"
             scope.symbols[scalar] = Symbol(scalar, "value", value, statement.line, tensor)
     elif name == "assert_size_stride":
-        _shape(scope, call)
+        # (tensor, {sizes}, {strides}, "op"): the shape that the compiler assumed
+        parts = _parts(scope, call)
+        buffer = scope.buffers.get(parts[0]) if len(parts) >= 3 else None
+        if buffer is not None and buffer.sizes is None:
+            new = replace(buffer, sizes=braced(parts[1]), strides=braced(parts[2]))
+            scope.buffers[buffer.name] = new
     elif name == "aoti_torch_new_uninitialized_tensor" and call.arguments:
         # A proxy executor call fills it in later.
         scope.buffers.add(Buffer(_variable(scope.text, call.arguments[0]), "declared", 0, statement.line))
@@ -234,15 +239,6 @@ def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
     view = View(scope.array(sizes), scope.array(strides), "0")
     if not name or not scope.buffers.derive(name, base, "view", statement.line, view):
         scope.problem(f"a view of {base}, which is not known", statement.line, statement.text)
-
-
-def _shape(scope: Scope, call: Call) -> None:
-    """assert_size_stride(tensor, {sizes}, {strides}, "op"): the shape that the compiler assumed."""
-    parts = _parts(scope, call)
-    buffer = scope.buffers.get(parts[0]) if len(parts) >= 3 else None
-    if buffer is not None and buffer.sizes is None:
-        new = replace(buffer, sizes=braced(parts[1]), strides=braced(parts[2]))
-        scope.buffers[buffer.name] = new
 
 
 _MAKERS: dict[str, tuple[Callable[[Scope, Statement, Call], None], int, str]] = {

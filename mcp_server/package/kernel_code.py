@@ -211,12 +211,6 @@ class Linear:
         nonzero = tuple(sorted((name, factor) for name, factor in factors.items() if factor))
         return Linear(self.constant + times * other.constant, nonzero)
 
-    def without(self, name: str) -> Linear:
-        return Linear(self.constant, tuple(term for term in self.terms if term[0] != name))
-
-    def factor(self, name: str) -> int:
-        return dict(self.terms).get(name, 0)
-
     def value(self, values: Mapping[str, int]) -> int | None:
         """The value; None if a name has none."""
         if any(name not in values for name, _ in self.terms):
@@ -253,11 +247,6 @@ class IndexForm:
     loads: Mapping[str, Load]
     wrap: Linear | None = None
 
-    def element(self, load: Load) -> str | None:
-        """The name of a load in `linear`; None if there are other elements."""
-        names = [name for name, _ in self.linear.terms if name in self.loads]
-        return names[0] if len(names) == 1 and self.loads[names[0]] == load else None
-
     @property
     def is_plain(self) -> bool:
         """Whether the index is an unmodified element, apart from the wrap."""
@@ -291,16 +280,18 @@ class Allowed:
 
 
 def allowed_elements(form: IndexForm, load: Load, lower: str | None, upper: str | None) -> Allowed | None:
-    """The range of the element of `load` for `lower <= index < upper`; None if unknown."""
-    name = form.element(load)
+    """The range of the element of `load` for `lower <= index < upper`; None if there are other elements."""
+    elements = [name for name, _ in form.linear.terms if name in form.loads]
+    name = elements[0] if len(elements) == 1 and form.loads[elements[0]] == load else None
     bounds = _Reader([], (), ())
     least, limit = (bounds.value(text, 1) if text else None for text in (lower or "0", upper))
     if name is None or not isinstance(least, Linear) or not isinstance(limit, Linear):
         return None
     if form.wrap is not None:
         least = least.plus(form.wrap, -1)
-    rest = form.linear.without(name)
-    return Allowed(least.plus(rest, -1), limit.plus(Linear(-1)).plus(rest, -1), form.linear.factor(name))
+    factor = dict(form.linear.terms)[name]
+    rest = form.linear.plus(Linear(0, ((name, 1),)), -factor)
+    return Allowed(least.plus(rest, -1), limit.plus(Linear(-1)).plus(rest, -1), factor)
 
 
 def read_form(

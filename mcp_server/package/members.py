@@ -183,7 +183,14 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
         raise _unsafe(f"{len(infos)} members")
     for info in infos:
         name, packed, unpacked = info.filename, info.compress_size, info.file_size
-        check_name(info.orig_filename)
+        original = info.orig_filename
+        if "\\" in original or not original.isprintable():
+            raise _unsafe(f"{original!r} holds a backslash or control characters")
+        # Names that would be extracted outside the loader's directory (path traversal).
+        if original.startswith("/") or _DRIVE.match(original):
+            raise _unsafe(f"{original!r} is an absolute name")
+        if ".." in PurePosixPath(original).parts:
+            raise _unsafe(f"{original!r} climbs out of the archive")
         if info.flag_bits & 0x1:
             raise _unsafe(f"{name!r} is encrypted")
         if stat.S_ISLNK(info.external_attr >> 16):
@@ -239,16 +246,6 @@ def _directory_offset(path: Path) -> int | None:
         file.seek(struct.unpack_from("<Q", end, at - 12)[0])
         record = file.read(56)
     return int(struct.unpack_from("<Q", record, 48)[0]) if len(record) == 56 else None
-
-
-def check_name(name: str) -> None:
-    """Reject names that would be extracted outside the loader's directory (path traversal)."""
-    if "\\" in name or not name.isprintable():
-        raise _unsafe(f"{name!r} holds a backslash or control characters")
-    if name.startswith("/") or _DRIVE.match(name):
-        raise _unsafe(f"{name!r} is an absolute name")
-    if ".." in PurePosixPath(name).parts:
-        raise _unsafe(f"{name!r} climbs out of the archive")
 
 
 def _unsafe(what: str) -> PackageError:
