@@ -149,13 +149,18 @@ class _Reader:
         if "_launch - " in line or "aoti_model_inputs - " in line:
             for found in _HEADER.finditer(line):
                 yield from self._header(found)
-        elif "Saved tensor to " in line:
-            yield from _saved(line)
+        elif "Saved tensor to " in line and (saved := _SAVED.search(line)):
+            name = _FILE.search(PurePosixPath(saved["path"]).name)
+            if name is not None:
+                buffer = _BUFFER.match(name["what"])
+                kernel, argument = (buffer["kernel"], buffer["argument"]) if buffer else ("", name["what"])
+                when: When = name["when"]  # type: ignore[assignment]
+                yield SavedTensor(saved["path"], when, kernel, argument, name["device"])
         elif self._open is None:
             return
         elif statistic := _STATISTIC.match(line):
-            name, read = _STATISTICS[statistic["name"]]
-            self._open = replace(self._open, **{name: read(statistic["value"].strip())})
+            field, read = _STATISTICS[statistic["name"]]
+            self._open = replace(self._open, **{field: read(statistic["value"].strip())})
         elif _END.match(line):
             yield from self.finish()
         elif self._open.elements is None and len(self._values) < MAX_VALUES and "Type{" not in line:
@@ -181,14 +186,3 @@ class _Reader:
         self._open = PrintedTensor(when, kernel, argument, uninitialised=fresh)
         if when == "after_launch":
             self._written.add(argument)
-
-
-def _saved(line: str) -> Iterator[SavedTensor]:
-    found = _SAVED.search(line)
-    name = _FILE.search(PurePosixPath(found["path"]).name) if found else None
-    if found is None or name is None:
-        return
-    buffer = _BUFFER.match(name["what"])
-    kernel, argument = (buffer["kernel"], buffer["argument"]) if buffer else ("", name["what"])
-    when: When = name["when"]  # type: ignore[assignment]
-    yield SavedTensor(found["path"], when, kernel, argument, name["device"])

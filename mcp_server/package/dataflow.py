@@ -145,12 +145,11 @@ class Dataflow:
 
     def everything(self) -> Slice:
         """All steps with all edges."""
-        reached = tuple(sorted(self.body.outputs))
-        return replace(self._collect(self.steps, None), outputs=reached)
+        return replace(self._collect(self.steps), outputs=tuple(sorted(self.body.outputs)))
 
     def backward_from(self, launch: int) -> Slice:
         """Everything that a launch depends on, including the launch."""
-        return self._collect((self.steps[self.order_of[launch]],), None)
+        return self._collect((self.steps[self.order_of[launch]],))
 
     def forward(self, names: Iterable[str], launch: int = -1) -> Slice:
         """Everything that the values of `names` after `launch` can reach; -1 is the start."""
@@ -204,7 +203,7 @@ class Dataflow:
                 yield from self.steps[low:high] * 2
             at = high
 
-    def _collect(self, first: Iterable[Step], only_buffer: Buffer | None) -> Slice:
+    def _collect(self, first: Iterable[Step], only_buffer: Buffer | None = None) -> Slice:
         """Follow reads backward from `first` until nothing is left."""
         found: dict[int, Step] = {step.order: step for step in first}
         queue = list(found.values())

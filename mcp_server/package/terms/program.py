@@ -143,8 +143,14 @@ def index_checks(
     `shape` and `stride` are those of the tensor, in elements. Where the index does not belong to one
     dimension, the whole offset is checked against all that the tensor reaches.
     """
+    accesses: list[_Access] = []
+    for store in program.stores:
+        if store.parameter == parameter and _is_loaded(store.index):
+            accesses.append((store.line, store.index, store.ranges, None))
+        for term in (store.value, store.index):
+            accesses += _loads(term, parameter, store.ranges, None, set())
     found: dict[tuple[Term, tuple[str, ...]], Check] = {}
-    for line, place, ranges, test in _accesses(program, parameter):
+    for line, place, ranges, test in accesses:
         value, size = _index_and_size(place, shape, stride)
         if understood(value) and len(found) < _MOST_ACCESSES:
             names = tuple(each.name for each in ranges)
@@ -186,14 +192,6 @@ _Access = tuple[int, Term, tuple[Range, ...], Term | None]
 """The line, the place in elements, the loops around it, and the test under which it is made."""
 
 
-def _accesses(program: Program, parameter: str) -> Iterator[_Access]:
-    for store in program.stores:
-        if store.parameter == parameter and _is_loaded(store.index):
-            yield store.line, store.index, store.ranges, None
-        for term in (store.value, store.index):
-            yield from _loads(term, parameter, store.ranges, None, set())
-
-
 def _loads(
     term: Term, parameter: str, ranges: tuple[Range, ...], test: Term | None, seen: set[Term]
 ) -> Iterator[_Access]:
@@ -208,18 +206,14 @@ def _loads(
             yield from _loads(index, parameter, ranges, test, seen)
         case Apply(op="where", args=(choice, first, second)):
             yield from _loads(choice, parameter, ranges, test, seen)
-            yield from _loads(first, parameter, ranges, _both(test, choice), seen)
-            other = Apply("not", (choice,), "bool")
-            yield from _loads(second, parameter, ranges, _both(test, other), seen)
+            for branch, holds in ((first, choice), (second, Apply("not", (choice,), "bool"))):
+                both = holds if test is None else Apply("and", (test, holds), "bool")
+                yield from _loads(branch, parameter, ranges, both, seen)
         case Apply(args=args):
             for each in args:
                 yield from _loads(each, parameter, ranges, test, seen)
         case Fold(body=body, ranges=inner):
             yield from _loads(body, parameter, (*ranges, *inner), test, seen)
-
-
-def _both(test: Term | None, other: Term) -> Term:
-    return other if test is None else Apply("and", (test, other), "bool")
 
 
 def _is_loaded(place: Term) -> bool:
