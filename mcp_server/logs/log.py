@@ -263,14 +263,12 @@ def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) ->
         parts = [(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, head, tail)
         facts = read_parts(parts)
         grown = os.fstat(file.fileno()).st_size - size
-    notes = [facts.truncated] if facts.truncated else []
-    if left_out > 0:
-        notes.append(
-            f"of {size} bytes the first {head} and the last {tail} were read, the {left_out} between them not"
-        )
-    if grown > 0:
-        notes.append("the file grew while it was read: what came later was not read")
-    return replace(facts, truncated="; ".join(notes))
+    between = (
+        f"of {size} bytes the first {head} and the last {tail} were read, the {left_out} between them not"
+    )
+    later = "the file grew while it was read: what came later was not read"
+    notes = (facts.truncated, between if left_out > 0 else "", later if grown > 0 else "")
+    return replace(facts, truncated="; ".join(filter(None, notes)))
 
 
 def open_log(path: Path) -> io.BufferedReader:

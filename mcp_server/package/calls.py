@@ -260,10 +260,7 @@ def _alias(scope: Scope, statement: Statement, call: Call) -> None:
     if base is None or not scope.buffers.derive(name, base, "alias", statement.line):
         scope.problem(f"an alias of {base}, which is not known", statement.line, statement.text)
     elif "view_dtype" in call.callee:
-        buffer, dtype = (
-            scope.buffers[name],
-            _parts(scope, call)[1].removeprefix("cached_torch_dtype_"),
-        )
+        dtype, buffer = _parts(scope, call)[1].removeprefix("cached_torch_dtype_"), scope.buffers[name]
         scope.buffers[name] = replace(buffer, kind="view", dtype=dtype, sizes=None, strides=None)
 
 

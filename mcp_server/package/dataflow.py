@@ -11,10 +11,11 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
 from mcp_server.package.statements import Block, View, whole_number
 from mcp_server.package.symbols import origins
-from mcp_server.package.wrapper import Body, grouped
+from mcp_server.package.wrapper import grouped
 
 SOURCES = frozenset({"input", "constant"})
 

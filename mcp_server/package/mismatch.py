@@ -342,7 +342,7 @@ def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> It
             yield _out_of_range(signature, item, dim, got, below)
 
 
-def _soft_lower(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
+def _may_be_assumed(dim: CompiledDim, definition: SymbolDefinition | None) -> bool:
     """Whether the lower bound may come from export's assumption that every symbol is at least 2."""
     if dim.expression is not None:
         symbols = dict.fromkeys(names_in(dim.expression), SPECIALIZED_BELOW)
@@ -361,7 +361,7 @@ def _out_of_range(
     upper = dim.upper or 0
     # The CPU guard leaves an upper bound of 4096 // k, for an integer k.
     guarded = item.device_type == "cpu" and upper > 0 and CPU_CHUNK // (CPU_CHUNK // upper or 1) == upper
-    soft = _soft_lower(dim, signature.definition(item.name, dim.index)) if below else guarded
+    soft = _may_be_assumed(dim, signature.definition(item.name, dim.index)) if below else guarded
     doubt = _DOUBTS[below] if soft else ""
     fix = Fix(
         action=f"keep dimension {dim.index} within the compiled range (pad or split the batch), or export "

@@ -330,7 +330,12 @@ def buffer_fact(view: PackageView, name: str) -> BufferFact:
     if buffer is None:
         known = ", ".join(list(view.wrapper.buffers)[:_LISTED])
         raise ProblemError("the wrapper has no tensor of this name", value=name, allowed=f"{known}, …")
-    behind = view.flow.backward(name, _last_use(view, buffer))
+    # As of the last launch that reads the variable by this name; at the end, if it lives to it.
+    reads, writes = view.readers_of_name.get(name, []), view.writers_of_name.get(name, [])
+    last = reads[-1] if reads else None
+    if writes and (last is None or last <= writes[-1]):
+        last = writes[-1] + 1 if writes[-1] + 1 < len(view.wrapper.launches) else None
+    behind = view.flow.backward(name, last)
     return BufferFact(
         name=name,
         kind=buffer.kind,
@@ -349,16 +354,6 @@ def buffer_fact(view: PackageView, name: str) -> BufferFact:
         never_set=list(behind.unset),
         freed_at_line=view.wrapper.run.freed.get(name),
     )
-
-
-def _last_use(view: PackageView, buffer: Buffer) -> int | None:
-    """The last launch that reads the variable by this name; None if it lives to the end."""
-    reads = view.readers_of_name.get(buffer.name, [])
-    writes = view.writers_of_name.get(buffer.name, [])
-    if reads and (not writes or reads[-1] > writes[-1]):
-        return reads[-1]
-    following = writes[-1] + 1 if writes else None
-    return following if following is not None and following < len(view.wrapper.launches) else None
 
 
 def _listed(parts: tuple[str, ...] | None) -> str:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TypeVar
 
-from mcp_server.package.calls import Body as Body
-from mcp_server.package.calls import Problem, Scope, add_transfer, handle_call
+from mcp_server.package.calls import Body, Problem, Scope, add_transfer, handle_call
 from mcp_server.package.kernels import Kernel, read_cpp_kernels, read_triton_kernels
 from mcp_server.package.launches import Buffer, BufferKind, Launch, substitute
 from mcp_server.package.statements import (

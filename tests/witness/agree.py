@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
 from mcp_server.package.statements import Block, braced, evaluate, names_in, read_reference
-from mcp_server.package.wrapper import Body, Wrapper
+from mcp_server.package.wrapper import Wrapper
 
 Json = dict[str, Any]
 Node = Launch | Transfer
