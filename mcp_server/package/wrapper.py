@@ -190,10 +190,10 @@ class _Reader:
         return match is not None
 
     def _output(self, statement: Statement) -> bool:
-        match = _OUTPUT.fullmatch(statement.text)
-        source = self.scope.outputs.get(int(match[3])) if match and match[3] else match and match[2]
-        if match:
-            self.scope.outputs[int(match[1])] = source or match[2]
+        if not (match := _OUTPUT.fullmatch(statement.text)):
+            return False
+        source = self.scope.outputs.get(int(match[3])) if match[3] else match[2]
+        self.scope.outputs[int(match[1])] = source or match[2]
         return source is not None
 
     def _pointer_or_guard(self, statement: Statement) -> bool:
