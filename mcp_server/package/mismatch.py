@@ -63,14 +63,13 @@ class GivenTensor:
     """An input tensor as the caller passes it.
 
     `shape` and `stride` are in elements; a `stride` of None means contiguous. `device` is torch's text
-    (`cuda:0`), `path` the caller's expression (`args[0]['user']`), if known.
+    (`cuda:0`).
     """
 
     dtype: str
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None
     device: str = "cpu"
-    path: str | None = None
 
     @property
     def device_type(self) -> str:

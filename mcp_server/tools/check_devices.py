@@ -60,7 +60,6 @@ def from_leaves(leaves: Sequence[Mapping[str, Any]], signature: Signature | None
                     shape=tuple(leaf["shape"]),
                     stride=tuple(leaf["stride"]) if leaf.get("stride") is not None else None,
                     device=str(leaf.get("device", "cpu")),
-                    path=paths[index],
                 )
             )
         else:
