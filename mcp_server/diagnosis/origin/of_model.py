@@ -18,8 +18,7 @@ from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leav
 from mcp_server.package.launches import Launch
 from mcp_server.package.literals import places_of
 from mcp_server.package.terms.cpp import definitions
-from mcp_server.package.terms.evaluate import DOMAINS, Domain, outside
-from mcp_server.package.terms.evaluate import Evaluator
+from mcp_server.package.terms.evaluate import DOMAINS, Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds
 from mcp_server.package.terms.term import (
     Apply,
