@@ -11,15 +11,13 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.flags import FlagPlan, Moment, select
+from mcp_server.flags import Moment, select
 from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, Record
 from mcp_server.package.exported import exported_device
 from mcp_server.package.view import view_package
 from mcp_server.probes.build import find_toolchain
 from mcp_server.tools.context import Context
 from mcp_server.tools.failure import Failure, read_failure
-
-ConfigValue = bool | int | float | str
 
 
 class AppliedFlag(Record):
@@ -57,16 +55,11 @@ class Compiled(Record):
 
 
 async def compile_with_flags(
-    context: Context,
-    workload: ExportedWorkload,
-    flags: Mapping[str, object],
-    *,
-    configs: Mapping[str, ConfigValue] | None = None,
+    context: Context, workload: ExportedWorkload, flags: Mapping[str, object]
 ) -> Compiled:
     """Compile the workload's program into a new package of this job's directory; its inputs are not used.
 
-    `flags` are names of the flag table with their values; `configs` are the `inductor_configs` of an earlier
-    compile that this one repeats. A compile that fails is a result.
+    `flags` are names of the flag table with their values. A compile that fails is a result.
     Raises ProblemError for a flag that cannot act, and for a file that is no exported program.
     """
     version = (await find_toolchain(context.python_for(workload), context, workload.env)).torch_version
@@ -79,7 +72,7 @@ async def compile_with_flags(
         {
             "exported": workload.exported,
             "package_path": work / f"{workload.exported.name.split('.')[0]}.pt2",
-            "inductor_configs": merged_configs(configs or {}, plan),
+            "inductor_configs": plan.config,
             "extra_imports": workload.extra_imports,
         },
         env={"TORCHINDUCTOR_CACHE_DIR": str(work / "cache"), **workload.env, **plan.env},
@@ -123,13 +116,6 @@ async def compile_with_flags(
             "warnings": outcome.warnings + [f"wrapper.cpp:{p.line}: {p.what}" for p in wrapper.problems[:10]],
         }
     )
-
-
-def merged_configs(configs: Mapping[str, ConfigValue], plan: FlagPlan) -> dict[str, ConfigValue]:
-    """`inductor_configs` of the compile. They win over variables, so a chosen flag replaces its entry."""
-    chosen = [(one.flag, one.value) for one in plan.chosen if one.flag.config in configs]
-    replaced = {flag.config: flag.values.config(value) for flag, value in chosen}
-    return {**configs, **replaced, **plan.config}
 
 
 async def compiled_package(

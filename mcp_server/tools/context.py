@@ -54,25 +54,20 @@ Event = dict[str, Any]
 
 def read_events(path: Path, but: Sequence[str] = ()) -> tuple[Event, ...]:
     """Events of a report or journal, except those named in `but`; empty without a file."""
-    left_out = tuple(map(_beginning, but))
-    return tuple(_events(path, lambda line: not line.startswith(left_out)))
+    return tuple(stream_events(path, but=but))
 
 
-def stream_events(path: Path, name: str) -> Iterator[Event]:
-    """Iterate over the events of that name."""
-    return _events(path, lambda line: line.startswith(_beginning(name)))
-
-
-def _beginning(name: str) -> str:
-    """The beginning of that event's line (worker/report.py)."""
-    return f'{{"event": "{name}"'
-
-
-def _events(path: Path, wanted: Callable[[str], bool]) -> Iterator[Event]:
+def stream_events(path: Path, name: str = "", but: Sequence[str] = ()) -> Iterator[Event]:
+    """Iterate over the events, only those called `name` if it is given; none without a file."""
+    # How the line of an event begins (worker/report.py).
+    wanted = f'{{"event": "{name}"' if name else ""
+    left_out = tuple(f'{{"event": "{each}"' for each in but)
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in filter(wanted, file):
+        for line in file:
+            if not line.startswith(wanted) or line.startswith(left_out):
+                continue
             with suppress(ValueError):  # a line that a crash cut short
                 event = read_json(line)
                 if isinstance(event, dict) and "event" in event:

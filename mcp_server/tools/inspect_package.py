@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
@@ -93,11 +93,14 @@ class Inspection(Record):
 
 @dataclass(frozen=True)
 class _Answer:
-    """Facts, made when their page is asked for; the launches that a picture should mark; remarks."""
+    """`facts`, then the launches `listed`, which are described when their page is asked for.
 
-    count: int
-    make: Callable[[int], Fact]
-    launches: tuple[int, ...] = ()
+    A picture marks the launches `marked`.
+    """
+
+    facts: Sequence[Fact] = ()
+    listed: Sequence[int] = ()
+    marked: Iterable[int] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -125,17 +128,22 @@ def _inspect(
     context: Context, package: Path, question: Question, model_name: str | None, offset: int, graph: bool
 ) -> Inspection:
     view = view_package(package, model_name)
-    answer = _answer(view, question)
+    overview = question == Question()
+    answer = _launches_in_short(view) if overview else _answer(view, question)
     picture: Artifact | None = None
     if graph:
         path = context.fresh("graph") / "dataflow.svg"
         title = f"{package.name}, model {view.package.model_name}"
-        path.write_text(render_svg(dataflow_graph(view, answer.launches), title), encoding="utf-8")
+        path.write_text(render_svg(dataflow_graph(view, tuple(answer.marked)), title), encoding="utf-8")
         picture = context.artifact(path, "the dataflow of run_impl, as a picture")
+    ready, total = len(answer.facts), len(answer.facts) + len(answer.listed)
     page: list[Fact] = []
     used, following = 0, None
-    for number in range(max(offset, 0), answer.count):
-        fact = answer.make(number)
+    for number in range(max(offset, 0), total):
+        if number < ready:
+            fact = answer.facts[number]
+        else:
+            (fact,) = query.launch_facts(view, [answer.listed[number - ready]], brief=overview)
         used += len(fact.model_dump_json())
         if page and used > PAGE_CHARACTERS:
             following = number
@@ -144,9 +152,9 @@ def _inspect(
     return Inspection(
         package=str(package),
         model=view.package.model_name,
-        overview=_overview(view) if question == Question() else None,
+        overview=_overview(view) if overview else None,
         facts=page,
-        total=answer.count,
+        total=total,
         offset=offset,
         next_offset=following,
         notes=list(answer.notes),
@@ -156,69 +164,55 @@ def _inspect(
 
 
 def _answer(view: PackageView, question: Question) -> _Answer:
-    """The facts that a question asks for; launches in short for the overview."""
+    """The facts that a question asks for."""
     if question.assertion is not None:
         found = query.assertion_facts(
             view, question.assertion, question.generated_file, question.generated_line, question.kernel
         )
         note = query.ambiguity(found) if found else query.no_holder(view)
-        return _of(found, dict.fromkeys(f.launch for f in found), (note,) if note else ())
+        return _Answer(found, (), dict.fromkeys(f.launch for f in found), (note,) if note else ())
     if question.launch is not None:
-        return _of(query.launch_facts(view, [question.launch]), [question.launch])
+        return _Answer(query.launch_facts(view, [question.launch]), (), [question.launch])
     if question.kernel is not None:
         return _kernel(view, question.kernel)
     if question.location is not None:
-        return _launches(view, query.launches_at_line(view, question.location))
+        numbers = query.launches_at_line(view, question.location)
+        return _Answer((), numbers, numbers)
     if question.buffer is not None:
         buffer = query.buffer_fact(view, question.buffer)
-        return _of([buffer], buffer.written_by)
+        return _Answer([buffer], (), buffer.written_by)
     if question.symbol is not None:
         symbol = query.symbol_fact(view, question.symbol)
-        return _of([symbol], symbol.launches)
+        return _Answer([symbol], (), symbol.launches)
     if question.input is not None:
         taken = query.input_fact(view, question.input)
-        return _of([taken], taken.read_by)
-    if question.constant is not None:
-        constant = query.constant_fact(view, question.constant)
-        folded = constant.name in view.wrapper.folded
-        folding = query.folding_facts(view, constant=constant.name) if folded else []
-        return _of([constant, *folding], constant.read_by)
-    brief = _launches(view, range(len(view.wrapper.launches)), brief=True)
+        return _Answer([taken], (), taken.read_by)
+    constant = query.constant_fact(view, question.constant or "")
+    folded = constant.name in view.wrapper.folded
+    folding = query.folding_facts(view, constant=constant.name) if folded else []
+    return _Answer([constant, *folding], (), constant.read_by)
+
+
+def _launches_in_short(view: PackageView) -> _Answer:
+    """Every launch, with a note on those that fold constants."""
     kernels = [launch.kernel for launch in view.folding_launches()]
     fold = (
         f"{len(kernels)} more launches run once, before the first call, to fold constants: "
         f"{', '.join(kernels[:_SHOWN])}; ask for constant {', '.join(list(view.wrapper.folded)[:_SHOWN])}"
     )
     notes = (fold if kernels else "", query.sourceless(view))
-    return replace(brief, notes=tuple(note for note in notes if note))
-
-
-def _of(facts: Sequence[Fact], launches: Iterable[int], notes: tuple[str, ...] = ()) -> _Answer:
-    return _Answer(len(facts), facts.__getitem__, tuple(launches), notes)
-
-
-def _launches(view: PackageView, numbers: Sequence[int], *, brief: bool = False) -> _Answer:
-    def make(position: int) -> Fact:
-        return query.launch_facts(view, [numbers[position]], brief=brief)[0]
-
-    return _Answer(len(numbers), make, () if brief else tuple(numbers))
+    return _Answer((), range(len(view.wrapper.launches)), (), tuple(filter(None, notes)))
 
 
 def _kernel(view: PackageView, name: str) -> _Answer:
     """A kernel, then its launches; a shim or a custom operator has launches only."""
     numbers = query.launches_of_kernel(view, name)
-    launches = _launches(view, numbers)
     if not view.wrapper.kernel_named(name):
-        return launches
+        return _Answer((), numbers, numbers)
     kernel = query.kernel_fact(view, name)
     cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})
     notes = ("the source is cut",) if len(kernel.source) > SOURCE_CHARACTERS else ()
-    first: list[Fact] = [cut, *query.folding_facts(view, kernel=kernel.name)]
-
-    def make(position: int) -> Fact:
-        return first[position] if position < len(first) else launches.make(position - len(first))
-
-    return _Answer(launches.count + len(first), make, tuple(numbers), notes)
+    return _Answer([cut, *query.folding_facts(view, kernel=kernel.name)], numbers, numbers, notes)
 
 
 def _overview(view: PackageView) -> Overview:

@@ -11,11 +11,10 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.flags import select
 from mcp_server.model import ExportedWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.exported import exported_device
-from mcp_server.tools.compile_with_flags import Compiled, ConfigValue, compile_with_flags, merged_configs
+from mcp_server.tools.compile_with_flags import Compiled, compile_with_flags
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 
@@ -97,17 +96,3 @@ def test_a_program_on_two_devices_counts_as_cuda(tmp_path: Path) -> None:
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("mixed/models/model.json", json.dumps({"tensor_values": devices}))
     assert exported_device(path) == "cuda"
-
-
-def test_a_chosen_flag_replaces_the_entry_of_an_earlier_compile() -> None:
-    """Entries of inductor_configs would win over the variable, so the chosen value takes their place."""
-    plan = select({PRINTER: 2, "assert_indirect_indexing": 0})
-    configs: dict[str, ConfigValue] = {
-        "aot_inductor.debug_intermediate_value_printer": "0",
-        "max_autotune": True,
-    }
-    assert merged_configs(configs, plan) == {
-        "aot_inductor.debug_intermediate_value_printer": "2",
-        "max_autotune": True,
-        "assert_indirect_indexing": False,
-    }
