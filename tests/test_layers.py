@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
-    "sweep": {"cli.app", "render.sweep"},
+    "sweep": {"cli.app"},
     "server.http": {"cli.app"},
     "tools.reduce.reduce": {"operations.table", "tools.bisect", "diagnosis.observe.compiler"},
     "diagnosis.try_fix": {"operations.table"},

@@ -192,15 +192,14 @@ async def _memcheck(where: Path, workload: PackageWorkload, row: Row) -> None:
         row.memcheck = "no compute-sanitizer"
         return
     context = Context(where / "memcheck", Path(sys.executable))
-    directory = context.fresh("memcheck")
-    run = await PackageTarget(workload, view_package(workload.package)).run(
+    view = view_package(workload.package)
+    run = await PackageTarget(workload, view).run(
         context,
-        "memcheck",
-        env=dict(CACHING_OFF),
+        context.fresh("memcheck"),
+        env=CACHING_OFF,
         prefix=fault_methods.sanitizer_prefix(program, "memcheck"),
-        directory=directory,
     )
-    report = fault_methods.read_report(run.done.finished.output).report
+    report, _ = fault_methods.read_report(run.done.finished.output, "memcheck", view)
     site = next(iter(report.faults), None)
     told = f"{site.text}, {site.kernel}:{site.line}" if site else "nothing"
     row.memcheck = f"{told} ({report.errors} errors)"

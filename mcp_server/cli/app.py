@@ -286,14 +286,14 @@ def sweep(
     import anyio
     from rich.console import Console
     from rich.progress import Progress
+    from rich.table import Table
 
-    from mcp_server.render.sweep import as_markdown, row, sweep_table, totals
     from mcp_server.render.text import plain
-    from mcp_server.sweep.plan import Results, read_plan
-    from mcp_server.sweep.run import Cluster, Executor, Local
+    from mcp_server.sweep.plan import COLUMNS, Results, as_markdown, read_plan, row, totals
+    from mcp_server.sweep.run import Cluster, Local
     from mcp_server.sweep.run import sweep as run
 
-    executor: Callable[[], Executor] = partial(Cluster, ray) if ray else partial(Local, jobs)
+    executor: Callable[[], Local | Cluster] = partial(Cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
         allowed = "a new directory, or an earlier sweep's"
@@ -318,7 +318,10 @@ def sweep(
         sys.stdout.write(found.model_dump_json(indent=2) + "\n")
     else:
         console = Console(highlight=False)
-        console.print(sweep_table(found), width=None if console.is_terminal else REPORT_WIDTH)
+        table = Table(*COLUMNS)
+        for case in found.cases:
+            table.add_row(*map(plain, row(case)))
+        console.print(table, width=None if console.is_terminal else REPORT_WIDTH)
         console.print(f"{totals(found)}; report: {out / 'sweep.md'}", markup=False, soft_wrap=True)
     raise typer.Exit(exit_of(found))
 

@@ -1,13 +1,18 @@
-"""Results as text: values and records of any kind, the checkup of `doctor`, and a verdict."""
+"""Results as text for people: values and records of any kind, the checkup of `doctor`, a verdict.
+
+Formatters yield what rich can print; `write` prints it.
+"""
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -74,8 +79,7 @@ def is_scalar(value: Any) -> bool:
     return value is None or isinstance(value, _ON_ONE_LINE)
 
 
-def is_empty(value: Any) -> bool:
-    return value is None or (isinstance(value, str | list | tuple | dict) and len(value) == 0)
+EMPTY: tuple[object, ...] = (None, "", [], (), {})
 
 
 def scalar(value: Any) -> str:
@@ -120,7 +124,7 @@ def _named(record: Record) -> dict[str, Any]:
     """The fields that are not empty by their labels, the findings first."""
     names = sorted(type(record).model_fields, key=lambda name: name not in FINDINGS)
     fields = {name.replace("_", " "): getattr(record, name) for name in names}
-    return {name: value for name, value in fields.items() if not is_empty(value)}
+    return {name: value for name, value in fields.items() if value not in EMPTY}
 
 
 def _fields(fields: Fields) -> Iterator[RenderableType]:
@@ -191,7 +195,7 @@ def _columns(items: Sequence[Any]) -> list[str]:
     if not all(isinstance(item, Record) and type(item) is type(items[0]) for item in items):
         return []
     rows = [{name: getattr(item, name) for name in type(item).model_fields} for item in items]
-    columns = [name for name in rows[0] if any(not is_empty(row[name]) for row in rows)]
+    columns = [name for name in rows[0] if any(row[name] not in EMPTY for row in rows)]
     cells = [row[name] for row in rows for name in columns]
     short = all(is_scalar(cell) and len(scalar(cell)) <= LONGEST_CELL for cell in cells)
     one_line = short and not any("\n" in scalar(cell) for cell in cells)
@@ -265,7 +269,7 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
     yield Text()
     yield labelled("Cost", cost_in_words(verdict.cost))
     for artifact in verdict.artifacts:
-        yield labelled("File", f"{artifact.path}  ({artifact.what}, {artifact.bytes} bytes)", "dim")
+        yield labelled("File", scalar(artifact), "dim")
 
 
 def _list(title: str, items: list[str]) -> Iterator[RenderableType]:
@@ -287,7 +291,7 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
         yield labelled("", f"computes {party.expression}")
     for place in party.model_locations:
         if place not in shown:
-            yield labelled("", f"{place.file}:{place.line}  {place.code}".rstrip(), "cyan")
+            yield labelled("", scalar(place), "cyan")
 
 
 def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
@@ -327,3 +331,33 @@ def cost_in_words(cost: Cost) -> str:
     """Runs, compiles and seconds."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
     return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"
+
+
+PIPE_WIDTH = 10_000
+"""Columns in a pipe: nothing is folded there, so that commands can be copied and lines searched."""
+
+
+def rendered(result: Record, verbose: bool = False) -> Iterator[RenderableType]:
+    """The parts of a result in reading order; `verbose` adds to a verdict why each check was chosen."""
+    if isinstance(result, Verdict):
+        return verdict_lines(result, verbose)
+    return checkup_lines(result) if isinstance(result, Checkup) else record_lines(result)
+
+
+def write(result: Record, verbose: bool = False) -> None:
+    """Print a result on stdout, the only function that does: coloured on a terminal, plain in a pipe."""
+    console = Console(highlight=False)
+    if console.is_terminal:
+        for part in rendered(result, verbose):
+            console.print(part)
+    else:
+        sys.stdout.write(as_text(result, verbose=verbose))
+
+
+def as_text(result: Record, width: int = PIPE_WIDTH, verbose: bool = False) -> str:
+    """The result as plain text: no colour, no spaces at the ends of lines."""
+    out = io.StringIO()
+    console = Console(file=out, width=width, highlight=False, color_system=None)
+    for part in rendered(result, verbose):
+        console.print(part)
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

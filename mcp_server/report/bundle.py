@@ -26,7 +26,7 @@ from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import TEMPLATES, Report, page, picture_of
-from mcp_server.report.redact import SECRET_NAME, Redactor
+from mcp_server.report.redact import SECRET_NAME, Redactor, with_texts
 from mcp_server.tools.requests import OPERATORS
 
 VERDICT_FILE = "verdict.json"
@@ -243,9 +243,13 @@ def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
     return found, left_out
 
 
-def _redacted_json(text: str, redact: Redact) -> str:
-    """Each text in the JSON by itself, so that it stays JSON."""
-    return json.dumps(_walk(json.loads(text), redact), indent=1, ensure_ascii=False)
+def _redacted_json(text: str, redact: Redact, indent: int | None = 1) -> str:
+    """Each text in the JSON by itself, so that it stays JSON. A key may show that its text is a secret."""
+
+    def change(value: str, name: str) -> str:
+        return "<secret>" if redact is not str and SECRET_NAME.search(name) else redact(value)
+
+    return json.dumps(with_texts(json.loads(text), change), indent=indent, ensure_ascii=False)
 
 
 def _redacted_lines(text: str, redact: Redact) -> str:
@@ -253,19 +257,10 @@ def _redacted_lines(text: str, redact: Redact) -> str:
     lines = []
     for line in text.splitlines(keepends=True):
         try:
-            lines.append(json.dumps(_walk(json.loads(line), redact), ensure_ascii=False) + "\n")
+            lines.append(_redacted_json(line, redact, None) + "\n")
         except ValueError:
             lines.append(redact(line))
     return "".join(lines)
-
-
-def _walk(value: object, redact: Redact, name: str = "") -> object:
-    """`value` with each text redacted; `name` is its key, which may say that the text is a secret."""
-    if isinstance(value, str):
-        return "<secret>" if redact is not str and SECRET_NAME.search(name) else redact(value)
-    if isinstance(value, dict):
-        return {redact(key): _walk(item, redact, key) for key, item in value.items()}
-    return [_walk(item, redact) for item in value] if isinstance(value, list) else value
 
 
 def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:

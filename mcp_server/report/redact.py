@@ -278,7 +278,9 @@ UNWANTED = re.compile(
 
 def cleaned(model: Model) -> Model:
     """The same record, its texts without unwanted characters."""
-    return type(model).model_validate(_cleaned(model.model_dump(mode="json")))
+    return type(model).model_validate(
+        with_texts(model.model_dump(mode="json"), lambda text, _: clean_text(text))
+    )
 
 
 def clean_text(text: str) -> str:
@@ -286,9 +288,10 @@ def clean_text(text: str) -> str:
     return UNWANTED.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
 
 
-def _cleaned(value: object) -> object:
+def with_texts(value: object, change: Callable[[str, str], str], name: str = "") -> object:
+    """JSON with each text, and each key, changed; `change` also gets the key of the text, "" for a key."""
     if isinstance(value, str):
-        return clean_text(value)
+        return change(value, name)
     if isinstance(value, dict):
-        return {clean_text(str(name)): _cleaned(item) for name, item in value.items()}
-    return [_cleaned(item) for item in value] if isinstance(value, list) else value
+        return {change(key, ""): with_texts(item, change, key) for key, item in value.items()}
+    return [with_texts(item, change) for item in value] if isinstance(value, list) else value

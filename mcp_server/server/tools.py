@@ -314,7 +314,10 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
             received = await self._source.receive()
             if isinstance(received, Exception):
                 error = answer_to(received)
-            elif _has_unreadable_id(received.message):
+            elif isinstance(notice := received.message, types.JSONRPCNotification) and not (
+                notice.method.startswith("notifications/")  # as the names of all do in the protocol
+            ):
+                # A request: one with the id 1.5, true or null is parsed as a notification (mcp 2.3).
                 error = _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
             else:
                 return received
@@ -323,14 +326,6 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
 
     async def aclose(self) -> None:
         await self._source.aclose()
-
-
-def _has_unreadable_id(message: types.JSONRPCMessage) -> bool:
-    """Whether this was a request: one with the id 1.5, true or null is parsed as a notification (mcp 2.3).
-
-    The names of all notifications of the protocol begin with `notifications/`.
-    """
-    return isinstance(message, types.JSONRPCNotification) and not message.method.startswith("notifications/")
 
 
 def answer_to(error: Exception) -> types.JSONRPCError | None:

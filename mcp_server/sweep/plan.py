@@ -1,4 +1,4 @@
-"""Reads the YAML file that lists the cases of a sweep, and stores one result file per case.
+"""Reads the YAML file that lists the cases of a sweep, and stores and shows the result of each case.
 
     defaults: {budget_s: 120}
     cases:
@@ -26,6 +26,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.store import write_whole
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 
@@ -199,8 +200,39 @@ class Results:
         return record if record.verdict is not None else None
 
     def keep(self, case: SweepCase, record: CaseRecord) -> None:
-        path = self.path(case)
-        # Rename after writing: a killed sweep must not leave half a record.
-        partial = path.with_suffix(".partial")
-        partial.write_text(record.model_dump_json(indent=1))
-        partial.replace(path)
+        write_whole(self.path(case), record.model_dump_json(indent=1))
+
+
+COLUMNS = ("case", "result", "confidence", "guilty", "summary", "tries", "s")
+
+
+def totals(sweep: Sweep) -> str:
+    """How many cases ended how."""
+    counts = Counter(case.result for case in sweep.cases)
+    parts = [f"{count} {result}" for result, count in counts.most_common()]
+    return f"{len(sweep.cases)} cases: {', '.join(parts)}; {sweep.reused} known from before"
+
+
+def as_markdown(sweep: Sweep) -> str:
+    """The table, then why cases were lost or refused."""
+    lines = ["# Sweep", "", totals(sweep), "", _line(COLUMNS), _line(["---"] * len(COLUMNS))]
+    lines += [_line(row(case)) for case in sweep.cases]
+    for case in sweep.cases:
+        lines += [
+            f"\n- {case.name}: {try_.ended} on {try_.where}: {try_.why}" for try_ in case.attempts if try_.why
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def row(case: CaseRecord) -> tuple[str, ...]:
+    """The cells of a case."""
+    verdict, seconds = case.verdict, sum(attempt.wall_s for attempt in case.attempts)
+    found = "", "", case.attempts[-1].why[:120]
+    if verdict is not None:
+        guilty = f"{verdict.guilty.kind} {verdict.guilty.name}" if verdict.guilty else ""
+        found = verdict.confidence, guilty[:60], verdict.summary[:120]
+    return (case.name, case.result, *found, str(len(case.attempts)), f"{seconds:.0f}")
+
+
+def _line(cells: tuple[str, ...] | list[str]) -> str:
+    return "| " + " | ".join(" ".join(cell.replace("|", "\\|").split()) for cell in cells) + " |"

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -30,7 +30,7 @@ from mcp_server.jobs.run import run
 from mcp_server.jobs.types import Command
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
-from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.table import DIAGNOSE
 from mcp_server.operations.work import open_store, work_of
 from mcp_server.sweep.plan import Attempt, CaseRecord, Results, Sweep, SweepCase
 
@@ -75,17 +75,10 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
     return Attempt(ended="lost", why=why, **facts), None
 
 
-class Executor(Protocol):
-    """`Local` on this machine, `Cluster` on Ray."""
-
-    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
-        """Run every case once; call `done` as each attempt ends."""
-
-
 async def sweep(
     cases: Sequence[SweepCase],
     results: Results,
-    executor: Callable[[], Executor],
+    executor: Callable[[], Local | Cluster],
     *,
     retries: int = 1,
     on_record: Callable[[CaseRecord], None] = lambda _record: None,
@@ -204,11 +197,10 @@ class Cluster:
 def main() -> int:
     request, result = (Path(word) for word in sys.argv[1:3])
     arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
-    diagnose = next(operation for operation in OPERATIONS if operation.name == "diagnose")
 
     async def diagnosed() -> JobState:
         async with Manager.open(open_store()) as manager:
-            job = manager.start(diagnose.name, work_of(diagnose, arguments))
+            job = manager.start(DIAGNOSE.name, work_of(DIAGNOSE, arguments))
             while (state := await manager.wait(job.id, WAIT_S)).state == "running":
                 pass
         return state

@@ -138,62 +138,53 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
     """
     env = workload.env if workload is not None else {}
     python = context.python_for(workload) if workload is not None else context.python
-    if not isinstance(workload, PackageWorkload):
-        machine = await read_machine(context, env, python)
-        return _checked(machine, compiler_problems(machine), ["package and inputs: none were given"])
-    try:
-        package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
-    except PackageError as error:
-        machine = await read_machine(context, env, python)
-        fix = Fix(action=error.next_call) if error.next_call else None
-        what = f"{error.slug}: {error}"
-        problem = Problem(category="invalid_package", what=what, certain=True, fix=fix)
-        return _checked(machine, [problem], ["inputs: the package cannot be read"])
+    package: Package | None = None
     passed: Given | None = None
-    why = ""
+    broken: list[Problem] = []
+    why, undecided = "", ""
+    if isinstance(workload, PackageWorkload):
+        try:
+            package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
+        except PackageError as error:
+            fix = Fix(action=error.next_call) if error.next_call else None
+            what = f"{error.slug}: {error}"
+            broken = [Problem(category="invalid_package", what=what, certain=True, fix=fix)]
 
-    async def read_inputs() -> None:
+    async def read_inputs(workload: PackageWorkload, package: Package) -> None:
         nonlocal passed, why
         passed, why = await _read_inputs(context, workload, package)
 
     async with anyio.create_task_group() as tasks:  # each costs an import of torch
-        tasks.start_soon(read_inputs)
+        if isinstance(workload, PackageWorkload) and package is not None:
+            tasks.start_soon(read_inputs, workload, package)
         machine = await read_machine(context, env, python)
-    problems = find_problems(package, machine, workload.device_index) + compiler_problems(machine)
-    unknown = [f"inputs: {why}"] if why else []
-    undecided = unknown[0] if workload.inputs is not None and unknown else ""
     mismatches: list[Mismatch] = []
-    if passed is not None:
-        if not package.signature.known:
-            undecided = f"inputs: {UNKNOWN}"
-        loaded_on = workload.device_index if workload.device_index >= 0 else None
-        mismatches = [
-            *compare_structure(package.signature, passed.paths),
-            *compare_inputs(package.signature, passed.tensors, device_index=loaded_on),
-        ]
-    return _checked(machine, problems, unknown, package, passed, mismatches, undecided)
-
-
-def _checked(
-    machine: Machine,
-    problems: list[Problem],
-    unknown: list[str],
-    package: Package | None = None,
-    passed: Given | None = None,
-    mismatches: Sequence[Mismatch] = (),
-    undecided: str = "",
-) -> DevicesChecked:
+    if not isinstance(workload, PackageWorkload):
+        problems, unknown = compiler_problems(machine), ["package and inputs: none were given"]
+    elif package is None:
+        problems, unknown = broken, ["inputs: the package cannot be read"]
+    else:
+        problems = find_problems(package, machine, workload.device_index) + compiler_problems(machine)
+        unknown = [f"inputs: {why}"] if why else []
+        undecided = why if workload.inputs is not None else ""
+        if passed is not None:
+            undecided = undecided if package.signature.known else UNKNOWN
+            loaded_on = workload.device_index if workload.device_index >= 0 else None
+            mismatches = [
+                *compare_structure(package.signature, passed.paths),
+                *compare_inputs(package.signature, passed.tensors, device_index=loaded_on),
+            ]
     return DevicesChecked(
         summary=_summary(problems, mismatches, package, passed, undecided),
         machine=machine,
         package=_facts(package) if package is not None else None,
         inputs=_rows(package, passed) if package is not None else [],
-        mismatches=list(mismatches),
+        mismatches=mismatches,
         problems=problems,
         # What is no fault and yet worth knowing: fixed arguments, dropped leaves.
         notes=[*(package.signature.notes if package else ()), *(passed.notes if passed else ())],
         unknown=[*machine.unknown, *unknown],
-        undecided=undecided,
+        undecided=f"inputs: {undecided}" if undecided else "",
     )
 
 
@@ -246,7 +237,7 @@ def _summary(
         more = f" (and {len(certain) - 1} more)" if len(certain) > 1 else ""
         return f"{certain[0]}{more}"
     if undecided:
-        return f"not known whether the inputs fit: {undecided.removeprefix('inputs: ')}"
+        return f"not known whether the inputs fit: {undecided}"
     looked_at = "machine, package and inputs" if passed is not None else "machine and package"
     looked_at = looked_at if package is not None else "machine"
     doubts = len(problems) + len(mismatches)

@@ -6,7 +6,7 @@ Runs nothing. With a package, an index assertion is traced to its launch, its bo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 from string import Formatter
@@ -222,52 +222,60 @@ async def explain_error(
         context.progress(f"reading {log.name}")
     facts = await (read_text(text) if log is None else read_users_log(log))
     root = facts.root
-    if root is None:
-        return _unknown(facts, package, quoted=log is None)
-    trace, notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
-    family = root.family
-    others = [error for error in facts.errors if error.family.id != family.id]
-    others.sort(key=lambda error: (-error.rank, error.line))
-    return Explanation(
-        known=True,
-        summary=as_sentence(root),
-        family=family.id,
-        stage=family.stage,
-        category=root.category,
-        candidates=list(root.candidates),
-        text=root.text,
-        line=root.line,
-        count=root.count,
-        fields=root.fields,
-        meaning=family.meaning,
-        not_proven=family.not_proven,
-        releases=family.torch,
-        guide=family.guide,
-        page=f"docs/errors.md#{family.id}",
+    if (
+        root is None and log is None
+    ):  # it was sent as an error, so its lines count as one; a log may hold none
+        facts = replace(facts, best_lines=facts.best_lines or facts.tail)
+    others: Sequence[ErrorFact] = facts.errors
+    if root is not None:
+        others = [error for error in others if error.family.id != root.family.id]
+        others = sorted(others, key=lambda error: (-error.rank, error.line))
+    frames = reversed(facts.frames[-_FRAMES:])
+    explanation = Explanation(
+        known=root is not None,
+        summary="",
+        guide=MAIN_GUIDE,
         next=next_call(root, facts, package),
         commands=shell_lines(root, facts),
         others=[_other(error, root) for error in others[:_OTHERS]],
         last_launch=facts.last_launch.kernel if facts.last_launch else "",
-        kernel=root.fields.get("kernel", ""),
-        generated=[f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
-        model_lines=_model_lines(facts),
-        trace=trace,
-        notes=[*notes, *_notes(facts)],
+        model_lines=[ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in frames],
+        notes=_notes(facts),
         versions=facts.versions,
+    )
+    if root is None:
+        return _unknown(explanation, facts)
+    trace, notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
+    family = root.family
+    return explanation.model_copy(
+        update={
+            "summary": as_sentence(root),
+            "family": family.id,
+            "stage": family.stage,
+            "category": root.category,
+            "candidates": list(root.candidates),
+            "text": root.text,
+            "line": root.line,
+            "count": root.count,
+            "fields": root.fields,
+            "meaning": family.meaning,
+            "not_proven": family.not_proven,
+            "releases": family.torch,
+            "guide": family.guide,
+            "page": f"docs/errors.md#{family.id}",
+            "kernel": root.fields.get("kernel", ""),
+            "generated": [f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
+            "trace": trace,
+            "notes": [*notes, *explanation.notes],
+        }
     )
 
 
-def _unknown(facts: LogFacts, package: Path | None, *, quoted: bool) -> Explanation:
-    """The answer for a text of no known family: its most useful lines and the next call.
-
-    A `quoted` text was sent as an error, so its lines count as one. A log may hold none.
-    """
-    if quoted:
-        facts = replace(facts, best_lines=facts.best_lines or facts.tail)
-    lines = facts.best_lines or facts.tail
-    launch = facts.last_launch
-    if launch is not None:
-        summary = f"No error text; the last launch that began and did not end is {launch.kernel}."
+def _unknown(explanation: Explanation, facts: LogFacts) -> Explanation:
+    """The answer for a text of no known family, with its most useful lines."""
+    if explanation.last_launch:
+        began = explanation.last_launch
+        summary = f"No error text; the last launch that began and did not end is {began}."
     elif facts.errors:  # of rank NOISE: others would be a root
         summary = f"No error that names a cause. {facts.errors[0].family.meaning}"
     elif facts.best_lines:
@@ -277,24 +285,20 @@ def _unknown(facts: LogFacts, package: Path | None, *, quoted: bool) -> Explanat
             "No error text in this log: the program hung, crashed without a message, or the log was cut off."
         )
     notes = []
-    if launch is None and facts.best_lines:
+    if not explanation.last_launch and facts.best_lines:
         family = closest_family(facts.best_lines[-1][1])
         notes += [f"closest known error: {family.id}: `{family.example}`"] if family else []
         notes.append(
             "pass the whole log, standard output and standard error: the cause is often in another line"
         )
-    return Explanation(
-        known=False,
-        summary=summary,
-        guide=MAIN_GUIDE if launch is not None or facts.best_lines else HANG_GUIDE,
-        next=next_call(None, facts, package),
-        commands=shell_lines(None, facts),
-        others=[_other(error, None) for error in facts.errors[:_OTHERS]],
-        last_launch=launch.kernel if launch else "",
-        model_lines=_model_lines(facts),
-        notes=[*notes, *_notes(facts)],
-        lines=[f"{number}: {text}" for number, text in lines[-_LINES:]],
-        versions=facts.versions,
+    lines = facts.best_lines or facts.tail
+    return explanation.model_copy(
+        update={
+            "summary": summary,
+            "guide": MAIN_GUIDE if explanation.last_launch or facts.best_lines else HANG_GUIDE,
+            "notes": [*notes, *explanation.notes],
+            "lines": [f"{number}: {text}" for number, text in lines[-_LINES:]],
+        }
     )
 
 
@@ -330,11 +334,6 @@ def _other(error: ErrorFact, root: ErrorFact | None) -> OtherError:
     return OtherError(
         family=error.family.id, line=error.line, text=error.text[:160], role=role, count=error.count
     )
-
-
-def _model_lines(facts: LogFacts) -> list[ModelLocation]:
-    frames = facts.frames[-_FRAMES:]
-    return [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in reversed(frames)]
 
 
 def _notes(facts: LogFacts) -> list[str]:

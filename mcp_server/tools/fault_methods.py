@@ -20,7 +20,7 @@ from mcp_server.logs.crash_reports import (
     read_native,
     read_progress_log,
 )
-from mcp_server.logs.sanitizer import SanitizerReport, Site, read_sanitizer_file
+from mcp_server.logs.sanitizer import SanitizerReport, read_sanitizer_file
 from mcp_server.memory_faults.join import (
     foreign_launches,
     match_sites,
@@ -73,7 +73,8 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
 
     Raises `ProblemError` when the program did not run, or ran unchecked: a clean report then means nothing.
     """
-    program = find_tool("compute-sanitizer", target.workload.env, context.python_for(target.workload))
+    env = target.workload.env
+    program = find_tool("compute-sanitizer", env, context.python_for(target.workload))
     if program is None:
         raise ProblemError(
             "compute-sanitizer was not found",
@@ -82,20 +83,18 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
         )
     run = await target.run(
         context,
-        tool,
-        env=dict(CACHING_OFF),  # each tensor in an allocation of its own, so that an overrun leaves one
-        unset=left_out(target.workload.env),
+        context.fresh(tool),
+        env=CACHING_OFF,  # each tensor in an allocation of its own, so that an overrun leaves one
+        unset=left_out(env),
         prefix=sanitizer_prefix(program, tool),
     )
-    checked = read_report(run.done.finished.output)
-    report = checked.report
+    report, accesses = read_report(run.done.finished.output, tool, target.view)
     if not report.sites and report.errors is None:
         unchecked = any("No attachable process" in message for message in report.messages)
         if unchecked or not run.done.events:
             raise ProblemError(
                 "compute-sanitizer did not check the program: " + "; ".join(report.messages[:3])
             )
-    accesses = accesses_of(checked, tool, target.view)
     if target.rebuilt is None:
         sites = await launch_sites(context, target.view, accesses)
         run = FaultRun(run.done, replace(run.evidence, sites=sites))
@@ -117,16 +116,12 @@ def left_out(env: Mapping[str, str]) -> tuple[str, ...]:
     return (*_FOREIGN, *(name for name in _ALLOCATOR if "expandable_segments" in env.get(name, "")))
 
 
-@dataclass(frozen=True)
-class Checked:
-    """A report, and the first assertion that the program printed."""
+def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[SanitizerReport, list[Access]]:
+    """The text report in a program's output, and its faults: those of this package first, in their order.
 
-    report: SanitizerReport
-    assertion: str
-
-
-def read_report(output: Path) -> Checked:
-    """Read the text report out of a program's output, as a stream."""
+    The assertion that the program printed stands for the records of asserts. Records of kernels that no
+    launch of the package started (a library's own) come last.
+    """
     assertions: list[str] = []
 
     def keep(line: str) -> None:
@@ -134,28 +129,13 @@ def read_report(output: Path) -> Checked:
             assertions.append(line.strip()[:2000])
 
     report = read_sanitizer_file(output, keep)
-    return Checked(report, "".join(assertions))
-
-
-def accesses_of(checked: Checked, tool: SanitizerTool, view: PackageView | None) -> list[Access]:
-    """The faults of this package first, in the order of the report; an assertion for the asserts' records.
-
-    Records of kernels that no launch of the package started (a library's own) come last.
-    """
-
-    def ours(site: Site) -> bool:
-        if view is None or site.launch_offset is not None:
-            return True
-        return any(site.kernel in (launch.symbol, launch.kernel) for launch in view.wrapper.launches)
-
-    asserts = [site for site in checked.report.faults if site.kind == "assert"]
-    others = [site for site in checked.report.faults if site.kind != "assert"]
-    found = [site.access(tool) for site in others if ours(site)]
-    if checked.assertion:
-        found += _printed(checked.assertion)
-    elif asserts:
-        found.append(asserts[0].access(tool))
-    return found + [site.access(tool) for site in others if not ours(site)]
+    launched = {name for launch in view.wrapper.launches for name in (launch.symbol, launch.kernel)}
+    asserts = [site.access(tool) for site in report.faults if site.kind == "assert"]
+    others = [site for site in report.faults if site.kind != "assert"]
+    ours = [site for site in others if site.launch_offset is not None or site.kernel in launched]
+    foreign = [site.access(tool) for site in others if site not in ours]
+    found = _printed(assertions[0]) if assertions else asserts[:1]
+    return report, [*(site.access(tool) for site in ours), *found, *foreign]
 
 
 def _printed(text: str) -> list[Access]:
@@ -211,8 +191,7 @@ _ASK = ("info cuda kernels", "bt", "info line *$errorpc")
 async def run_core_dump(context: Context, target: Target) -> Found:
     """One run that leaves a light core dump, read by cuda-gdb where there is one."""
     directory = context.fresh("core-dump")
-    env = {**core_environment(directory), **CACHING_OFF}
-    run = await target.run(context, "core-dump", env=env, directory=directory)
+    run = await target.run(context, directory, env={**core_environment(directory), **CACHING_OFF})
     output = run.done.finished.output
     debugger = find_tool("cuda-gdb", target.workload.env, context.python_for(target.workload))
     access = await read_core(context, directory, output, debugger)
@@ -248,7 +227,7 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
 async def run_sync(context: Context, target: Target) -> Found:
     """One run with a wait for the device after each launch, read from the journal: needs no NVIDIA tool."""
     await _check_rebuilt(target)
-    run = await target.run(context, "sync", env=dict(CACHING_OFF))
+    run = await target.run(context, context.fresh("sync"), env=CACHING_OFF)
     asserted = await anyio.to_thread.run_sync(_assertions_in, run.done.finished.output)
     if asserted:
         return Found(run, asserted)
@@ -270,7 +249,7 @@ SANITIZER_ENV = {
 async def _run_sanitized(context: Context, target: Target, name: str) -> Found:
     """The C++ kernels built with a sanitizer, index asserts taken out, each weight in memory of its own."""
     await _check_rebuilt(target)
-    run = await target.run(context, name, env=SANITIZER_ENV)
+    run = await target.run(context, context.fresh(name), env=SANITIZER_ENV)
     return Found(run, await anyio.to_thread.run_sync(_native_accesses, run))
 
 
@@ -283,7 +262,7 @@ async def run_native(context: Context, target: Target) -> Found:
     """The stack of the crash by gdb, and the index assertion that was printed."""
     gdb = shutil.which("gdb")
     prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
-    run = await target.run(context, "native", env=ONE_THREAD, prefix=prefix)
+    run = await target.run(context, context.fresh("native"), env=ONE_THREAD, prefix=prefix)
     finished = run.done.finished
     ended = finished.output.read_bytes()[-200_000:].decode("utf-8", "replace")
     if gdb and finished.returncode == 1 and "exited normally]" in ended:

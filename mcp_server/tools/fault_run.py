@@ -85,15 +85,16 @@ class PackageTarget:
     async def run(
         self,
         context: Context,
-        name: str,
+        directory: Path,
         *,
         env: Mapping[str, str],
         unset: Sequence[str] = (),
         prefix: Sequence[str] = (),
-        directory: Path | None = None,
     ) -> FaultRun:
-        """Run the call once, waiting for the device after each launch; a crash is a result."""
-        directory = directory or context.fresh(name)
+        """Run the call once, waiting for the device after each launch; a crash is a result.
+
+        `directory`, from `fresh`, gets the output.
+        """
         journal = directory / "launches.jsonl"
         workload, operation = self.workload, "run"
         request: dict[str, object] = {**run_request(workload)}
@@ -166,15 +167,13 @@ class ProgramTarget:
     async def run(
         self,
         context: Context,
-        name: str,
+        directory: Path,
         *,
         env: Mapping[str, str],
         unset: Sequence[str] = (),
         prefix: Sequence[str] = (),
-        directory: Path | None = None,
     ) -> FaultRun:
         """Run the program once; without probes there is no journal."""
-        directory = directory or context.fresh(name)
         wanted = {**PROVENANCE, **self.workload.env, **env}
         kept = [key for key in wanted if key not in unset and (self.caching_off or key not in CACHING_OFF)]
         scope = {"application-only": "all"} if self.children else {}

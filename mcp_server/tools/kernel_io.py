@@ -146,21 +146,8 @@ def bad_element(found: Mapping[str, Any] | None) -> BadElement | None:
     return BadElement(index=found["index"], value=found["value"], count=found["count"]) if found else None
 
 
-HEAD = (
-    "",
-    "argument",
-    "when",
-    "role",
-    "dtype",
-    "shape",
-    "nan",
-    "inf",
-    "zero",
-    "min",
-    "max",
-    "mean",
-    "first bad",
-)
+_FIGURES = ("nan", "inf", "zero", "min", "max", "mean")
+HEAD = ("", "argument", "when", "role", "dtype", "shape", *_FIGURES, "first bad")
 
 
 def block(launch: LaunchValues) -> str:

@@ -119,7 +119,6 @@ async def locate_fault(
     tools = order(tool, device)
     runs: list[PlainRun] = []
     attempts: list[Attempt] = []
-    outcome: list[tuple[Target, Found]] = []
     targets: dict[Options, PackageTarget] = {}
 
     async with anyio.create_task_group() as tasks:
@@ -129,18 +128,14 @@ async def locate_fault(
                 targets[options] = prepare(context, workload, options, tasks, cache=cache)
             return targets[options]
 
-        async def check() -> None:
-            outcome.append(await search(context, tools, attempts, target_of))
-
         async def run_without(flags: dict[str, str], name: str) -> None:
             runs.append(await run_plainly(context, workload, flags, name))
 
-        tasks.start_soon(check)
         for number in range(plain_runs):
             tasks.start_soon(run_without, {}, f"plain-{number + 1}")
         if plain_runs and device == "cuda":
             tasks.start_soon(run_without, FLAGS, "official-flags")
-    target, found = outcome[0]
+        target, found = await search(context, tools, attempts, target_of)
     return result(context, target, found, attempts, judge(runs, bool(found.accesses)))
 
 

@@ -18,7 +18,7 @@ from mcp_server.package.members import FLAT_MODEL, DirectoryContainer, flat_mode
 from mcp_server.package.view import PackageView
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.context import read_events
-from mcp_server.tools.fault_methods import accesses_of, read_report
+from mcp_server.tools.fault_methods import read_report
 from mcp_server.tools.fault_run import read_ranges
 from tests.recorded import RECORDINGS
 
@@ -46,7 +46,7 @@ def joined(
     """The first fault of a recorded run, joined with everything that the run left."""
     recording = FAULTS / name
     view = view_of(recording, directory, old, new)
-    found = accesses_of(read_report(recording / "memcheck.txt"), "memcheck", view)
+    _, found = read_report(recording / "memcheck.txt", "memcheck", view)
     events = read_events(recording / "report.jsonl")
     leaves: list[Any] = next((e["leaves"] for e in events if e["event"] == "given"), [])
     evidence = Evidence(

@@ -12,6 +12,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
+from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.tools import fault_methods
@@ -180,10 +181,11 @@ def test_expandable_segments_do_not_reach_the_sanitizer() -> None:
     assert "PYTORCH_CUDA_ALLOC_CONF" not in fault_methods.left_out({"PYTORCH_CUDA_ALLOC_CONF": "x:1"})
 
 
-def test_a_device_assert_becomes_the_assertion_that_was_printed() -> None:
+def test_a_device_assert_becomes_the_assertion_that_was_printed(zoo: ZooPackage) -> None:
     """memcheck's own record of an assert names no kernel; the printed line does."""
-    checked = fault_methods.read_report(RECORDINGS / "feature-cache.memcheck.txt")
-    access = fault_methods.accesses_of(checked, "memcheck", None)[0]
+    recorded, view = RECORDINGS / "feature-cache.memcheck.txt", view_package(zoo("ranker"))
+    _, accesses = fault_methods.read_report(recorded, "memcheck", view)
+    access = accesses[0]
     assert access.condition == "0 <= tmp4 < ks0"
     assert access.line is not None
     assert access.file.endswith(".py")

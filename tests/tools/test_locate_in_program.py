@@ -81,7 +81,8 @@ def test_what_a_graph_capture_forbids_is_left_out(zoo: ZooPackage, tmp_path: Pat
         host = CommandWorkload(argv=[sys.executable, "-c", code], cwd=tmp_path)
         target = ProgramTarget(host, view_package(zoo("ranker")), caching_off)
         env = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "OTHER": "x"}
-        run = await target.run(context_in(tmp_path / "job"), "program", env=env)
+        context = context_in(tmp_path / "job")
+        run = await target.run(context, context.fresh("program"), env=env)
         return run.done.finished.stdout.read_text().strip()
 
     assert anyio.run(output, True) == "1 x"
