@@ -24,19 +24,17 @@ from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
 from mcp_server.operations.work import HANDLE, open_store
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
-    Source,
     of_verdict,
     read_source,
-    report_of,
     write_bundle,
 )
-from mcp_server.report.page import FILE, page
+from mcp_server.report.page import FILE, Source, page
 from mcp_server.tools.check_devices import check_devices
 from mcp_server.tools.context import Context
 from mcp_server.tools.machine import Checkup, checkup
 
 if TYPE_CHECKING:
-    from mcp_server.sweep.plan import CaseRecord, Sweep
+    from mcp_server.sweep import CaseRecord, Sweep
 
 HELP = """Diagnose AOTInductor failures by running the workload.
 
@@ -173,7 +171,7 @@ def make_report(source: Source, directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", errors="replace") as file:
-            file.write(page(report_of(source)))
+            file.write(page(source))
     except FileExistsError:
         what = "the report is there already"
         raise ProblemError(what, value=str(path), allowed="a new directory") from None
@@ -289,9 +287,8 @@ def sweep(
     from rich.table import Table
 
     from mcp_server.render.text import plain
-    from mcp_server.sweep.plan import COLUMNS, Results, as_markdown, read_plan, row, totals
-    from mcp_server.sweep.run import Cluster, Local
-    from mcp_server.sweep.run import sweep as run
+    from mcp_server.sweep import COLUMNS, Cluster, Local, Results, as_markdown, read_plan, row, totals
+    from mcp_server.sweep import sweep as run
 
     executor: Callable[[], Local | Cluster] = partial(Cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)

@@ -1,4 +1,4 @@
-"""The table of operations: what each calls, what the server offers as tools, how the command line spells it.
+"""The operations: what each calls, what the server offers as tools, how the command line spells it.
 
 Steps are imported when they are called, so that the server starts fast. Arguments are checked in a thread:
 archives are opened for that, and other calls are answered meanwhile.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -27,6 +27,65 @@ if TYPE_CHECKING:
     from mcp_server.tools.inspect_package import Question
 
 
+_declared: list[Operation] = []
+
+
+def operation(
+    arguments: type[args.Arguments],
+    *,
+    title: str,
+    description: str,
+    hints: args.Hints = RUNS_USER_CODE,
+    examples: tuple[str, ...] = (),
+) -> Callable[[args.Call], args.Call]:
+    """Declare the function as the tool and the command of its name."""
+
+    def declare(call: args.Call) -> args.Call:
+        _declared.append(Operation(call.__name__, title, description, arguments, hints, call, examples))
+        return call
+
+    return declare
+
+
+@operation(
+    args.DiagnoseArguments,
+    title="Diagnose a failure",
+    description="Runs the whole procedure on a failing script, package, exported program or command: a "
+    "verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...), "
+    "confidence, evidence with commands, fix. Start here. Reads files first, runs the workload only as "
+    "often as it must: seconds to minutes. Next: its next_steps.",
+    examples=(
+        "aoti-debug diagnose serve.py -- --batch 8",
+        "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
+        "aoti-debug diagnose model.pt2 -i "
+        """'[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'""",
+        "aoti-debug diagnose ./cpp_host model.pt2",
+        "aoti-debug diagnose --log crash.log",
+    ),
+)
+async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
+    from mcp_server.diagnosis.diagnose import diagnose as step
+
+    log = checked.optional_file("log", given.log)
+    workload = None
+    if checked.chosen_kinds(given) or log is None:
+        workload = await in_thread(checked.workload_of, given)
+    symptom = checked.symptom_of(given, workload)
+    return await step(context, workload, log=log, budget_s=given.budget_s, symptom=symptom)
+
+
+@operation(
+    args.ExplainArguments,
+    title="Explain an error",
+    description="Explains an error text or log without running anything: which error is the root, its "
+    "family and fields (file, line, block, thread, index, bound), what it does not prove, guide, next "
+    "call. Under 1 s for most logs.",
+    hints=READS,
+    examples=(
+        "aoti-debug explain-error --log crash.log",
+        "aoti-debug explain-error --text 'index out of bounds: 0 <= tmp4 < ks1' --package model.pt2",
+    ),
+)
 async def explain_error(context: Context, given: args.ExplainArguments) -> Record:
     from mcp_server.tools.explain_error import explain_error as step
 
@@ -39,6 +98,19 @@ async def explain_error(context: Context, given: args.ExplainArguments) -> Recor
     )
 
 
+@operation(
+    args.CheckArguments,
+    title="Check machine and inputs",
+    description="Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, "
+    "arch, ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before "
+    "anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the "
+    "machine. 2-10 s. Next: diagnose, or fix the first mismatch.",
+    hints=READS,
+    examples=(
+        "aoti-debug check-devices --package model.pt2 --inputs batch.pt",
+        "aoti-debug check-devices",
+    ),
+)
 async def check_devices(context: Context, given: args.CheckArguments) -> Record:
     from mcp_server.tools.check_devices import check_devices as step
 
@@ -47,36 +119,20 @@ async def check_devices(context: Context, given: args.CheckArguments) -> Record:
     return await step(context, await in_thread(checked.package_workload, given) if given.package else None)
 
 
-async def compile_with_flags(context: Context, given: args.CompileArguments) -> Record:
-    from mcp_server.tools.compile_with_flags import compile_with_flags as step
-
-    return await step(context, await in_thread(checked.exported_workload, given), given.flags)
-
-
-async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
-    from mcp_server.diagnosis.diagnose import diagnose as step
-
-    log = checked.optional_file("log", given.log)
-    workload = None
-    if checked.chosen_kinds(given) or log is None:
-        workload = await in_thread(checked.workload_of, given)
-    symptom = checked.symptom_of(given, workload)
-    return await step(context, workload, log=log, budget_s=given.budget_s, symptom=symptom)
-
-
-async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
-    from mcp_server.tools.run_deterministic import run_deterministic as step
-
-    return await step(
-        context,
-        await in_thread(checked.workload_of, given),
-        repeats=given.repeats,
-        caching_off=given.caching_off,
-        blocking=given.blocking,
-        check_inputs=given.check_inputs,
-    )
-
-
+@operation(
+    args.InspectArguments,
+    title="Read a package",
+    description="Reads a .pt2 package without running it: inputs with ranges, launches with arguments, "
+    "dataflow, weights, model lines. An overview, or the answer in full to one question (launch, "
+    "kernel, ... assertion): which launch and input does an `index out of bounds` text mean? About 1 "
+    "s.",
+    hints=READS,
+    examples=(
+        "aoti-debug inspect-package model.pt2",
+        "aoti-debug inspect-package model.pt2 --assertion 'index out of bounds: 0 <= tmp4 < ks1'",
+        "aoti-debug inspect-package model.pt2 --location model.py:42",
+    ),
+)
 async def inspect_package(context: Context, given: args.InspectArguments) -> Record:
     from mcp_server.tools.inspect_package import inspect_package as step
 
@@ -110,6 +166,37 @@ def question_of(given: args.InspectArguments) -> Question | None:
     return Question(**asked, generated_line=line) if asked else None
 
 
+@operation(
+    args.RepeatArguments,
+    title="Repeat a run",
+    description="Runs a workload several times, each in its own process, without the CUDA caching "
+    "allocator, with blocking launches and the package's input checks: clean, stable, flaky or "
+    "varying, and each run's root error. For crashes that move or come and go. Next: inspect_package "
+    "with the assertion, or diagnose.",
+    examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
+)
+async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
+    from mcp_server.tools.run_deterministic import run_deterministic as step
+
+    return await step(
+        context,
+        await in_thread(checked.workload_of, given),
+        repeats=given.repeats,
+        caching_off=given.caching_off,
+        blocking=given.blocking,
+        check_inputs=given.check_inputs,
+    )
+
+
+@operation(
+    args.DumpArguments,
+    title="Look at kernel values",
+    description="Runs a package or exported program once and shows what chosen launches read and wrote "
+    "(range, NaN, Inf, index against bound), the first bad value, and who made it. For NaN, Inf, wrong "
+    "values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
+    "inspect_package for its model line.",
+    examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
+)
 async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
     from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
     from mcp_server.tools.first_bad import Choice
@@ -132,6 +219,45 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
     )
 
 
+@operation(
+    args.LocateArguments,
+    title="Locate a memory fault",
+    description="Puts a package's call, or the failing call of a script or command, under a checker and "
+    "names launch, argument, access, generated and model line, producer. For illegal memory access, "
+    "segfaults, corruption, silent bad reads. A package needs inputs, a C++ host (command) a package. "
+    "10-90 s. Next: dump_kernel_io of the producer, or the fix.",
+    examples=(
+        "aoti-debug locate-fault model.pt2 --inputs batch.pt",
+        "aoti-debug locate-fault serve.py -- --batch 8",
+        "aoti-debug locate-fault ./cpp_host model.pt2 --package model.pt2",
+    ),
+)
+async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
+    from mcp_server.tools.locate_fault import locate_fault as step
+    from mcp_server.tools.locate_fault import locate_in_program
+
+    package = None
+    if given.command and given.package:  # the package is the one that the command, its host, loads
+        package = await in_thread(checked.package_file, given.package, checked.folder_of(given))
+        given = given.model_copy(update={"package": ""})
+    workload = await in_thread(checked.workload_of, given)
+    assert not isinstance(workload, ExportedWorkload), "there is no such argument"
+    if isinstance(workload, PackageWorkload):
+        return await step(context, workload, tool=given.tool, plain_runs=given.plain_runs)
+    return await locate_in_program(
+        context, workload, package=package, tool=given.tool, plain_runs=given.plain_runs
+    )
+
+
+@operation(
+    args.TraceArguments,
+    title="Trace every launch",
+    description="Rebuilds a package with a probe at every launch (no model source needed) and runs it: "
+    "the launches with arguments, and the one at which the run ended. For crashes and hangs that name "
+    "no kernel. Without inputs: the instrumented package and environment, for a C++ host. 5-40 s. "
+    "Next: inspect_package with that launch.",
+    examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
+)
 async def trace_launches(context: Context, given: args.TraceArguments) -> Record:
     from mcp_server.tools.trace_launches import trace_launches as step
 
@@ -140,6 +266,19 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
     return await step(context, workload, sync=given.sync, stop_at=stop_at, calls=given.calls)
 
 
+@operation(
+    args.TryArguments,
+    title="Try a change",
+    description="Makes a package's failing call without, with and again without a change of an input "
+    "element, constant, launch or generated expression: gone, changed or same, and which elements that "
+    "were not at fault it changes. No model source needed; nothing of yours is written. For a fix to "
+    "verify. 3-30 s. Next: apply the fix, or diagnose.",
+    examples=(
+        "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
+        "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 --replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
+        "aoti-debug try-fix model.pt2 -i batch.pt --launch 3 --as finite-mask --expect right.pt",
+    ),
+)
 async def try_fix(context: Context, given: args.TryArguments) -> Record:
     from mcp_server.diagnosis.try_fix import Asked
     from mcp_server.diagnosis.try_fix import try_fix as step
@@ -160,6 +299,17 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
     return await step(context, await in_thread(checked.package_workload, given), asked)
 
 
+@operation(
+    args.CompareArguments,
+    title="Compare with eager",
+    description="Finds the first launch of a package that differs from its exported program in eager "
+    "mode by more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, or "
+    "reduce.",
+    examples=(
+        "aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",
+        "aoti-debug compare-with-eager model.pt2 --exported program.pt2 -i batch.pt --every-launch",
+    ),
+)
 async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
     from mcp_server.tools.compare_with_eager import compare_with_eager as step
 
@@ -179,23 +329,54 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
     )
 
 
-async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
-    from mcp_server.tools.locate_fault import locate_fault as step
-    from mcp_server.tools.locate_fault import locate_in_program
+@operation(
+    args.CompileArguments,
+    title="Compile with flags",
+    description="Compiles an exported program with code-generation flags (NaN checks, value printer, "
+    "minifier, provenance, asserts): new package, kernels, warnings. For flags that act at compile "
+    "time; one that cannot act is refused with the reason. 10-90 s. Next: run_deterministic or "
+    "dump_kernel_io with the package.",
+    examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
+)
+async def compile_with_flags(context: Context, given: args.CompileArguments) -> Record:
+    from mcp_server.tools.compile_with_flags import compile_with_flags as step
 
-    package = None
-    if given.command and given.package:  # the package is the one that the command, its host, loads
-        package = await in_thread(checked.package_file, given.package, checked.folder_of(given))
+    return await step(context, await in_thread(checked.exported_workload, given), given.flags)
+
+
+@operation(
+    args.ReduceArguments,
+    title="Make a reproduction",
+    description="Cuts a failing program down to the few operators that still fail in the same way "
+    "(crash, error, NaN, wrong output), or replays one launch with its inputs: a script that needs "
+    "torch alone and was seen to fail. For bug reports and compiler faults. 1-10 min. Next: run it.",
+    examples=(
+        "aoti-debug reduce --exported program.pt2 --inputs batch.pt",
+        "aoti-debug reduce --scope launch --package model.pt2 --inputs batch.pt --launch 3",
+    ),
+)
+async def reduce(context: Context, given: args.ReduceArguments) -> Record:
+    from mcp_server.tools.reduce.reduce import reduce as step
+
+    if given.scope == "graph" and given.exported:  # the program has the graph, not the package
         given = given.model_copy(update={"package": ""})
-    workload = await in_thread(checked.workload_of, given)
-    assert not isinstance(workload, ExportedWorkload), "there is no such argument"
-    if isinstance(workload, PackageWorkload):
-        return await step(context, workload, tool=given.tool, plain_runs=given.plain_runs)
-    return await locate_in_program(
-        context, workload, package=package, tool=given.tool, plain_runs=given.plain_runs
-    )
+    workload = await in_thread(checked.paired_model, given)
+    launch = given.launch if given.launch >= 0 else None
+    return await step(context, workload, scope=given.scope, launch=launch, budget_s=given.budget_s)
 
 
+@operation(
+    args.BisectArguments,
+    title="Find the compiler's fault",
+    description="Names the decision of the compiler (graph pass, lowering, decomposition, option) that "
+    "makes a program crash or give wrong numbers where eager is right: switches decisions off in a "
+    "reduced program until the failure goes away. Gives a workaround that was run, and a text for "
+    "PyTorch's issue tracker. 1-10 min. Next: apply the workaround.",
+    examples=(
+        "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
+        "aoti-debug bisect --script serve.py",
+    ),
+)
 async def bisect(context: Context, given: args.BisectArguments) -> Record:
     from mcp_server.tools.bisect import bisect as step
 
@@ -210,206 +391,7 @@ async def bisect(context: Context, given: args.BisectArguments) -> Record:
     return await step(context, workload, budget_s=given.budget_s)
 
 
-async def reduce(context: Context, given: args.ReduceArguments) -> Record:
-    from mcp_server.tools.reduce.reduce import reduce as step
-
-    if given.scope == "graph" and given.exported:  # the program has the graph, not the package
-        given = given.model_copy(update={"package": ""})
-    workload = await in_thread(checked.paired_model, given)
-    launch = given.launch if given.launch >= 0 else None
-    return await step(context, workload, scope=given.scope, launch=launch, budget_s=given.budget_s)
-
-
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        name="diagnose",
-        title="Diagnose a failure",
-        description="Runs the whole procedure on a failing script, package, exported program or command: a "
-        "verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...), "
-        "confidence, evidence with commands, fix. Start here. Reads files first, runs the workload only as "
-        "often as it must: seconds to minutes. Next: its next_steps.",
-        arguments=args.DiagnoseArguments,
-        hints=RUNS_USER_CODE,
-        call=diagnose,
-        examples=(
-            "aoti-debug diagnose serve.py -- --batch 8",
-            "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
-            "aoti-debug diagnose model.pt2 -i "
-            """'[{"shape": [8, 64], "dtype": "int64", "low": 0, "high": 9}]'""",
-            "aoti-debug diagnose ./cpp_host model.pt2",
-            "aoti-debug diagnose --log crash.log",
-        ),
-    ),
-    Operation(
-        name="explain_error",
-        title="Explain an error",
-        description="Explains an error text or log without running anything: which error is the root, its "
-        "family and fields (file, line, block, thread, index, bound), what it does not prove, guide, next "
-        "call. Under 1 s for most logs.",
-        arguments=args.ExplainArguments,
-        hints=READS,
-        call=explain_error,
-        examples=(
-            "aoti-debug explain-error --log crash.log",
-            "aoti-debug explain-error --text 'index out of bounds: 0 <= tmp4 < ks1' --package model.pt2",
-        ),
-    ),
-    Operation(
-        name="check_devices",
-        title="Check machine and inputs",
-        description="Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, "
-        "arch, ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before "
-        "anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the "
-        "machine. 2-10 s. Next: diagnose, or fix the first mismatch.",
-        arguments=args.CheckArguments,
-        hints=READS,
-        call=check_devices,
-        examples=(
-            "aoti-debug check-devices --package model.pt2 --inputs batch.pt",
-            "aoti-debug check-devices",
-        ),
-    ),
-    Operation(
-        name="inspect_package",
-        title="Read a package",
-        description="Reads a .pt2 package without running it: inputs with ranges, launches with arguments, "
-        "dataflow, weights, model lines. An overview, or the answer in full to one question (launch, "
-        "kernel, ... assertion): which launch and input does an `index out of bounds` text mean? About 1 "
-        "s.",
-        arguments=args.InspectArguments,
-        hints=READS,
-        call=inspect_package,
-        examples=(
-            "aoti-debug inspect-package model.pt2",
-            "aoti-debug inspect-package model.pt2 --assertion 'index out of bounds: 0 <= tmp4 < ks1'",
-            "aoti-debug inspect-package model.pt2 --location model.py:42",
-        ),
-    ),
-    Operation(
-        name="run_deterministic",
-        title="Repeat a run",
-        description="Runs a workload several times, each in its own process, without the CUDA caching "
-        "allocator, with blocking launches and the package's input checks: clean, stable, flaky or "
-        "varying, and each run's root error. For crashes that move or come and go. Next: inspect_package "
-        "with the assertion, or diagnose.",
-        arguments=args.RepeatArguments,
-        hints=RUNS_USER_CODE,
-        call=run_deterministic,
-        examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
-    ),
-    Operation(
-        name="dump_kernel_io",
-        title="Look at kernel values",
-        description="Runs a package or exported program once and shows what chosen launches read and wrote "
-        "(range, NaN, Inf, index against bound), the first bad value, and who made it. For NaN, Inf, wrong "
-        "values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
-        "inspect_package for its model line.",
-        arguments=args.DumpArguments,
-        hints=RUNS_USER_CODE,
-        call=dump_kernel_io,
-        examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
-    ),
-    Operation(
-        name="locate_fault",
-        title="Locate a memory fault",
-        description="Puts a package's call, or the failing call of a script or command, under a checker and "
-        "names launch, argument, access, generated and model line, producer. For illegal memory access, "
-        "segfaults, corruption, silent bad reads. A package needs inputs, a C++ host (command) a package. "
-        "10-90 s. Next: dump_kernel_io of the producer, or the fix.",
-        arguments=args.LocateArguments,
-        hints=RUNS_USER_CODE,
-        call=locate_fault,
-        examples=(
-            "aoti-debug locate-fault model.pt2 --inputs batch.pt",
-            "aoti-debug locate-fault serve.py -- --batch 8",
-            "aoti-debug locate-fault ./cpp_host model.pt2 --package model.pt2",
-        ),
-    ),
-    Operation(
-        name="trace_launches",
-        title="Trace every launch",
-        description="Rebuilds a package with a probe at every launch (no model source needed) and runs it: "
-        "the launches with arguments, and the one at which the run ended. For crashes and hangs that name "
-        "no kernel. Without inputs: the instrumented package and environment, for a C++ host. 5-40 s. "
-        "Next: inspect_package with that launch.",
-        arguments=args.TraceArguments,
-        hints=RUNS_USER_CODE,
-        call=trace_launches,
-        examples=("aoti-debug trace-launches model.pt2 --inputs batch.pt",),
-    ),
-    Operation(
-        name="try_fix",
-        title="Try a change",
-        description="Makes a package's failing call without, with and again without a change of an input "
-        "element, constant, launch or generated expression: gone, changed or same, and which elements that "
-        "were not at fault it changes. No model source needed; nothing of yours is written. For a fix to "
-        "verify. 3-30 s. Next: apply the fix, or diagnose.",
-        arguments=args.TryArguments,
-        hints=RUNS_USER_CODE,
-        call=try_fix,
-        examples=(
-            "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
-            "aoti-debug try-fix model.pt2 -i batch.pt --kernel cpp_fused_0 "
-            "--replace 'tmp3 - tmp5' 'tmp5 - tmp3'",
-            "aoti-debug try-fix model.pt2 -i batch.pt --launch 3 --as finite-mask --expect right.pt",
-        ),
-    ),
-    Operation(
-        name="compare_with_eager",
-        title="Compare with eager",
-        description="Finds the first launch of a package that differs from its exported program in eager "
-        "mode by more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, or "
-        "reduce.",
-        arguments=args.CompareArguments,
-        hints=RUNS_USER_CODE,
-        call=compare_with_eager,
-        examples=(
-            "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --inputs batch.pt",
-            "aoti-debug compare-with-eager --package model.pt2 --exported program.pt2 --every-launch",
-        ),
-    ),
-    Operation(
-        name="compile_with_flags",
-        title="Compile with flags",
-        description="Compiles an exported program with code-generation flags (NaN checks, value printer, "
-        "minifier, provenance, asserts): new package, kernels, warnings. For flags that act at compile "
-        "time; one that cannot act is refused with the reason. 10-90 s. Next: run_deterministic or "
-        "dump_kernel_io with the package.",
-        arguments=args.CompileArguments,
-        hints=RUNS_USER_CODE,
-        call=compile_with_flags,
-        examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
-    ),
-    Operation(
-        name="reduce",
-        title="Make a reproduction",
-        description="Cuts a failing program down to the few operators that still fail in the same way "
-        "(crash, error, NaN, wrong output), or replays one launch with its inputs: a script that needs "
-        "torch alone and was seen to fail. For bug reports and compiler faults. 1-10 min. Next: run it.",
-        arguments=args.ReduceArguments,
-        hints=RUNS_USER_CODE,
-        call=reduce,
-        examples=(
-            "aoti-debug reduce --exported program.pt2 --inputs batch.pt",
-            "aoti-debug reduce --scope launch --package model.pt2 --inputs batch.pt --launch 3",
-        ),
-    ),
-    Operation(
-        name="bisect",
-        title="Find the compiler's fault",
-        description="Names the decision of the compiler (graph pass, lowering, decomposition, option) that "
-        "makes a program crash or give wrong numbers where eager is right: switches decisions off in a "
-        "reduced program until the failure goes away. Gives a workaround that was run, and a text for "
-        "PyTorch's issue tracker. 1-10 min. Next: apply the workaround.",
-        arguments=args.BisectArguments,
-        hints=RUNS_USER_CODE,
-        call=bisect,
-        examples=(
-            "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
-            "aoti-debug bisect --script serve.py",
-        ),
-    ),
-)
+OPERATIONS = tuple(_declared)
 DIAGNOSE = OPERATIONS[0]
 
 

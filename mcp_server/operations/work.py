@@ -139,15 +139,13 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
         )
         async with context.sharing_imports() if home is not None else nullcontext():
             result = await operation.call(context, arguments)
-        return _incomplete(result, context.incomplete) if context.incomplete else result
+        if not context.incomplete:
+            return result
+        why = f"{context.incomplete}: {ANOTHER_STATE}, and try again"
+        note = f"The output of the workload is incomplete, since {why}."
+        if isinstance(result, Verdict):
+            return result.model_copy(update={"summary": f"{result.summary} {note}"})
+        notes = getattr(result, "notes", None)
+        return result if notes is None else result.model_copy(update={"notes": [note, *notes]})
 
     return work
-
-
-def _incomplete(result: Record, reason: str) -> Record:
-    """The result, with a sentence on output of the workload that was lost; results without notes stay."""
-    note = f"The output of the workload is incomplete, since {reason}: {ANOTHER_STATE}, and try again."
-    if isinstance(result, Verdict):
-        return result.model_copy(update={"summary": f"{result.summary} {note}"})
-    notes = getattr(result, "notes", None)
-    return result if notes is None else result.model_copy(update={"notes": [note, *notes]})

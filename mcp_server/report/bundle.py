@@ -10,9 +10,7 @@ import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -25,7 +23,7 @@ from mcp_server.jobs.store import Store, cause
 from mcp_server.model import Artifact, Record, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
-from mcp_server.report.page import TEMPLATES, Report, page, picture_of
+from mcp_server.report.page import TEMPLATES, Source, page, picture_of
 from mcp_server.report.redact import SECRET_NAME, Redactor, with_texts
 from mcp_server.tools.requests import OPERATORS
 
@@ -47,17 +45,6 @@ STEP_LOG_LIMIT = 4 << 20
 Redact = Callable[[str], str]
 
 
-@dataclass(frozen=True)
-class Source:
-    """A verdict with its subject, picture and log. `directory` is the job's, if it is on this machine."""
-
-    verdict: Verdict
-    subject: Subject
-    directory: Path | None = None
-    picture: str = ""
-    log: str = ""
-
-
 def read_source(text: str, store: Store) -> Source:
     """The source that `text` names. Raises ProblemError for what is none of the three."""
     handle = HANDLE.fullmatch(text)
@@ -72,7 +59,7 @@ def read_source(text: str, store: Store) -> Source:
         raise ProblemError("no such job, verdict or bundle", value=text, allowed=ALLOWED)
     if zipfile.is_zipfile(path):
         return _of_bundle(path)
-    return of_verdict(_verdict(_json(path.read_bytes(), text), text))
+    return of_verdict(_verdict(path.read_bytes(), text))
 
 
 def of_verdict(verdict: Verdict) -> Source:
@@ -84,12 +71,6 @@ def of_verdict(verdict: Verdict) -> Source:
     picture = picture_of(verdict, subject.package, subject.model_name)
     log = tail(subject.log) if subject.log is not None else ""
     return Source(verdict, subject, paths[0].parent, picture, log)
-
-
-def report_of(source: Source) -> Report:
-    """What the page shows."""
-    shapes = {number: tuple(shape) for number, shape in source.subject.shapes.items()}
-    return Report(source.verdict, source.subject.environment, source.picture, source.log, shapes)
 
 
 def tail(log: Path) -> str:
@@ -109,7 +90,7 @@ def _of_bundle(path: Path) -> Source:
         names = set(archive.namelist())
         if VERDICT_FILE not in names:
             raise ProblemError("the archive is no bundle", value=str(path), allowed=ALLOWED)
-        verdict = _verdict(_json(archive.read(VERDICT_FILE), str(path)), str(path))
+        verdict = _verdict(archive.read(VERDICT_FILE), str(path))
         found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
         subject = Subject.model_validate_json(found)
         log = archive.read(LOG_FILE).decode("utf-8", "replace") if LOG_FILE in names else ""
@@ -121,20 +102,16 @@ def _of_bundle(path: Path) -> Source:
     return Source(verdict, subject, None, picture, log[-LOG_TAIL:])
 
 
-def _json(data: bytes, name: str) -> Any:
+def _verdict(data: object, name: str) -> Verdict:
+    """The verdict in `data`, which may be the bytes of its JSON."""
     try:
-        return read_json(data)
-    except ValueError:
-        raise ProblemError("the file is not JSON", value=name, allowed=ALLOWED) from None
-
-
-def _verdict(data: Any, name: str) -> Verdict:
-    try:
-        return Verdict.model_validate(data)
+        return Verdict.model_validate(read_json(data) if isinstance(data, bytes) else data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         what = f"not a verdict ({'.'.join(map(str, first['loc']))}: {first['msg']})"
-        raise ProblemError(what, value=name, allowed=ALLOWED) from None
+    except ValueError:
+        what = "the file is not JSON"
+    raise ProblemError(what, value=name, allowed=ALLOWED)
 
 
 class Bundled(Record):
@@ -146,13 +123,7 @@ class Bundled(Record):
     as_they_are: list[str]
 
 
-@dataclass(frozen=True)
-class Member:
-    """One file of the bundle: a text, or a file that is copied as it is."""
-
-    name: str
-    text: str = ""
-    file: Path | None = None
+Member = tuple[str, str | Path]  # its name, and its text or the file that is copied as it is
 
 
 def write_bundle(
@@ -176,10 +147,10 @@ def write_bundle(
         redact = plain.after(found)
     files, left_out = _files(source, limit_bytes)
     members = [*_texts(source, redact, files), *files]
-    as_they_are = [member.name for member in files]
+    as_they_are = [name for name, _ in files]
     try:
         with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
-            sums = {member.name: _add(archive, member) for member in members}
+            sums = {name: _add(archive, name, content) for name, content in members}
             facts = {"files": sums, "left_out": left_out, "redacted": redacted, "as_they_are": as_they_are}
             archive.writestr(MANIFEST, json.dumps({"aoti-debug": __version__, **facts}, indent=1))
     except FileExistsError:
@@ -193,22 +164,25 @@ def write_bundle(
 
 
 def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Member]:
-    names = {member.name for member in files}
-    yield Member(README, redact(_readme(source, names, redact is not str)))
-    yield Member(VERDICT_FILE, _redacted_json(source.verdict.model_dump_json(indent=1), redact))
-    yield Member(SUBJECT_FILE, _redacted_json(source.subject.model_dump_json(indent=1), redact))
-    shown = report_of(source)
-    if redact is not str:
-        verdict = Verdict.model_validate_json(_redacted_json(shown.verdict.model_dump_json(), redact))
-        environment = {name: redact(value) for name, value in shown.environment.items()}
-        shown = Report(verdict, environment, redact(shown.picture), redact(shown.log), shown.shapes)
-    yield Member(PAGE_FILE, page(shown))
-    yield Member(LOG_FILE, redact(source.log))
+    names = {name for name, _ in files}
+    yield README, redact(_readme(source, names, redact is not str))
+    verdict = _redacted_json(source.verdict.model_dump_json(), redact)
+    subject = _redacted_json(source.subject.model_dump_json(), redact)
+    yield VERDICT_FILE, verdict
+    yield SUBJECT_FILE, subject
+    shown = Source(
+        Verdict.model_validate_json(verdict),
+        Subject.model_validate_json(subject),
+        picture=redact(source.picture),
+        log=redact(source.log),
+    )
+    yield PAGE_FILE, page(shown)
+    yield LOG_FILE, shown.log
     for path in _step_files(source):
         text = path.read_text(errors="replace")
         hide = _redacted_lines if path.suffix == ".jsonl" else _redacted_json
         text = redact(text) if path.suffix == ".log" else hide(text, redact)
-        yield Member(f"steps/{path.parent.name}/{path.name}", text)
+        yield f"steps/{path.parent.name}/{path.name}", text
 
 
 def _step_files(source: Source) -> Iterator[Path]:
@@ -231,13 +205,14 @@ def _files(source: Source, limit_bytes: int) -> tuple[list[Member], list[str]]:
     subject = source.subject
     wanted = [(PACKAGE_FILE, subject.package), (INPUTS_FILE, subject.inputs)]
     wanted += [(f"imports/{path.name}", path) for path in _imported(subject)]
-    found, left_out = [], []
+    found: list[Member] = []
+    left_out: list[str] = []
     for name, path in wanted:
         if path is None or not path.is_file():
             continue
         size = path.stat().st_size
         if size <= limit_bytes:
-            found.append(Member(name, file=path))
+            found.append((name, path))
         else:
             left_out.append(f"{name}: {size} bytes, more than the {limit_bytes} that were allowed")
     return found, left_out
@@ -263,13 +238,14 @@ def _redacted_lines(text: str, redact: Redact) -> str:
     return "".join(lines)
 
 
-def _add(archive: zipfile.ZipFile, member: Member) -> dict[str, object]:
+def _add(archive: zipfile.ZipFile, name: str, content: str | Path) -> dict[str, object]:
     """Write a member; its digest and size."""
     digest, size = hashlib.sha256(), 0
-    text = io.BytesIO(member.text.encode("utf-8", "replace"))
     with (
-        archive.open(member.name, "w", force_zip64=True) as out,
-        member.file.open("rb") if member.file is not None else text as file,
+        archive.open(name, "w", force_zip64=True) as out,
+        content.open("rb")
+        if isinstance(content, Path)
+        else io.BytesIO(content.encode(errors="replace")) as file,
     ):
         while chunk := file.read(CHUNK):
             out.write(chunk)

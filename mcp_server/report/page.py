@@ -6,14 +6,16 @@ import base64
 import hashlib
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, islice, product
 from math import prod
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mcp_server.diagnosis.subject import Subject
 from mcp_server.model import CATEGORIES, Component, Verdict
 from mcp_server.operations.table import command_line
 from mcp_server.package.archive import open_package
@@ -56,17 +58,17 @@ def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[
 
 
 @dataclass(frozen=True)
-class Report:
-    """What a page shows. `picture` is SVG of our own making: it is not escaped.
+class Source:
+    """A verdict with its subject, picture and log. `directory` is the job's, if it is on this machine.
 
-    `shapes` are those of the tensors of the call by their number, as far as they are known.
+    The picture is SVG of our own making: it is not escaped.
     """
 
     verdict: Verdict
-    environment: dict[str, str] = field(default_factory=dict)
+    subject: Subject = Subject()  # noqa: RUF009 - frozen
+    directory: Path | None = None
     picture: str = ""
     log: str = ""
-    shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,10 @@ class Link:
     detail: str = ""
 
 
-def page(report: Report) -> str:
+def page(source: Source) -> str:
     """The whole file. Texts are escaped, and only the script whose digest the page names can run."""
-    verdict = cleaned(report.verdict)
-    environment = {clean_text(name): clean_text(value) for name, value in report.environment.items()}
+    verdict = cleaned(source.verdict)
+    environment = {clean_text(k): clean_text(value) for k, value in source.subject.environment.items()}
     script = (HERE / "page.js").read_text()
     places = {artifact.path.absolute().parent for artifact in verdict.artifacts}
     return TEMPLATES.get_template("page.html.jinja").render(
@@ -90,11 +92,11 @@ def page(report: Report) -> str:
         category=CATEGORIES[verdict.category] if verdict.category else "",
         path=list(path_of(verdict)),
         environment=environment,
-        picture=Markup(clean_text(report.picture)),
-        strip=Markup(strip_of(verdict, report.shapes)),
+        picture=Markup(clean_text(source.picture)),
+        strip=Markup(strip_of(verdict, source.subject.shapes)),
         checks=list(map(check_name, verdict.decisions)),
         cost=cost_in_words(verdict.cost),
-        log=clean_text(report.log),
+        log=clean_text(source.log),
         issue=issue_text(verdict, environment, Redactor.of_this_machine(places)),
         next_commands=[(step.why, command_line(step)) for step in verdict.next_steps],
         style=Markup((HERE / "page.css").read_text()),
@@ -234,7 +236,7 @@ def elements_of(party: Component) -> list[Element]:
     ]
 
 
-def strip_of(verdict: Verdict, shapes: dict[int, tuple[int, ...]]) -> str:
+def strip_of(verdict: Verdict, shapes: Mapping[int, Sequence[int]]) -> str:
     """SVG of the input at fault, `shapes` being those of the call's tensors by number.
 
     Without the shape the strip reaches a little beyond the last element that is named. Empty when the verdict
@@ -250,29 +252,23 @@ def strip_of(verdict: Verdict, shapes: dict[int, tuple[int, ...]]) -> str:
     if not elements:
         return ""
     least = tuple(max(sizes) + 1 for sizes in zip(*(e.index for e in elements), strict=True))
-    known = shapes.get(party.input_index) if party.input_index is not None else None
-    fits = known is not None and len(known) == dims and all(map(int.__le__, least, known))
-    shape = known if known is not None and fits else least
-    return _drawn(party.name, elements, shape, exact=shape == known)
+    known = tuple(shapes.get(party.input_index, ())) if party.input_index is not None else ()
+    fits = len(known) == dims and all(map(int.__le__, least, known))
+    return _drawn(party.name, elements, known if fits else least, exact=fits)
 
 
 def _drawn(name: str, elements: list[Element], shape: tuple[int, ...], exact: bool) -> str:
     """Rows are all dimensions but the last, flattened; those with an element at fault are shown first."""
     width, every = shape[-1], prod(shape[:-1])
-    at_fault = {_row(e, shape) for e in elements}
-    numbers = sorted(at_fault)[:MOST_ROWS]
-    numbers += [number for number in range(min(every, MOST_ROWS)) if number not in at_fault]
-    numbers = sorted(numbers[:MOST_ROWS])
+    at_fault = sorted({e.index[:-1] for e in elements})
+    first = product(*(range(min(size, MOST_ROWS)) for size in shape[:-1]))
+    others = (above for above in first if above not in at_fault)
+    shown = sorted(islice(chain(at_fault, others), MOST_ROWS))
     step = max(1, -(-width // MOST_CELLS))  # elements in one cell
     cells = -(-width // step)
     rows = []
-    for number in numbers:
-        above: list[int] = []  # the index of the row in all dimensions but the last
-        rest = number
-        for size in reversed(shape[:-1]):
-            above.insert(0, rest % size)
-            rest //= size
-        bad = {e.index[-1] // step: e for e in reversed(elements) if _row(e, shape) == number}
+    for above in shown:
+        bad = {e.index[-1] // step: e for e in reversed(elements) if e.index[:-1] == above}
         rows.append((f"[{', '.join(map(str, (*above, ':')))}]", [bad.get(cell) for cell in range(cells)]))
     title = f"{name}, shape {list(shape)}" if exact else f"{name}, up to the last element at fault"
     title += f"; {step} elements a cell" if step > 1 else ""
@@ -281,11 +277,3 @@ def _drawn(name: str, elements: list[Element], shape: tuple[int, ...], exact: bo
     return TEMPLATES.get_template("strip.svg.jinja").render(
         name=name, title=title, first=elements[0].text, rows=rows, width=max(102 + cells * 11, 420)
     )
-
-
-def _row(element: Element, shape: tuple[int, ...]) -> int:
-    """The number of the row that the element is in."""
-    row = 0
-    for at, size in zip(element.index[:-1], shape[:-1], strict=True):
-        row = row * size + at
-    return row

@@ -87,11 +87,6 @@ def open_missing() -> None:
         )
 
 
-def never_wait_for_errors() -> None:
-    """A client that does not read standard error must not stop the server."""
-    sys.stderr = LossyStream(2, _writer_that_never_waits(2))
-
-
 @contextmanager
 def printing() -> Iterator[None]:
     """Raise ProblemError when standard output (closed, a full disk) does not take what the body prints."""
@@ -146,8 +141,11 @@ class BriefFormatter(logging.Formatter):
 
 
 def log_briefly() -> None:
-    """Set up standard error and the root logger; before the SDK, which would print boxed tracebacks."""
-    never_wait_for_errors()
+    """Set up standard error and the root logger; before the SDK, which would print boxed tracebacks.
+
+    A client that does not read standard error must not stop the server.
+    """
+    sys.stderr = LossyStream(2, _writer_that_never_waits(2))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(BriefFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -109,24 +109,21 @@ async def capture(
         notes.append("Python was started isolated (-I, -E or -S), where the hook cannot come in")
     elif not seen.processes:
         notes.append("no Python process compiled, loaded or called a package through torch's Python API")
+    quiet_s: float | None = None
+    if phases:
+        # The hook is written right before the program starts. Its time stays when a job is read again.
+        started = (directory / "site" / "sitecustomize.py").stat().st_mtime
+        last = max(phase.t + (phase.seconds or 0.0) for phase in phases)
+        quiet_s = max(0.0, started + finished.waited_s + finished.wall_s - last)
     return Capture(
-        **{name: getattr(seen, name) for name in Captured.model_fields},
+        **dict(seen),
         finished=finished,
         directory=directory,
         rank=rank,
         notes=notes,
         isolated=isolated,
-        quiet_s=_quiet_s(directory, finished, [phase.t + (phase.seconds or 0.0) for phase in phases]),
+        quiet_s=quiet_s,
     )
-
-
-def _quiet_s(directory: Path, finished: Finished, events: Sequence[float]) -> float | None:
-    """Seconds from the last of `events` (wall clock) to the end of the program."""
-    if not events:
-        return None
-    # The hook is written right before the program starts. Its time stays when a job is read again.
-    started = (directory / "site" / "sitecustomize.py").stat().st_mtime
-    return max(0.0, started + finished.waited_s + finished.wall_s - max(events))
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:

@@ -76,9 +76,7 @@ async def compile_with_flags(
             "extra_imports": workload.extra_imports,
         },
         env={"TORCHINDUCTOR_CACHE_DIR": str(work / "cache"), **workload.env, **plan.env},
-        python=context.python_for(workload),
-        cwd=workload.cwd,
-        timeout_s=workload.timeout_s,
+        workload=workload,
     )
     compiled = done.last("compiled")
     outcome = Compiled(

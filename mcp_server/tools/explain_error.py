@@ -30,47 +30,53 @@ PACKAGE = "path/of/the/model.pt2"
 INPUTS = "path/of/the/inputs.pt"
 SCRIPT = "path/of/the/failing/program.py"
 
-_CALLS: Mapping[Advice, tuple[str, str]] = {
-    "check_inputs": ("check_devices", "compare every input with what the package was compiled for"),
-    "check_package": (
-        "check_devices",
-        "check the package's file, device and architecture against this machine",
-    ),
-    "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries"),
-    "trace_index": (
-        "inspect_package",
-        "trace the assertion to its launch, its bound and the input behind it",
-    ),
-    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes"),
-    "locate": ("locate_fault", "name the launch, the line and the access"),
-    "find_nan": ("dump_kernel_io", "find the first launch whose output is not finite"),
-    "compare": ("dump_kernel_io", "look at what each launch reads and writes"),
-    "run_again": (
-        "run_deterministic",
-        "run again with blocking launches and input checks, keeping all output",
-    ),
-    "read_cause": ("run_deterministic", "run again keeping all output: the cause is on standard error"),
-    "recompile": ("diagnose", "repeat the compilation and read the generated code"),
-    "fix_script": ("diagnose", "check that nothing but the script is at fault"),
-    "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
-}
-
-_PACKAGE_TOOLS = frozenset(
-    {"inspect_package", "check_devices", "trace_launches", "dump_kernel_io", "locate_fault"}
-)
 _OFFICIAL = (
     "PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 AOTI_RUNTIME_CHECK_INPUTS=1"
 )
-_FLAGS: Mapping[Advice, str] = {
-    "check_inputs": "AOTI_RUNTIME_CHECK_INPUTS=1",
-    "trace_index": "AOTI_RUNTIME_CHECK_INPUTS=1",
-    "locate": _OFFICIAL,
-    "run_again": _OFFICIAL,
-    "read_cause": "PYTHONUNBUFFERED=1 AOTI_RUNTIME_CHECK_INPUTS=1",
-    "find_nan": "TORCHINDUCTOR_NAN_ASSERTS=1",
-    "compare": "AOTI_RUNTIME_CHECK_INPUTS=1",
-    "trace_hang": "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
+_CHECKED = "AOTI_RUNTIME_CHECK_INPUTS=1"
+# The tool to call next and why, and the variables with which the program shows more without the server.
+_ADVICE: Mapping[Advice, tuple[str, str, str]] = {
+    "check_inputs": ("check_devices", "compare every input with what the package was compiled for", _CHECKED),
+    "check_package": (
+        "check_devices",
+        "check the package's file, device and architecture against this machine",
+        "",
+    ),
+    "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries", ""),
+    "trace_index": (
+        "inspect_package",
+        "trace the assertion to its launch, its bound and the input behind it",
+        _CHECKED,
+    ),
+    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes", ""),
+    "locate": ("locate_fault", "name the launch, the line and the access", _OFFICIAL),
+    "find_nan": (
+        "dump_kernel_io",
+        "find the first launch whose output is not finite",
+        "TORCHINDUCTOR_NAN_ASSERTS=1",
+    ),
+    "compare": ("dump_kernel_io", "look at what each launch reads and writes", _CHECKED),
+    "run_again": (
+        "run_deterministic",
+        "run again with blocking launches and input checks, keeping all output",
+        _OFFICIAL,
+    ),
+    "read_cause": (
+        "run_deterministic",
+        "run again keeping all output: the cause is on standard error",
+        f"PYTHONUNBUFFERED=1 {_CHECKED}",
+    ),
+    "recompile": ("diagnose", "repeat the compilation and read the generated code", ""),
+    "fix_script": ("diagnose", "check that nothing but the script is at fault", ""),
+    "trace_hang": (
+        "trace_launches",
+        "see the last launch that began and did not end",
+        "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
+    ),
 }
+_PACKAGE_TOOLS = frozenset(
+    {"inspect_package", "check_devices", "trace_launches", "dump_kernel_io", "locate_fault"}
+)
 
 
 def as_sentence(root: ErrorFact) -> str:
@@ -93,7 +99,7 @@ def as_sentence(root: ErrorFact) -> str:
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
     """The most useful next call, with placeholder paths for files that the log does not name."""
     advice = _advice(root, facts)
-    tool, why = _CALLS[advice]
+    tool, why, _ = _ADVICE[advice]
     program = program_of(facts)
     if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
         return NextStep(
@@ -124,7 +130,7 @@ def _advice(root: ErrorFact | None, facts: LogFacts) -> Advice:
 
 def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
     """Shell commands that show more without the server: environment variables before the failing command."""
-    flags = _FLAGS.get(_advice(root, facts))
+    *_, flags = _ADVICE[_advice(root, facts)]
     program = program_of(facts)
     words = program.get("command") or ["python", program.get("script", SCRIPT)]
     return [f"{flags} {shlex.join(map(str, words))} > run.log 2>&1"] if flags else []  # type: ignore[call-overload]

@@ -15,7 +15,6 @@ from mcp_server.model import Artifact, Record
 from mcp_server.package import query
 from mcp_server.package.graph import dataflow_graph, render_svg
 from mcp_server.package.query import Fact
-from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.context import Context
 
@@ -231,13 +230,19 @@ def _overview(view: PackageView) -> Overview:
     elif not framed:
         model_lines = f"graph nodes for {sources['comments']} of {total} launches"
         model_lines += "; compile with INDUCTOR_PROVENANCE=1 for stack frames"
+    inputs = []  # `input 0 (ids): int64 [s23, 6], s23 of 2 to 64`
+    for one in package.inputs[:_SHOWN]:
+        ranges = {
+            str(d): f", {d} of {d.lower} to {d.upper}" for d in one.dims if None not in (d.lower, d.upper)
+        }
+        inputs.append(f"{one.label}: {one.dtype} {one.shape}{''.join(ranges.values())}")
     largest = sorted(package.files.members, key=lambda member: -member.size)[:_FEW]
     return Overview(
         models=list(package.models),
         device=package.device_type,
         architecture=metadata.compute_capability or " ".join(metadata.isa) or None,
         platform=" ".join(part for part in (metadata.platform, metadata.machine) if part),
-        inputs=[_input_line(i) for i in package.inputs[:_SHOWN]] if known else None,
+        inputs=inputs if known else None,
         outputs=len(wrapper.run.outputs) if known else None,
         symbols=[f"{s.name} = {s.expression}" for s in symbols[:_SHOWN]],
         constants=len(package.constants) if known else None,
@@ -251,11 +256,3 @@ def _overview(view: PackageView) -> Overview:
         model_lines=model_lines,
         defects=[defect.what for defect in package.defects[:_SHOWN]],
     )
-
-
-def _input_line(taken: CompiledInput) -> str:
-    """`input 0 (ids): int64 [s23, 6], s23 of 2 to 64`."""
-    ranges = {
-        str(d): f", {d} of {d.lower} to {d.upper}" for d in taken.dims if None not in (d.lower, d.upper)
-    }
-    return f"{taken.label}: {taken.dtype} {taken.shape}{''.join(ranges.values())}"

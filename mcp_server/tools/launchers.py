@@ -70,25 +70,16 @@ def read_launcher(lines: Iterable[str]) -> LauncherWords:
     return LauncherWords(next(iter(ends), None), waiting, bound(refused, 300))
 
 
-@dataclass(frozen=True)
-class Launcher:
-    """Options with which a launcher puts the rank before each line of output.
-
-    `options` are added unless the prefix has one of `unless`. `{directory}` is the run's output directory.
-    """
-
-    options: tuple[str, ...]
-    unless: tuple[str, ...]
-
-
+# Options with which a launcher puts the rank before each line of output; they are added unless the prefix has
+# one of the spellings behind them. `{directory}` is the run's output directory.
 # torch.distributed.run of torch 2.8-2.15; srun of Slurm 20-25.
-LAUNCHERS: dict[str, tuple[Launcher, ...]] = {
-    "torchrun": (
-        Launcher(("--no-python",), ("--no-python", "--no_python")),
-        Launcher(("--log-dir", "{directory}/torchrun"), ("--log-dir", "--log_dir")),
-        Launcher(("--tee", "3"), ("--tee", "-t")),
-    ),
-    "srun": (Launcher(("--label",), ("--label", "-l")),),
+LAUNCHERS: dict[str, dict[tuple[str, ...], set[str]]] = {
+    "torchrun": {
+        ("--no-python",): {"--no-python", "--no_python"},
+        ("--log-dir", "{directory}/torchrun"): {"--log-dir", "--log_dir"},
+        ("--tee", "3"): {"--tee", "-t"},
+    },
+    "srun": {("--label",): {"--label", "-l"}},
 }
 
 
@@ -109,16 +100,16 @@ def launched(prefix: Sequence[str], argv: Sequence[str], directory: Path) -> tup
     chosen = {word.partition("=")[0] for word in prefix}
     added = [
         option.replace("{directory}", str(directory))
-        for launcher in _known(prefix)
-        if chosen.isdisjoint(launcher.unless)
-        for option in launcher.options
+        for options, unless in _known(prefix).items()
+        if chosen.isdisjoint(unless)
+        for option in options
     ]
     return (*prefix, *added, *argv)
 
 
-def _known(prefix: Sequence[str]) -> tuple[Launcher, ...]:
+def _known(prefix: Sequence[str]) -> dict[tuple[str, ...], set[str]]:
     """The entry of the launcher in the prefix, which may begin with `env` or `nice`; empty for others."""
-    return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), ())
+    return next((LAUNCHERS[name] for name in (Path(word).name for word in prefix) if name in LAUNCHERS), {})
 
 
 def separate_ranks(output: Path, prefix: Sequence[str]) -> list[Path]:

@@ -24,7 +24,7 @@ from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signatu
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags
-from mcp_server.sweep.plan import read_plan
+from mcp_server.sweep import read_plan
 from mcp_server.tools.launchers import read_launcher
 from tests.fuzz.made import (
     CAPTURE,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
+from mcp_server.diagnosis.subject import Subject
 from mcp_server.model import Verdict
-from mcp_server.report.page import Report
+from mcp_server.report.page import Source
 from tests.render.samples import VERDICT
 
 VOID = frozenset({"meta", "br", "img", "input", "link", "hr"})
@@ -46,14 +47,13 @@ class Page(HTMLParser):
         self.texts.append(data)
 
 
-def rewritten(write: Callable[[str], str]) -> Report:
+def rewritten(write: Callable[[str], str]) -> Source:
     """A full report, every text of which was put through `write`."""
     environment = {name: write(name) for name in ("torch", "GPU")}
-    return Report(
+    return Source(
         Verdict.model_validate(_written(VERDICT.model_dump(mode="json"), write)),
-        environment,
-        "",
-        write("log"),
+        Subject(environment=environment),
+        log=write("log"),
     )
 
 

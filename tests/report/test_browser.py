@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.diagnosis.subject import Subject
 from mcp_server.model import Component
-from mcp_server.report.page import Report, page, picture_of
+from mcp_server.report.page import Source, page, picture_of
 from tests.conftest import ZooPackage
 from tests.report.samples import Page, rewritten
 
@@ -56,7 +57,8 @@ def test_a_picture_of_the_page(zoo: ZooPackage, tmp_path: Path, scheme: str) -> 
     """Both colour schemes are drawn; AOTI_DEBUG_SCREENSHOTS keeps the pictures for a look."""
     party = Component(kind="kernel", name="k", launch_index=0)
     verdict = rewritten(str).verdict.model_copy(update={"crashing": party})
-    report = Report(verdict, {"torch": "2.13"}, picture_of(verdict, zoo("ranker"), "model"), "log")
+    subject = Subject(environment={"torch": "2.13"})
+    report = Source(verdict, subject, None, picture_of(verdict, zoo("ranker"), "model"), "log")
     kept = Path(os.environ.get("AOTI_DEBUG_SCREENSHOTS") or tmp_path) / f"report-{scheme}.png"
     options = (f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1000,1600")
     browsed(tmp_path, page(report), *options, f"--screenshot={kept}")

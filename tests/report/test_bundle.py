@@ -22,8 +22,8 @@ from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.model import PackageWorkload, Verdict
-from mcp_server.report.bundle import MANIFEST, Source, of_verdict, read_source, report_of, write_bundle
-from mcp_server.report.page import page
+from mcp_server.report.bundle import MANIFEST, of_verdict, read_source, write_bundle
+from mcp_server.report.page import Source, page
 from mcp_server.tools.context import Context
 from tests.conftest import build
 from tests.report.samples import Page
@@ -94,7 +94,7 @@ def test_a_report_is_made_from_a_bundle_and_from_a_verdict(
     """The same page, picture included, comes from both: a bundle needs nothing of the machine beside it."""
     packed(verdict, tmp_path / "b.zip").close()
     (tmp_path / "verdict.json").write_text(verdict.model_dump_json())
-    pages = [page(report_of(read_source(str(tmp_path / name), store))) for name in ("b.zip", "verdict.json")]
+    pages = [page(read_source(str(tmp_path / name), store)) for name in ("b.zip", "verdict.json")]
     assert [Page(text).elements.count("svg") for text in pages] == [2, 2]  # strip of the input, dataflow
     assert pages[0] == pages[1]
 

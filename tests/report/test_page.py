@@ -17,7 +17,7 @@ from mcp_server.package.view import PackageView
 from mcp_server.report.page import (
     MOST_CELLS,
     MOST_ROWS,
-    Report,
+    Source,
     around,
     code,
     issue_text,
@@ -39,7 +39,7 @@ HOSTILE = [
     "<!-- ]]> --> {{ 7 * 7 }} {% raw %}",
     "\x1b[31mred\x00\x08 \u202egnirts\u2066 \ud800",
 ]
-PLAIN = Report(Verdict(outcome="inconclusive", summary="nothing is known"))
+PLAIN = Source(Verdict(outcome="inconclusive", summary="nothing is known"))
 
 
 def test_a_page_is_valid_and_alone() -> None:
@@ -88,7 +88,7 @@ def test_the_picture_shows_what_flows_into_the_launch(zoo: ZooPackage) -> None:
     )
     assert launch.lines[0].startswith("0 ") and given.lines == ("input 0 (args[0])",)
     assert [(a.source, a.target) for a in drawn.arrows if a.marked] == [(given.id, launch.id)]
-    assert Page(page(Report(verdict, picture=svg))).elements.count("svg") == 1
+    assert Page(page(Source(verdict, picture=svg))).elements.count("svg") == 1
 
 
 @pytest.mark.parametrize("launch", [None, 10_000])
@@ -227,7 +227,7 @@ def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
         ),
         decisions=["open_package (gain 1.00, about 0 s; open: hang)", "stopped during run"],
     )
-    texts = Page(page(Report(verdict))).texts
+    texts = Page(page(Source(verdict))).texts
     for wanted in ("This was run: the call ends well", "aoti-debug try-fix x", "Side effects: none"):
         assert wanted in texts
     for title in ("Then fix", "Not the cause", "Checks run"):

@@ -38,7 +38,8 @@ from hypothesis import strategies as st
 
 from mcp_server.diagnosis.subject import Subject
 from mcp_server.model import Evidence, Verdict
-from mcp_server.report.bundle import Source, write_bundle
+from mcp_server.report.bundle import write_bundle
+from mcp_server.report.page import Source
 from mcp_server.report.redact import Redactor
 
 RULES: tuple[RegexBasedDetector, ...] = (

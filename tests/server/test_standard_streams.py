@@ -108,8 +108,8 @@ def _until(seen: Callable[[], bool], process: subprocess.Popen[str]) -> None:
 
 WRITES = (
     "import sys\n"
-    "from mcp_server.server.standard_streams import never_wait_for_errors\n"
-    "never_wait_for_errors()\n"
+    "from mcp_server.server.standard_streams import log_briefly\n"
+    "log_briefly()\n"
     "for n in range(4000): sys.stderr.write(f'line {n} ' + 'x' * 200 + '\\n')\n"
     "print('done')\n"
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from mcp_server.sweep.plan import SweepCase, read_plan
+from mcp_server.sweep import SweepCase, read_plan
 
 # Kills the process of the sweep that diagnoses it, the first time.
 KILLER = """
@@ -15,7 +15,7 @@ KILLER = """
     if not marker.exists():
         marker.touch()
         pid = os.getppid()
-        while b"mcp_server.sweep.run" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        while b"mcp_server.sweep" not in Path(f"/proc/{pid}/cmdline").read_bytes():
             pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(pid, signal.SIGKILL)
 """

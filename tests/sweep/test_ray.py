@@ -11,8 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.sweep.plan import Results
-from mcp_server.sweep.run import Cluster, sweep
+from mcp_server.sweep import Cluster, Results, sweep
 from tests.sweep.support import killer, plan
 
 pytestmark = pytest.mark.ray

@@ -10,8 +10,7 @@ import pytest
 
 from mcp_server.cli.app import exit_of
 from mcp_server.cli.main import Exit
-from mcp_server.sweep.plan import Results, Sweep, as_markdown
-from mcp_server.sweep.run import Local, local_gpus, sweep
+from mcp_server.sweep import Local, Results, Sweep, as_markdown, local_gpus, sweep
 from tests.sweep.support import killer, plan
 
 

@@ -1,1 +1,0 @@
-"""Many cases diagnosed in one go, on this machine or on a Ray cluster."""
