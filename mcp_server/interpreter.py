@@ -25,8 +25,7 @@ LOCAL = (".venv", "venv", ".pixi/envs/default")
 """Where uv, venv, poetry and pixi put the environment of a folder."""
 NAMES = ("python3", "python")
 MOST_ON_PATH = 6
-ASKING_S = 5.0
-"""An interpreter starts in 20 ms, on a network disk in a second or two."""
+ASKING_S = 5.0  # an interpreter starts in 20 ms, on a network disk in a second or two
 _ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
 _with_torch: set[Path] = set()  # once seen; an interpreter without torch is asked again, it may get one

@@ -227,7 +227,6 @@ COLUMNS = ("case", "result", "confidence", "guilty", "summary", "tries", "s")
 
 
 def totals(sweep: Sweep) -> str:
-    """How many cases ended how."""
     counts = Counter(case.result for case in sweep.cases)
     parts = [f"{count} {result}" for result, count in counts.most_common()]
     return f"{len(sweep.cases)} cases: {', '.join(parts)}; {sweep.reused} known from before"
@@ -245,7 +244,6 @@ def as_markdown(sweep: Sweep) -> str:
 
 
 def row(case: CaseRecord) -> tuple[str, ...]:
-    """The cells of a case."""
     verdict, seconds = case.verdict, sum(attempt.wall_s for attempt in case.attempts)
     found = "", "", case.attempts[-1].why[:120]
     if verdict is not None:

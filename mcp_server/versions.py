@@ -20,8 +20,7 @@ def text(release: Release) -> str:
     return f"{release[0]}.{release[1]}"
 
 
-RANGE = f"{text(FIRST)} to {text(LAST)}"
-"""For sentences: `torch 2.8 to 2.15`."""
+RANGE = f"{text(FIRST)} to {text(LAST)}"  # for sentences: `torch 2.8 to 2.15`
 
 REQUIREMENT = f"torch>={text(FIRST)},<{LAST[0]}.{LAST[1] + 1}"
 """What `pyproject.toml` asks for; a test compares the two."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,13 +16,14 @@ from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
 from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.store import cause, write_whole
+from mcp_server.jobs.store import write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import READS, CheckArguments, DiagnoseArguments, Operation
 from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
 from mcp_server.operations.work import HANDLE, open_store
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
+    new_file,
     of_verdict,
     read_source,
     write_bundle,
@@ -168,17 +168,10 @@ def bundle(
 def make_report(source: Source, directory: Path) -> None:
     """Write `report.html` into `directory`. Raises ProblemError when it is there or cannot be written."""
     path = directory / FILE
-    try:
+    with new_file(path, "report", "a new directory"):
         directory.mkdir(parents=True, exist_ok=True)
         with path.open("x", encoding="utf-8", errors="replace") as file:
             file.write(page(source))
-    except FileExistsError:
-        what = "the report is there already"
-        raise ProblemError(what, value=str(path), allowed="a new directory") from None
-    except OSError as error:
-        with suppress(OSError):  # what was written of it would be in the way of the next try
-            path.unlink()
-        raise ProblemError(f"the report cannot be written: {cause(error)}", value=str(path)) from error
     say(f"wrote {path}")
 
 

@@ -60,7 +60,6 @@ def print_problem(problem: ProblemError) -> None:
 
 
 def say(line: str) -> None:
-    """Print a line on stderr."""
     Console(stderr=True, highlight=False).print(plain(line), soft_wrap=True)
 
 

@@ -17,7 +17,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.tools.context import Event
-from mcp_server.tools.reduce.variant import Changed, Variant
+from mcp_server.tools.reduce.launch import Changed, Variant
 
 
 def launch_component(number: int, kernel: str, case: DiagnosisState) -> Component:

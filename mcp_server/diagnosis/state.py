@@ -38,7 +38,7 @@ from mcp_server.tools.kernel_io import KernelIO
 from mcp_server.tools.launchers import RankEnd
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.machine import Problem
-from mcp_server.tools.reduce.variant import Variant
+from mcp_server.tools.reduce.launch import Variant
 from mcp_server.tools.requests import failing_phase
 from mcp_server.tools.trace_launches import Trace
 

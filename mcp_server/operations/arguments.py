@@ -137,8 +137,6 @@ class DiagnoseArguments(WorkloadArguments):
 
 
 class CompileArguments(ModelArguments):
-    """An exported program and the flags to compile it with."""
-
     exported: ExportedPath
     flags: Annotated[
         dict[str, str | int | bool],
@@ -149,8 +147,6 @@ class CompileArguments(ModelArguments):
 
 
 class ExplainArguments(Arguments):
-    """Text of an error, or a file that holds it."""
-
     text: Annotated[str, Field(description="Explain this error text.")] = ""
     log: Annotated[str, Field(description="Read the error text from this file.")] = ""
     package: PackagePath = ""
@@ -158,8 +154,6 @@ class ExplainArguments(Arguments):
 
 
 class RepeatArguments(WorkloadArguments):
-    """A workload, how often to run it, and under what."""
-
     repeats: Annotated[int, Field(ge=1, le=20, description="Make 1-20 runs, default 3.")] = 3
     caching_off: Annotated[bool, Field(description="Disable the caching allocator, default true.")] = True
     blocking: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
@@ -189,22 +183,16 @@ class InspectArguments(Arguments):
 
 
 class CallArguments(CheckArguments):
-    """A package and the inputs of one call of it."""
-
     package: PackagePath
 
 
 class TraceArguments(CallArguments):
-    """How far to trace a call."""
-
     sync: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
     stop_at: Annotated[int, Field(ge=-1, description="Stop before this launch; default -1: none.")] = -1
     calls: Annotated[int, Field(ge=1, le=1000, description="Make 1-1000 calls, default 1.")] = 1
 
 
 class TryArguments(CallArguments):
-    """What to change about the call, and what its outputs are to be."""
-
     changes: Annotated[
         list[str],
         Field(description="Change inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."),
@@ -279,8 +267,6 @@ class PairArguments(ModelArguments):
 
 
 class CompareArguments(PairArguments):
-    """How strictly to compare."""
-
     tolerance: Annotated[
         float, Field(gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1.")
     ] = 1
@@ -289,8 +275,6 @@ class CompareArguments(PairArguments):
 
 
 class ReduceArguments(PairArguments):
-    """What to cut down, and for how long."""
-
     scope: Annotated[
         Literal["graph", "launch"],
         Field(description="Reduce the graph or one launch, default graph."),
@@ -304,42 +288,32 @@ class ReduceArguments(PairArguments):
 
 
 class BisectArguments(PairArguments):
-    """The failing program, and for how long to search."""
-
     budget_s: Annotated[
         float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600.")
     ] = 600
 
 
 class JobArguments(Arguments):
-    """A job by its handle."""
-
     job_id: JobId
 
 
 class WaitJobArguments(WaitArguments):
-    """A job by its handle, and how long to wait for it."""
-
     job_id: JobId
 
 
 Call = Callable[["Context", Any], Awaitable["Record"]]
 
 
-@dataclass(frozen=True)
-class Hints:
-    """MCP's four tool annotations."""
-
-    read_only: bool
-    destructive: bool
-    idempotent: bool
-    open_world: bool
-
+Hints = Mapping[str, bool]  # MCP's four tool annotations
 
 # The workload is a program of the caller's choice: it may write, delete and talk to anybody.
-RUNS_USER_CODE = Hints(read_only=False, destructive=True, idempotent=False, open_world=True)
-READS = Hints(read_only=True, destructive=False, idempotent=True, open_world=False)
-CONTROLS = Hints(read_only=False, destructive=True, idempotent=True, open_world=False)
+RUNS_USER_CODE: Hints = {
+    "read_only_hint": False, "destructive_hint": True, "idempotent_hint": False, "open_world_hint": True
+}  # fmt: skip
+READS: Hints = {
+    "read_only_hint": True, "destructive_hint": False, "idempotent_hint": True, "open_world_hint": False
+}  # fmt: skip
+CONTROLS: Hints = {**READS, "read_only_hint": False, "destructive_hint": True}
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,6 @@ def workload_of(given: args.ProgramArguments) -> Workload:
 
 
 def chosen_kinds(given: args.ProgramArguments) -> list[str]:
-    """The kinds of workload that the arguments name."""
     return [kind for kind in KINDS if getattr(given, kind, None)]
 
 
@@ -321,8 +320,7 @@ EXAMPLE = (
     'specs such as [{"shape": [8, 64], "dtype": "float32", "device": "cpu", "low": 0, "high": 1}], '
     "or the path of a torch.save'd list"
 )
-EXACT = 2.0**53
-"""The worker draws in float64, which has each whole number up to this."""
+EXACT = 2.0**53  # the worker draws in float64, which has each whole number up to this
 
 # Names of torch.dtype, torch 2.8-2.15; the worker asks torch itself.
 _DTYPE = re.compile(

@@ -83,7 +83,6 @@ EMPTY: tuple[object, ...] = (None, "", [], (), {})
 
 
 def scalar(value: Any) -> str:
-    """The value on one line."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -328,7 +327,6 @@ def check_name(decision: str) -> str:
 
 
 def cost_in_words(cost: Cost) -> str:
-    """Runs, compiles and seconds."""
     waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
     return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"
 

@@ -9,7 +9,7 @@ import shlex
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -148,19 +148,28 @@ def write_bundle(
     files, left_out = _files(source, limit_bytes)
     members = [*_texts(source, redact, files), *files]
     as_they_are = [name for name, _ in files]
-    try:
-        with zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive:
-            sums = {name: _add(archive, name, content) for name, content in members}
-            facts = {"files": sums, "left_out": left_out, "redacted": redacted, "as_they_are": as_they_are}
-            archive.writestr(MANIFEST, json.dumps({"aoti-debug": __version__, **facts}, indent=1))
-    except FileExistsError:
-        raise ProblemError("the bundle is there already", value=str(target), allowed="a new file") from None
-    except OSError as error:
-        with suppress(OSError):  # what was written of it would be in the way of the next try
-            target.unlink()
-        raise ProblemError(f"the bundle cannot be written: {cause(error)}", value=str(target)) from error
+    with (
+        new_file(target, "bundle", "a new file"),
+        zipfile.ZipFile(target, "x", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        sums = {name: _add(archive, name, content) for name, content in members}
+        facts = {"files": sums, "left_out": left_out, "redacted": redacted, "as_they_are": as_they_are}
+        archive.writestr(MANIFEST, json.dumps({"aoti-debug": __version__, **facts}, indent=1))
     made = Artifact(uri=target.absolute().as_uri(), path=target, bytes=target.stat().st_size, what="bundle")
     return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out, as_they_are=as_they_are)
+
+
+@contextmanager
+def new_file(path: Path, what: str, allowed: str) -> Iterator[None]:
+    """Raise ProblemError when the body finds `path` there already, or cannot write it."""
+    try:
+        yield
+    except FileExistsError:
+        raise ProblemError(f"the {what} is there already", value=str(path), allowed=allowed) from None
+    except OSError as error:
+        with suppress(OSError):  # what was written of it would be in the way of the next try
+            path.unlink()
+        raise ProblemError(f"the {what} cannot be written: {cause(error)}", value=str(path)) from error
 
 
 def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Member]:
@@ -241,12 +250,8 @@ def _redacted_lines(text: str, redact: Redact) -> str:
 def _add(archive: zipfile.ZipFile, name: str, content: str | Path) -> dict[str, object]:
     """Write a member; its digest and size."""
     digest, size = hashlib.sha256(), 0
-    with (
-        archive.open(name, "w", force_zip64=True) as out,
-        content.open("rb")
-        if isinstance(content, Path)
-        else io.BytesIO(content.encode(errors="replace")) as file,
-    ):
+    source = content.open("rb") if isinstance(content, Path) else io.BytesIO(content.encode(errors="replace"))
+    with archive.open(name, "w", force_zip64=True) as out, source as file:
         while chunk := file.read(CHUNK):
             out.write(chunk)
             digest.update(chunk)

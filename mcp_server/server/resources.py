@@ -261,10 +261,8 @@ def add_prompts(server: MCPServer[Any]) -> None:
             server.add_prompt(prompt(guide))
 
 
-MOST = 100
-"""The protocol's limit of values in one answer."""
-LOOKED_AT = 5_000
-"""Entries of a directory, or files of a job, that are looked at."""
+MOST = 100  # the protocol's limit of values in one answer
+LOOKED_AT = 5_000  # entries of a directory, or files of a job, that are looked at
 
 Known = Mapping[str, str]
 

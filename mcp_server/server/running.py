@@ -83,8 +83,7 @@ class Ownership:
         return [job_id for job_id in job_ids if client and self._owners.get(job_id) == client]
 
 
-LONGEST_WAIT_S = 45.0
-"""Kimi CLI cuts a call at 60 s; the other clients allow more."""
+LONGEST_WAIT_S = 45.0  # Kimi CLI cuts a call at 60 s; the other clients allow more
 STEP_S = 0.25
 
 WAIT_JOB = args.Declaration(
@@ -109,8 +108,7 @@ STOP_JOB = args.Declaration(
 class Running:
     """Answers tool calls with jobs."""
 
-    manager: Manager
-    """Set while the server serves, as is `tasks`; those end with the server."""
+    manager: Manager  # set while the server serves, as is `tasks`; those end with the server
     tasks: TaskGroup
 
     def __init__(self, ownership: Ownership) -> None:
@@ -118,12 +116,9 @@ class Running:
         self._home: WarmImports | None = None
 
     def serve(self, manager: Manager, tasks: TaskGroup) -> None:
-        """Take the calls of a server that starts."""
         self.manager, self.tasks, self._home = manager, tasks, None
 
     def tools(self, operations: tuple[args.Operation, ...]) -> list[ToolFace]:
-        """One tool per operation, and the two that handle jobs."""
-
         async def call(operation: args.Operation, arguments: Any, progress: Progress) -> Result:
             wait_s = arguments.wait_s if isinstance(arguments, args.WaitArguments) else LONGEST_WAIT_S
             return answered(await self.begin(operation, arguments, wait_s, progress))
@@ -204,8 +199,7 @@ def answered(state: JobState) -> Result:
 
 
 IDENTIFIER = "io.modelcontextprotocol/tasks"
-INLINE_S = 0.5
-"""A call that ends within this time is answered at once, without a task."""
+INLINE_S = 0.5  # a call that ends within this time is answered at once, without a task
 POLL_MS = 1000
 
 STATUS: Mapping[str, str] = {

@@ -40,8 +40,7 @@ LONGEST_QUESTION = 1000
 Result = dict[str, Any]
 Progress = Callable[[str], Awaitable[None]]
 Path = tuple[str | int, ...]
-Cuts = dict[Path, int]
-"""Original length of what was cut."""
+Cuts = dict[Path, int]  # original length of what was cut
 
 log = logging.getLogger(__name__)
 
@@ -166,22 +165,16 @@ class ToolServer(MCPServer[Any]):
         self._faces = {tool.declaration.name: tool for tool in tools}
 
     async def list_tools(self) -> list[types.Tool]:
-        declarations = [face.declaration for face in self._faces.values()]
         return [
             types.Tool(
                 name=declaration.name,
                 title=declaration.title,
                 description=declaration.description,
                 input_schema=input_schema(declaration.arguments),
-                annotations=types.ToolAnnotations(
-                    read_only_hint=declaration.hints.read_only,
-                    destructive_hint=declaration.hints.destructive,
-                    idempotent_hint=declaration.hints.idempotent,
-                    open_world_hint=declaration.hints.open_world,
-                ),
+                annotations=types.ToolAnnotations.model_validate(declaration.hints),
                 _meta=ui_meta(declaration.name),
             )
-            for declaration in declarations
+            for declaration in (face.declaration for face in self._faces.values())
         ]
 
     async def call_tool(

@@ -10,8 +10,7 @@ from pathlib import Path
 from mcp.server.apps import Apps, ResourceCsp
 
 URI = "ui://aoti-debug/verdict"
-TOOLS = frozenset({"diagnose", "wait_job"})
-"""The tools whose result is a verdict."""
+TOOLS = frozenset({"diagnose", "wait_job"})  # the tools whose result is a verdict
 _PAGE = Path(__file__).with_suffix(".html")
 _STYLE = _PAGE.parent.parent / "report" / "page.css"  # the folder is not imported: it would delay the start
 

@@ -21,8 +21,6 @@ from mcp_server.tools.failure import Failure, read_failure
 
 
 class AppliedFlag(Record):
-    """One flag of this compile: how it was set, and what to expect of it."""
-
     name: str
     value: str
     given_as: Literal["environment", "config"]

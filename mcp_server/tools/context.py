@@ -98,8 +98,6 @@ ARCHIVES = frozenset({"package", "exported"})
 
 @dataclass
 class CostMeter:
-    """The cost so far."""
-
     runs: int = 0
     compiles: int = 0
     clock: JobClock = field(default_factory=JobClock)
@@ -115,19 +113,15 @@ class CostMeter:
 
 @dataclass(frozen=True)
 class WorkerRun:
-    """A finished worker and its reports."""
-
     finished: Finished
     events: tuple[Event, ...]
     directory: Path
     python: Path
 
     def streamed(self, event: str) -> Iterator[Event]:
-        """Iterate over the reports of that name in the file."""
         return stream_events(self.directory / REPORT, event)
 
     def last(self, event: str) -> Event | None:
-        """The latest report of that name."""
         return next((found for found in reversed(self.events) if found["event"] == event), None)
 
     def all(self, event: str) -> list[Event]:
@@ -200,7 +194,6 @@ class Context:
             self.imports.expect(asked, modules)
 
     async def run(self, command: Command, name: str, *, runs: int = 0) -> Finished:
-        """Run a child with its output in a new directory named after `name`."""
         return await self.run_in(self.fresh(name), command, runs=runs)
 
     async def run_in(
@@ -320,7 +313,6 @@ class Context:
         )
 
     def python_for(self, workload: WorkloadBase) -> Path:
-        """The workload's interpreter, or this context's."""
         return workload.python or self.python
 
 

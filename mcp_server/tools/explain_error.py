@@ -278,7 +278,6 @@ async def explain_error(
 
 
 def _unknown(explanation: Explanation, facts: LogFacts) -> Explanation:
-    """The answer for a text of no known family, with its most useful lines."""
     if explanation.last_launch:
         began = explanation.last_launch
         summary = f"No error text; the last launch that began and did not end is {began}."
@@ -329,7 +328,6 @@ def _trace(
 
 
 def _other(error: ErrorFact, root: ErrorFact | None) -> OtherError:
-    """An error with the reason why it is not the root."""
     role = "another error"
     if root is None or error.rank == Rank.NOISE:
         role = "noise"

@@ -27,8 +27,7 @@ from mcp_server.model import Category, Record
 
 SMALL_BYTES = 1 << 20
 """Read within a tenth of a second, which is less than a process needs to start."""
-KEPT = 16
-"""Logs whose facts are cached."""
+KEPT = 16  # logs whose facts are cached
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

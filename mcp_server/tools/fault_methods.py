@@ -50,14 +50,9 @@ class Found:
     what: str = ""
 
 
-@dataclass(frozen=True)
-class Method:
-    """How a tool is run, and how the package is rebuilt for it."""
-
-    run: Callable[[Context, Target], Awaitable[Found]]
-    options: Options = Options()  # noqa: RUF009 - frozen
-
-
+Method = tuple[
+    Callable[[Context, Target], Awaitable[Found]], Options
+]  # and how the package is rebuilt for it
 PRINT_LIMIT = 100
 PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
 # Until the program first uses CUDA; after the default 10 s it goes on unchecked ("No attachable process").
@@ -302,21 +297,18 @@ def _assertions_in(output: Path) -> list[Access]:
     return _printed(text[at : at + 2000]) if at >= 0 else []
 
 
-_SEPARATE = Options(separate_weights=True)
-"""One rebuild for all that `auto` tries on CUDA."""
+_SEPARATE = Options(separate_weights=True)  # one rebuild for all that `auto` tries on CUDA
 
 METHODS: dict[Tool, Method] = {
-    "memcheck": Method(partial(run_sanitizer, tool="memcheck"), _SEPARATE),
-    "initcheck": Method(partial(run_sanitizer, tool="initcheck")),
-    "racecheck": Method(partial(run_sanitizer, tool="racecheck")),
-    "synccheck": Method(partial(run_sanitizer, tool="synccheck")),
-    "core_dump": Method(run_core_dump, _SEPARATE),
-    "sync": Method(run_sync, _SEPARATE),
-    "asan": Method(partial(_run_sanitized, name="asan"), Options(sanitize="address", index_asserts=False)),
-    "ubsan": Method(
-        partial(_run_sanitized, name="ubsan"), Options(sanitize="undefined", index_asserts=False)
-    ),
-    "native": Method(run_native),
+    "memcheck": (partial(run_sanitizer, tool="memcheck"), _SEPARATE),
+    "initcheck": (partial(run_sanitizer, tool="initcheck"), Options()),
+    "racecheck": (partial(run_sanitizer, tool="racecheck"), Options()),
+    "synccheck": (partial(run_sanitizer, tool="synccheck"), Options()),
+    "core_dump": (run_core_dump, _SEPARATE),
+    "sync": (run_sync, _SEPARATE),
+    "asan": (partial(_run_sanitized, name="asan"), Options(sanitize="address", index_asserts=False)),
+    "ubsan": (partial(_run_sanitized, name="ubsan"), Options(sanitize="undefined", index_asserts=False)),
+    "native": (run_native, Options()),
 }
 
 _AUTO: dict[str, tuple[Tool, ...]] = {

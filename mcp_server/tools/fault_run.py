@@ -28,11 +28,9 @@ from mcp_server.tools.requests import run_request
 from mcp_server.tools.run_deterministic import CACHING_OFF
 from mcp_server.tools.trace_launches import journal_environment
 
-MOST_NAMES = 200
-"""Integer tensors whose range is read in the run that faults."""
+MOST_NAMES = 200  # integer tensors whose range is read in the run that faults
 
-PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}
-"""A compile in the run then records the model lines too."""
+PROVENANCE = {"INDUCTOR_PROVENANCE": "1"}  # a compile in the run then records the model lines too
 
 _INTEGERS = ("int", "uint", "bool")
 
@@ -41,8 +39,6 @@ Program = ScriptWorkload | CommandWorkload
 
 @dataclass(frozen=True)
 class FaultRun:
-    """A run, and the evidence that it left."""
-
     done: WorkerRun
     evidence: Evidence
 

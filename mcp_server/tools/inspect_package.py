@@ -163,7 +163,6 @@ def _inspect(
 
 
 def _answer(view: PackageView, question: Question) -> _Answer:
-    """The facts that a question asks for."""
     if question.assertion is not None:
         found = query.assertion_facts(
             view, question.assertion, question.generated_file, question.generated_line, question.kernel
@@ -193,7 +192,6 @@ def _answer(view: PackageView, question: Question) -> _Answer:
 
 
 def _launches_in_short(view: PackageView) -> _Answer:
-    """Every launch, with a note on those that fold constants."""
     kernels = [launch.kernel for launch in view.folding_launches()]
     fold = (
         f"{len(kernels)} more launches run once, before the first call, to fold constants: "

@@ -142,7 +142,6 @@ def measured(event: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bad_element(found: Mapping[str, Any] | None) -> BadElement | None:
-    """The worker's report of a first bad element."""
     return BadElement(index=found["index"], value=found["value"], count=found["count"]) if found else None
 
 

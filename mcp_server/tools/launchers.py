@@ -137,7 +137,6 @@ def separate_ranks(output: Path, prefix: Sequence[str]) -> list[Path]:
 
 
 def _rank_lines(output: Path) -> Iterator[Line]:
-    """The lines that a rank printed."""
     with output.open(errors="replace") as lines:
         for raw in lines:
             line = read_line(raw[:LONGEST_LINE], 0)

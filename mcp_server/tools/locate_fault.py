@@ -185,10 +185,10 @@ async def search(
     """Try one method after the other until one sees a fault; without a fault, the last run that was made."""
     last: tuple[Target, Found] | None = None
     for tool in tools:
-        method = METHODS[tool]
-        target = target_of(method.options)
+        run, options = METHODS[tool]
+        target = target_of(options)
         try:
-            found = await method.run(context, target)
+            found = await run(context, target)
         except ProblemError as problem:
             attempts.append(Attempt(tool=tool, ran=False, what=str(problem)))
             continue

@@ -18,7 +18,7 @@ from mcp_server.diagnosis.verdict import conclude
 from mcp_server.logs.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.tools.context import WORKER_MAIN, Context
-from mcp_server.tools.reduce.variant import Changed, Variant
+from mcp_server.tools.reduce.launch import Changed, Variant
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     capture,

@@ -14,7 +14,7 @@ from mcp_server.diagnosis.observe.launches import TryWider
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
-from mcp_server.tools.reduce.variant import Changed, Variant
+from mcp_server.tools.reduce.launch import Changed, Variant
 from tests.diagnosis.support import called, run
 from tests.memory_faults.support import recorded
 

@@ -35,7 +35,7 @@ from mcp_server.memory_faults.triton_reductions import (
 from mcp_server.model import Fix, ModelLocation, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
-from mcp_server.tools.reduce.variant import Changed
+from mcp_server.tools.reduce.launch import Changed
 
 Layout = Mapping[str, object]  # shape, stride, dtype and device, as the worker reports them
 

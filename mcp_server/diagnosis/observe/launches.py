@@ -29,7 +29,7 @@ from mcp_server.tools.compare_with_eager import Pair, compare_pair, updates_of
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.locate_fault import in_graph, locate_fault, run_under_checker
-from mcp_server.tools.reduce.variant import Variant, launch_variant
+from mcp_server.tools.reduce.launch import Variant, launch_variant
 from mcp_server.tools.trace_launches import trace_launches
 
 MOST_LAUNCHES = 10_000  # of one call; the detectors look at all of them

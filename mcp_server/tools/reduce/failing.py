@@ -47,7 +47,6 @@ class FailureShown(Record):
         return f"{how}: {self.text}" if self.text else how
 
     def same_as(self, other: FailureShown | None) -> bool:
-        """Whether `other` is of the same class."""
         if other is None or (self.kind, self.signal, self.family) != (other.kind, other.signal, other.family):
             return False
         return other.nan or not self.nan

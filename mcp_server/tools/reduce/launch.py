@@ -1,4 +1,4 @@
-"""Replays a single launch: a script with the kernel's source and its recorded inputs."""
+"""Replays a single launch: a script with the source of its kernel, or a changed one, and recorded inputs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
     SCRIPT,
     SMALL,
+    STATUS,
     FailureShown,
     Reduced,
     of_ending,
@@ -283,7 +284,6 @@ class WrittenReplay:
     notes: list[str]
 
     async def run(self, context: Context) -> Finished:
-        """Run the script on the device of the package."""
         return await run_script(context, self.called, self.directory, self.gpus)
 
 
@@ -364,3 +364,58 @@ def _failure(done: WorkerRun, arguments: Sequence[Event], unset: set[str]) -> Fa
     new = [event for event in bad if event["phase"] == "after" and event["name"] not in was]
     nan = any(event.get("nan") for event in new)
     return FailureShown(kind="not_finite", phase="calling", nan=nan) if new else None
+
+
+# What a replay prints (launch_script.template) when the launch writes other values than were recorded.
+_DIFFERS = re.compile(r"^differs: (\w+) .*\(by up to (\S+), recorded values reach (\S+)\)", re.M)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """By how much what the changed source wrote into `parameter` differs from the record, at most.
+
+    `reach` is the largest recorded value.
+    """
+
+    parameter: str
+    by: float
+    reach: float
+
+    @property
+    def relative(self) -> float:
+        return self.by / self.reach if self.reach else float("inf")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """`sound`: the unchanged source writes what was recorded, so that the comparison says something.
+
+    `changed` is None where the other source writes the same; `failure` is how it ended otherwise.
+    """
+
+    launch: int
+    sound: bool
+    changed: Changed | None = None
+    failure: str = ""
+
+
+async def launch_variant(
+    context: Context, called: PackageWorkload, number: int, change: Callable[[str], str]
+) -> Variant:
+    """Launch `number` of the call replayed twice: as it was, and with `change` applied to its kernel's text.
+
+    Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
+    """
+    replayed = await record(context, called, await anyio.to_thread.run_sync(model_of, called), number)
+    unchanged = await replayed.run(context)
+    if not unchanged.ok:
+        return Variant(number, sound=False)
+    source = replayed.directory / TRITON_FILE
+    source.write_text(change(source.read_text(encoding="utf-8")), encoding="utf-8")
+    finished = await replayed.run(context)
+    if finished.ok:
+        return Variant(number, sound=True)
+    found = _DIFFERS.search(finished.output.read_text(encoding="utf-8", errors="replace"))
+    if finished.returncode != STATUS["departs"] or found is None:
+        return Variant(number, sound=True, failure=f"exit status {finished.returncode}")
+    return Variant(number, sound=True, changed=Changed(found[1], float(found[2]), float(found[3])))
