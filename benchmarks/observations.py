@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context, stream_events
-from mcp_server.tools.first_bad import Choice, Model, overview
+from mcp_server.tools.first_bad import Choice, overview
 from mcp_server.tools.probe_backend import find_bounds, read_launches
 from mcp_server.worker.report import Report
 
@@ -45,7 +45,7 @@ SEEN = {
 }
 
 
-def write_report(path: Path, model: Model, count: int) -> None:
+def write_report(path: Path, model: PackageView, count: int) -> None:
     """`count` events `argument`: runs of the package's launches, two arguments each."""
     report = Report(str(path))
     launches = model.wrapper.launches
@@ -58,9 +58,9 @@ def write_report(path: Path, model: Model, count: int) -> None:
             )
 
 
-def model_of(package: Path) -> Model:
+def model_of(package: Path) -> PackageView:
     opened = open_package(package)
-    return Model(opened, read_wrapper(opened.wrapper_text, opened.kernel_text))
+    return PackageView(opened)
 
 
 def peak() -> int:

@@ -284,16 +284,17 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
         finished = await run(command, result.parent)
         text = result.read_text() if result.exists() else ""
         tail = finished.output.read_text(errors="replace").strip().splitlines()[-1:]
-    facts: dict[str, Any] = {"where": socket.gethostname(), "wall_s": time.monotonic() - started}
+    why = f"its process ended by {finished.signal or finished.ending}: {' '.join(tail)[:300]}"
+    lost = Attempt(ended="lost", where=socket.gethostname(), wall_s=time.monotonic() - started, why=why)
     try:
         if finished.ok:
-            return Attempt(ended="verdict", **facts), Verdict.model_validate_json(text)
+            return lost.model_copy(update={"ended": "verdict", "why": ""}), Verdict.model_validate_json(text)
         if finished.returncode == REFUSED:
-            return Attempt(ended="refused", why=json.loads(text)["problem"][:500], **facts), None
+            refused = {"ended": "refused", "why": json.loads(text)["problem"][:500]}
+            return lost.model_copy(update=refused), None
     except ValueError:
         pass  # a result that was not written completely
-    why = f"its process ended by {finished.signal or finished.ending}: {' '.join(tail)[:300]}"
-    return Attempt(ended="lost", why=why, **facts), None
+    return lost, None
 
 
 async def sweep(

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 
+from mcp_server.model import ModelLocation
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.assertion import Tracer
 from mcp_server.package.dataflow import Dataflow
@@ -98,6 +99,16 @@ class PackageView:
     def label(self, name: str | None) -> str:
         """A readable name of a wrapper variable: the model input, the constant, or the buffer."""
         return self.tracer.label(name)
+
+    def launch(self, number: int | None) -> Launch | None:
+        """The launch of that number, if there is one."""
+        known = number is not None and number < len(self.wrapper.launches)
+        return self.wrapper.launches[number] if number is not None and known else None
+
+    def locations(self, number: int | None) -> list[ModelLocation]:
+        """Lines of the user's model that a launch comes from, as far as the package knows."""
+        launch = self.launch(number)
+        return list(self.provenance(launch).locations) if launch else []
 
     def inputs_behind(self, launch: int) -> list[str]:
         """Labels of the model inputs that a launch depends on."""

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.package.view import PackageView, view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.tools.capture import capture
@@ -37,7 +38,6 @@ from mcp_server.tools.divergence import (
 )
 from mcp_server.tools.every_launch import LaunchFlows, every_launch
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.first_bad import Model, model_of
 from mcp_server.tools.precision import search_precision
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, plan_replay
@@ -163,7 +163,7 @@ async def compare_pair(
     context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN, *, every: bool = False
 ) -> ComparedWithEager:
     """Compare a package with the program that it was compiled from."""
-    model = await anyio.to_thread.run_sync(model_of, pair.workload)
+    model = await anyio.to_thread.run_sync(view_package, pair.workload.package, pair.workload.model_name)
     nodes = Nodes(model)
     request, notes, env = await _request(context, pair, model, nodes, tolerance)
     directory = context.fresh("compare_launches")
@@ -243,7 +243,7 @@ def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 async def _request(
-    context: Context, pair: Pair, model: Model, nodes: Nodes, tolerance: float
+    context: Context, pair: Pair, model: PackageView, nodes: Nodes, tolerance: float
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
     """The worker's request with notes and variables; without probes when the package cannot be rebuilt."""
     workload = pair.workload

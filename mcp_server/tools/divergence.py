@@ -11,9 +11,9 @@ from pydantic import Field
 
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.provenance import read_provenance
+from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Event
 from mcp_server.tools.failure import Failure
-from mcp_server.tools.first_bad import Model
 
 Status = Literal["matches", "differs", "partial", "unmatched"]
 Agreement = Literal["equal", "rounding", "differs", "layout"]
@@ -221,7 +221,7 @@ _WHY: dict[Kind, str] = {
 class Nodes:
     """The nodes of the exported program that each launch carries out, by the package's provenance."""
 
-    model: Model
+    model: PackageView
 
     @cached_property
     def of(self) -> dict[int, list[str]]:
@@ -300,7 +300,7 @@ def _difference(facts: Mapping[str, Any]) -> dict[str, Any]:
 class DivergenceAnalysis:
     """Finds where the package diverges among the launches of one call, by its dataflow."""
 
-    def __init__(self, launches: Sequence[LaunchCompared], model: Model, nodes: Nodes) -> None:
+    def __init__(self, launches: Sequence[LaunchCompared], model: PackageView, nodes: Nodes) -> None:
         self.launches = launches
         self.model = model
         self.nodes = nodes

@@ -21,10 +21,11 @@ from mcp_server.logs.printer import (
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.launches import Launch, Role
+from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure, read_output
-from mcp_server.tools.first_bad import Choice, Launches, Model, launch_values, model_of, overview
+from mcp_server.tools.first_bad import Choice, Launches, launch_values, overview
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     Backend,
@@ -41,7 +42,7 @@ INPUTS = "model inputs"
 
 
 def printed_launches(
-    records: Iterable[Printed], model: Model, facts: Mapping[str, ArgumentValues] | None = None
+    records: Iterable[Printed], model: PackageView, facts: Mapping[str, ArgumentValues] | None = None
 ) -> Iterator[LaunchValues]:
     """Launches in the order of the output; the model's inputs are a first one without a number.
 
@@ -162,7 +163,7 @@ def level_of(package: Package) -> Level | None:
     return next((level for level, mark in MARKS.items() if mark in package.wrapper_text), None)
 
 
-async def run_printer(context: Context, workload: PackageWorkload, model: Model, level: Level) -> Seen:
+async def run_printer(context: Context, workload: PackageWorkload, model: PackageView, level: Level) -> Seen:
     """Run the package once in a directory of its own, and read what the printer left.
 
     Raises ProblemError when the package was not compiled with `level`.
@@ -201,7 +202,7 @@ def _lines(path: Path) -> Iterator[str]:
             yield from file
 
 
-async def _saved(context: Context, model: Model, done: WorkerRun) -> Seen:
+async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
     report = await anyio.to_thread.run_sync(read_saved, _lines(done.finished.stdout), kernels)
@@ -277,18 +278,18 @@ async def dump_kernel_io(
 
 async def _compiled(
     context: Context, workload: PackageWorkload | ExportedWorkload, choice: Choice, level: Level | None
-) -> tuple[PackageWorkload, Model]:
+) -> tuple[PackageWorkload, PackageView]:
     """The package to run; an exported program is compiled with provenance, and the printer if asked for."""
     if isinstance(workload, ExportedWorkload):
         flags: dict[str, object] = {} if level is None else {FLAG: level}
         if level == "2" and choice.kernels:
             flags[FILTER] = ",".join(choice.kernels)
         workload = await compiled_package(context, workload, flags)
-    return workload, await anyio.to_thread.run_sync(model_of, workload)
+    return workload, await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
 
 
 async def _result(
-    context: Context, seen: Seen, model: Model, choice: Choice, backend: Backend, why: str, shown: int
+    context: Context, seen: Seen, model: PackageView, choice: Choice, backend: Backend, why: str, shown: int
 ) -> KernelIO:
     # Reads all that was printed or reported: in a thread, for it may be long.
     found = await anyio.to_thread.run_sync(overview, seen.launches, model, choice, seen.run.directory, shown)

@@ -22,7 +22,6 @@ from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.tools.capture import workload_argv
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.context import Context, Event, WorkerRun
-from mcp_server.tools.first_bad import Model
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import run_request
 from mcp_server.tools.run_deterministic import CACHING_OFF
@@ -103,7 +102,7 @@ class PackageTarget:
                 # The integer tensors of each launch, before it.
                 "names": integer_tensors(self.view)[:MOST_NAMES],
                 "phases": ["before"],
-                "skip_before": unset_arguments(Model(self.view.package, self.view.wrapper)),
+                "skip_before": unset_arguments(self.view),
             }
             wanted |= journal_environment(journal, True, None)
         done = await context.worker(

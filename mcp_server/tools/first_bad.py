@@ -13,54 +13,15 @@ from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ModelLocation, PackageWorkload
-from mcp_server.package.archive import Package
-from mcp_server.package.dataflow import Dataflow
-from mcp_server.package.launches import Launch
-from mcp_server.package.provenance import Provenance, read_provenance, unbounded_first
-from mcp_server.package.view import view_package
-from mcp_server.package.wrapper import Wrapper
-from mcp_server.tools.kernel_io import ArgumentValues, BadElement, FirstBad, LaunchValues, block
+from mcp_server.package.provenance import unbounded_first
+from mcp_server.package.view import PackageView
+from mcp_server.tools.kernel_io import ArgumentValues, FirstBad, LaunchValues, block
 
-
-@dataclass(frozen=True)
-class Model:
-    """A package and its wrapper, with the model lines and names behind them."""
-
-    package: Package
-    wrapper: Wrapper
-
-    @property
-    def flow(self) -> Dataflow:
-        return self.package.flow
-
-    def launch(self, number: int | None) -> Launch | None:
-        """The launch of that number, as wrapper.cpp has it."""
-        if number is None or number >= len(self.wrapper.launches):
-            return None
-        return self.wrapper.launches[number]
-
-    def locations(self, number: int | None) -> list[ModelLocation]:
-        """Lines of the user's model that the launch comes from, as far as the package knows."""
-        return list(self._provenance(number).locations)
-
-    def makers(self, number: int | None) -> list[ModelLocation]:
-        """The same lines, first those whose operator can make a NaN or an infinity of finite values."""
-        return list(unbounded_first(self._provenance(number)).locations)
-
-    def _provenance(self, number: int | None) -> Provenance:
-        launch = self.launch(number)
-        return read_provenance(launch, self.package.kernel_information) if launch else Provenance("none")
-
-    def label(self, name: str) -> str:
-        """An input by the caller's path to it, a constant by its name in the model."""
-        inputs = {taken.name: taken.label for taken in self.package.inputs}
-        constants = {constant.name: constant.fqn for constant in self.package.constants}
-        return inputs.get(name) or constants.get(name) or name
+Source = Literal["kernel", "input", "constant", "unset"]
 
 
 def launch_values(
-    model: Model, number: int | None, kernel: str, sequence: int, arguments: list[ArgumentValues]
+    model: PackageView, number: int | None, kernel: str, sequence: int, arguments: list[ArgumentValues]
 ) -> LaunchValues:
     """What was seen of a launch, with the tensors that were not, and its model lines."""
     known = model.launch(number)
@@ -75,13 +36,7 @@ def launch_values(
     )
 
 
-def model_of(workload: PackageWorkload) -> Model:
-    """The package of a call with its wrapper."""
-    view = view_package(workload.package, workload.model_name)
-    return Model(view.package, view.wrapper)
-
-
-def find_first_bad(launches: Iterable[LaunchValues], model: Model) -> FirstBad | None:
+def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> FirstBad | None:
     """The first bad value of these launches, in the order of the call."""
     search = BadSearch(model)
     for launch in launches:
@@ -95,7 +50,7 @@ class BadSearch:
     Values that may be an intended mask count only if nothing else is bad.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: PackageView) -> None:
         self._model = model
         self._sure: LaunchValues | None = None
         self._perhaps: LaunchValues | None = None
@@ -115,63 +70,65 @@ class BadSearch:
         if launch is None:
             return None
         bad = [a for a in launch.arguments if a.bad and not (self._sure and a.perhaps_intended)]
-        received = next((argument for argument in bad if argument.when == "before"), None)
-        if received is not None:
-            return _received(launch, received, self._model)
-        return _computed(launch, bad[0], self._model)
+        received = next((argument for argument in bad if argument.when == "before"), bad[0])
+        return _judged(launch, received, self._model)
 
 
-def _computed(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
-    """The launch wrote it while none of the values that it read was seen to be bad."""
+def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> FirstBad:
+    """Who is behind a bad value: the launch that wrote it, else what the launch read it from."""
+    element = argument.outside or argument.non_finite
+    assert element is not None, "only bad arguments are judged"
+    kind: Source = "kernel"
+    name, producers, locations = launch.kernel, list[int](), launch.locations
+    good: bool | None = None
     known = model.launch(launch.launch)
-    seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
-    reads = [a for a in known.tensors if a.role in ("read", "read_write") and a.target] if known else []
-    good = True if known is not None and {a.target for a in reads} <= seen else None
-    qualified = ", and its inputs were good" if good else "; not all of its inputs were seen"
-    element, what = _element(argument)
+    if argument.when == "before":
+        verb, (kind, name, producers) = "got", _origin(launch, argument.name, model)
+        origin = _label(model, name) if kind in ("input", "unset") else f"the {kind} {_label(model, name)}"
+        if producers:
+            locations = model.locations(producers[0])
+            origin += f" (launch {producers[0]}, whose values were not shown)"
+        needed = f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
+        rest = f"{needed} in {argument.name}, which comes from {origin}"
+    else:
+        # None of the values that it read was seen to be bad.
+        verb = "wrote"
+        seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
+        if known is not None:
+            reads = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
+            good = True if reads <= seen else None
+            if argument.outside is None:
+                locations = list(unbounded_first(model.provenance(known)).locations) or locations
+        qualified = ", and its inputs were good" if good else "; not all of its inputs were seen"
+        rest = f" to {argument.name}{qualified}"
+    number = "" if launch.launch is None else f"launch {launch.launch}, "
+    where = f" at {element.index}" if element.index else ""
+    many = f", {element.count} in all" if element.count and element.count > 1 else ""
+    doubt = "; only minus infinity was seen, which may be a mask" if argument.perhaps_intended else ""
     return FirstBad(
-        what=what,
-        kind="kernel",
-        name=launch.kernel,
-        argument=argument.name,
-        launch=launch.launch,
-        kernel=launch.kernel,
-        element=element,
-        inputs_were_good=good,
-        perhaps_intended=argument.perhaps_intended,
-        locations=(what == "non_finite" and model.makers(launch.launch)) or launch.locations,
-        summary=f"{_sentence(launch, 'wrote', argument)} to {argument.name}{qualified}{_doubt(argument)}",
-    )
-
-
-def _received(launch: LaunchValues, argument: ArgumentValues, model: Model) -> FirstBad:
-    """The launch read it: from a launch that was not shown, or from outside."""
-    kind, name, producers = _origin(launch, argument.name, model)
-    element, what = _element(argument)
-    origin = model.label(name) if kind in ("input", "unset") else f"the {kind} {model.label(name)}"
-    if producers:
-        origin += f" (launch {producers[0]}, whose values were not shown)"
-    outside = argument.outside is not None and argument.bound
-    needed = f" (needed: {argument.bound})" if outside else ""
-    return FirstBad(
-        what=what,
+        what="outside" if argument.outside is not None else "non_finite",
         kind=kind,
-        name=model.label(name),
+        name=_label(model, name),
         argument=argument.name,
         launch=producers[0] if producers else launch.launch,
         kernel=name if kind == "kernel" else launch.kernel,
         element=element,
         producers=producers,
+        inputs_were_good=good,
         perhaps_intended=argument.perhaps_intended,
-        locations=model.locations(producers[0]) if producers else launch.locations,
-        summary=f"{_sentence(launch, 'got', argument)}{needed} in {argument.name}, "
-        f"which comes from {origin}{_doubt(argument)}",
+        locations=locations,
+        summary=f"{number}{launch.kernel}, {verb} {element.value}{where}{many}{rest}{doubt}",
     )
 
 
-def _origin(
-    launch: LaunchValues, name: str, model: Model
-) -> tuple[Literal["kernel", "input", "constant", "unset"], str, list[int]]:
+def _label(model: PackageView, name: str) -> str:
+    """An input by the caller's path to it, a constant by its name in the model."""
+    inputs = {taken.name: taken.label for taken in model.package.inputs}
+    constants = {constant.name: constant.fqn for constant in model.package.constants}
+    return inputs.get(name) or constants.get(name) or name
+
+
+def _origin(launch: LaunchValues, name: str, model: PackageView) -> tuple[Source, str, list[int]]:
     if launch.launch is None:
         return ("input" if name in {taken.name for taken in model.package.inputs} else "unset"), name, []
     writers = [s.launch for s in model.flow.last_writers(name, launch.launch) if s.launch is not None]
@@ -183,26 +140,6 @@ def _origin(
     if behind.constants:
         return "constant", behind.constants[0], []
     return "unset", name, []
-
-
-def _element(argument: ArgumentValues) -> tuple[BadElement, Literal["non_finite", "outside"]]:
-    if argument.outside is not None:
-        return argument.outside, "outside"
-    assert argument.non_finite is not None, "only bad arguments are judged"
-    return argument.non_finite, "non_finite"
-
-
-def _sentence(launch: LaunchValues, verb: str, argument: ArgumentValues) -> str:
-    """`launch 3, cpp_fused_add, wrote nan at [0, 1], 4 in all`."""
-    element, _ = _element(argument)
-    number = "" if launch.launch is None else f"launch {launch.launch}, "
-    where = f" at {element.index}" if element.index else ""
-    many = f", {element.count} in all" if element.count and element.count > 1 else ""
-    return f"{number}{launch.kernel}, {verb} {element.value}{where}{many}"
-
-
-def _doubt(argument: ArgumentValues) -> str:
-    return "; only minus infinity was seen, which may be a mask" if argument.perhaps_intended else ""
 
 
 MODEL_LINE = re.compile(r"(?:(?P<file>.*[^:]):)?(?P<line>\d+)")
@@ -219,7 +156,7 @@ class Choice:
     kernels: Sequence[str] = ()
     buffers: Sequence[str] = ()
 
-    def checked(self, model: Model) -> Choice:
+    def checked(self, model: PackageView) -> Choice:
         """The same with launches for model lines, and names as the wrapper spells them.
 
         Raises ProblemError for an unknown launch or name, and for a line of which no launch is known to come.
@@ -265,7 +202,7 @@ def _spelled(name: str, known: Collection[str], what: str) -> str:
     )
 
 
-def _launches_at(line: str, model: Model) -> list[int]:
+def _launches_at(line: str, model: PackageView) -> list[int]:
     """Numbers of the launches that come from `FILE:LINE` or `LINE`; FILE may be the end of a path.
 
     Raises ProblemError when there is none, with lines that launches come from.
@@ -323,7 +260,7 @@ class Overview:
 
 
 def overview(
-    launches: Iterable[LaunchValues], model: Model, choice: Choice, folder: Path, most: int
+    launches: Iterable[LaunchValues], model: PackageView, choice: Choice, folder: Path, most: int
 ) -> Overview:
     """Write `kernel_io.txt` and `kernel_io.json` into `folder`, and keep at most `most` launches."""
     search, last, count = BadSearch(model), None, 0

@@ -21,11 +21,12 @@ from mcp_server.package.assertion import Assertion, Candidate, Tracer, generated
 from mcp_server.package.kernel_code import Allowed, find_asserts
 from mcp_server.package.launches import Launch, operator_name
 from mcp_server.package.symbols import plain
+from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context, Event, WorkerRun
-from mcp_server.tools.first_bad import Choice, Launches, Model, launch_values
+from mcp_server.tools.first_bad import Choice, Launches, launch_values
 from mcp_server.tools.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
 from mcp_server.tools.requests import run_request
 
@@ -187,7 +188,7 @@ class Seen:
 
 
 async def observe(
-    context: Context, workload: PackageWorkload, model: Model, choice: Choice, *, save: bool, stop: bool
+    context: Context, workload: PackageWorkload, model: PackageView, choice: Choice, *, save: bool, stop: bool
 ) -> Seen:
     """Rebuild and run once. Raises ProblemError when the package cannot be rebuilt."""
     python = context.python_for(workload)
@@ -237,7 +238,7 @@ async def observe(
     return Seen(launches, notes, done, stopped=stopped)
 
 
-def unset_arguments(model: Model) -> dict[int, list[str]]:
+def unset_arguments(model: PackageView) -> dict[int, list[str]]:
     """By launch, the tensors that nothing has written before it: their values mean nothing."""
     found: dict[int, list[str]] = {}
     for launch in model.wrapper.launches:
@@ -251,7 +252,7 @@ def unset_arguments(model: Model) -> dict[int, list[str]]:
 
 
 def read_launches(
-    context: Context, events: Iterable[Event], model: Model, bounds: Iterable[IndexBound]
+    context: Context, events: Iterable[Event], model: PackageView, bounds: Iterable[IndexBound]
 ) -> Iterator[LaunchValues]:
     """The worker's events, grouped by launch in the order of the call.
 
@@ -272,7 +273,7 @@ def read_launches(
 def _launch(
     context: Context,
     events: list[Event],
-    model: Model,
+    model: PackageView,
     bounds: Mapping[tuple[str, int], Sequence[IndexBound]],
 ) -> LaunchValues:
     first = events[0]

@@ -113,6 +113,13 @@ async def run_deterministic(
     pattern: Pattern = "stable" if len(signatures) == 1 else "varying"
     if failing < repeats:
         pattern = "flaky" if failing else "clean"
+    notes = []  # what the repeats do not show
+    if repeats == 1:
+        notes.append("one run cannot tell a stable failure from a flaky one")
+    if not failing:
+        notes.append("a clean exit says nothing about silent out-of-bounds reads or wrong numbers")
+    if isinstance(workload, CommandWorkload):
+        notes.append("the flags are in the command's environment; whether it obeys them is not known")
     outputs = [tuple(run.checksums) for run in runs if run.failure is None and run.checksums]
     return Repeated(
         flags=flags,
@@ -121,7 +128,7 @@ async def run_deterministic(
         failing=failing,
         signatures=dict(signatures),
         outputs_differ=len(set(outputs)) > 1 if len(outputs) > 1 else None,
-        notes=_limits(runs, workload),
+        notes=notes,
         cost=context.cost.cost(),
     )
 
@@ -159,15 +166,3 @@ async def _run(context: Context, workload: Workload, number: int, env: Mapping[s
         seconds=round(finished.wall_s, 3),
         log=context.artifact(finished.output, f"output of run {number}"),
     )
-
-
-def _limits(runs: list[RepeatedRun], workload: Workload) -> list[str]:
-    """What the repeats do not show."""
-    notes = []
-    if len(runs) == 1:
-        notes.append("one run cannot tell a stable failure from a flaky one")
-    if not any(run.failure for run in runs):
-        notes.append("a clean exit says nothing about silent out-of-bounds reads or wrong numbers")
-    if isinstance(workload, CommandWorkload):
-        notes.append("the flags are in the command's environment; whether it obeys them is not known")
-    return notes

@@ -14,11 +14,11 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.printer import read_printer, read_saved
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import PackageView
 from mcp_server.tools.compile_with_flags import Compiled
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io, overwritten, printed_launches
-from mcp_server.tools.first_bad import Choice, Model, find_first_bad
+from mcp_server.tools.first_bad import Choice, find_first_bad
 from mcp_server.tools.kernel_io import ArgumentValues, BadElement, KernelIO, LaunchValues, block
 from mcp_server.tools.probe_backend import IndexBound, find_bounds
 from tests.conftest import CACHE, ZooPackage
@@ -54,9 +54,9 @@ def exported(zoo: ZooPackage, name: str, inputs: str) -> ExportedWorkload:
     )
 
 
-def model_of(zoo: ZooPackage, name: str) -> Model:
+def model_of(zoo: ZooPackage, name: str) -> PackageView:
     opened = open_package(zoo(name))
-    return Model(opened, read_wrapper(opened.wrapper_text, opened.kernel_text))
+    return PackageView(opened)
 
 
 def test_probes_name_the_kernel_that_made_the_first_nan(zoo: ZooPackage, tmp_path: Path) -> None:

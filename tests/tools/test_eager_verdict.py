@@ -6,9 +6,9 @@ from typing import cast
 
 import pytest
 
+from mcp_server.package.view import PackageView
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.divergence import Nodes, read_launches
-from mcp_server.tools.first_bad import Model
 from tests.diagnosis.support import worker_run
 
 
@@ -49,7 +49,7 @@ def compared(name: str, *closest: tuple[str, bool]) -> dict[str, object]:
 
 def test_a_node_that_was_found_is_missed_nowhere_else() -> None:
     """Statistics beside the tensor of a launch that holds its node are parts; without it they depart."""
-    nodes = Nodes(cast(Model, None))
+    nodes = Nodes(cast(PackageView, None))
     nodes.__dict__.update(of={2: ["mean"]}, completed={"mean": 2})
     events = [compared("buf5", ("mean", False)), compared("buf9", ("mean", True))]
     assert [row.status for row in read_launches(events, nodes)] == ["partial", "matches"]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.wrapper import read_wrapper
+from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context, read_events, stream_events
-from mcp_server.tools.first_bad import Choice, Launches, Model, overview
+from mcp_server.tools.first_bad import Choice, Launches, overview
 from mcp_server.tools.kernel_io import LaunchValues
 from mcp_server.tools.probe_backend import OPEN, read_launches
 from mcp_server.worker.report import Report
@@ -26,9 +26,9 @@ BAD = {"index": [3], "value": "nan", "count": 1}
 
 
 @pytest.fixture(scope="module")
-def model(zoo: ZooPackage) -> Model:
+def model(zoo: ZooPackage) -> PackageView:
     package = open_package(zoo("logarithm"))
-    return Model(package, read_wrapper(package.wrapper_text, package.kernel_text))
+    return PackageView(package)
 
 
 def event(sequence: int, phase: str, run: int = 0, **more: Any) -> dict[str, Any]:
@@ -37,11 +37,11 @@ def event(sequence: int, phase: str, run: int = 0, **more: Any) -> dict[str, Any
     return {"event": "argument", "phase": phase, **where, **seen, **more}
 
 
-def read(tmp_path: Path, model: Model, events: Iterator[dict[str, Any]]) -> Iterator[LaunchValues]:
+def read(tmp_path: Path, model: PackageView, events: Iterator[dict[str, Any]]) -> Iterator[LaunchValues]:
     return read_launches(Context(tmp_path, Path(sys.executable)), events, model, ())
 
 
-def test_launches_are_let_go(tmp_path: Path, model: Model) -> None:
+def test_launches_are_let_go(tmp_path: Path, model: PackageView) -> None:
     """Of 600 launches no more are in memory at a time than are shown and may still be open."""
     seen: list[weakref.ref[LaunchValues]] = []
     most = 0
@@ -59,7 +59,7 @@ def test_launches_are_let_go(tmp_path: Path, model: Model) -> None:
     assert len(json.loads(found.json_file.read_text())) == 600
 
 
-def test_bad_launches_come_first(tmp_path: Path, model: Model) -> None:
+def test_bad_launches_come_first(tmp_path: Path, model: PackageView) -> None:
     """A bad value late in the call is found, shown before the good launches, and stands in both files."""
     events = [event(n, "after", non_finite=BAD if n in (700, 800) else None) for n in range(900)]
     found = overview(read(tmp_path, model, iter(events)), model, Choice(), tmp_path, 3)
@@ -70,7 +70,7 @@ def test_bad_launches_come_first(tmp_path: Path, model: Model) -> None:
     assert json.loads(found.json_file.read_text())[700]["arguments"][0]["non_finite"] == BAD
 
 
-def test_launches_of_two_runs_may_be_mixed(tmp_path: Path, model: Model) -> None:
+def test_launches_of_two_runs_may_be_mixed(tmp_path: Path, model: PackageView) -> None:
     """Runs side by side write into one report: each launch gets its own arguments."""
     pairs = [(run, phase) for phase in ("before", "after") for run in (1, 2)]
     events = [event(n, phase, run) for n in range(200) for run, phase in pairs]
@@ -92,7 +92,7 @@ def test_a_report_is_read_in_parts(tmp_path: Path) -> None:
     assert list(stream_events(tmp_path / "none.jsonl", "argument")) == []
 
 
-def test_launches_are_read_anew(tmp_path: Path, model: Model) -> None:
+def test_launches_are_read_anew(tmp_path: Path, model: PackageView) -> None:
     """Going through them twice gives the same, and the last one can be asked for."""
     launches = Launches(lambda: read(tmp_path, model, (event(n, "after") for n in range(3))))
     assert list(launches) == list(launches)

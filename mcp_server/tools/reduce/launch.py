@@ -18,13 +18,14 @@ from mcp_server.jobs.types import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.statements import evaluate
+from mcp_server.package.view import PackageView, view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options, read_recorded, safe_flags
 from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.first_bad import Choice, Model, find_first_bad, model_of
+from mcp_server.tools.first_bad import Choice, find_first_bad
 from mcp_server.tools.locate_fault import captured_call
 from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
@@ -212,7 +213,7 @@ async def reduce_launch(
         called = taken
     # A fault then ends the launch that made it, and not a later one.
     called = called.model_copy(update={"env": {**BLOCKING, **called.env}})
-    model = await anyio.to_thread.run_sync(model_of, called)
+    model = await anyio.to_thread.run_sync(view_package, called.package, called.model_name)
     number = await _suspect(context, called, model) if launch is None else launch
     replayed = await record(context, called, model, number)
     finished = await replayed.run(context)
@@ -243,7 +244,7 @@ def _summary(failure: FailureShown | None, shown: FailureShown | None, same: boo
     return f"The launch failed in the call ({failure}), but replayed alone it shows {shown or 'no fault'}."
 
 
-async def _suspect(context: Context, called: PackageWorkload, model: Model) -> int:
+async def _suspect(context: Context, called: PackageWorkload, model: PackageView) -> int:
     """The launch that first wrote a bad value, or after whose begin nothing more was seen."""
     seen = await observe(context, called, model, Choice(), save=False, stop=False)
     bad = find_first_bad(seen.launches, model)
@@ -259,7 +260,7 @@ async def _suspect(context: Context, called: PackageWorkload, model: Model) -> i
     )
 
 
-def kernel_of(model: Model, number: int) -> Kernel:
+def kernel_of(model: PackageView, number: int) -> Kernel:
     """The kernel of a launch. Raises `ProblemError` for no such launch, or none with a source."""
     launch = model.launch(number)
     if launch is None:
@@ -287,7 +288,7 @@ class WrittenReplay:
         return await run_script(context, self.called, self.directory, self.gpus)
 
 
-async def record(context: Context, called: PackageWorkload, model: Model, number: int) -> WrittenReplay:
+async def record(context: Context, called: PackageWorkload, model: PackageView, number: int) -> WrittenReplay:
     """Make the call once more, save what the launch reads and writes, and write the script that replays it.
 
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
@@ -406,7 +407,8 @@ async def launch_variant(
 
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
     """
-    replayed = await record(context, called, await anyio.to_thread.run_sync(model_of, called), number)
+    model = await anyio.to_thread.run_sync(view_package, called.package, called.model_name)
+    replayed = await record(context, called, model, number)
     unchanged = await replayed.run(context)
     if not unchanged.ok:
         return Variant(number, sound=False)
