@@ -71,7 +71,7 @@ def peak() -> int:
 def read(package: Path, directory: Path) -> None:
     """Read the report of `directory` and tell what that cost. Runs in a process of its own."""
     model = model_of(package)
-    bounds = find_bounds(model.package, model.wrapper)
+    bounds = find_bounds(model)
     context = Context(directory, Path(sys.executable))
     before, start = peak(), time.process_time()
     events = stream_events(directory / "report.jsonl", "argument")

@@ -98,11 +98,7 @@ def script_workload(given: args.ProgramArguments | args.PairArguments) -> Script
 
 
 def package_workload(
-    given: args.ProgramArguments
-    | args.CheckArguments
-    | args.CallArguments
-    | args.DumpArguments
-    | args.PairArguments,
+    given: args.ProgramArguments | args.CheckArguments | args.DumpArguments | args.PairArguments,
 ) -> PackageWorkload:
     around = _surroundings(given)
     model = {name: getattr(given, name) for name in ("model_name", "device_index") if hasattr(given, name)}

@@ -118,9 +118,6 @@ class WorkerRun:
     directory: Path
     python: Path
 
-    def streamed(self, event: str) -> Iterator[Event]:
-        return stream_events(self.directory / REPORT, event)
-
     def last(self, event: str) -> Event | None:
         return next((found for found in reversed(self.events) if found["event"] == event), None)
 

@@ -25,7 +25,7 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure, read_output
-from mcp_server.tools.first_bad import Choice, Launches, launch_values, overview
+from mcp_server.tools.first_bad import Choice, launch_values, overview
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     Backend,
@@ -189,10 +189,14 @@ async def run_printer(context: Context, workload: PackageWorkload, model: Packag
     if level == "1":
         return await _saved(context, model, done)
     output = done.finished.stdout
-    launches = Launches(lambda: printed_launches(read_printer(_lines(output)), model))
     notes = [*DEFECTS[level], *([MISSING] if level == "2" else [])]
     last = read_output(output).last_launch
-    return Seen(launches, notes, done, last.kernel if last else "")
+    return Seen(
+        lambda: printed_launches(read_printer(_lines(output)), model),
+        notes,
+        done,
+        last.kernel if last else "",
+    )
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -224,7 +228,7 @@ async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
         )
     if report.dropped:
         notes.append(f"{report.dropped} files were left out")
-    return Seen(Launches(lambda: printed_launches(report.saved, model, facts)), notes, done)
+    return Seen(lambda: printed_launches(report.saved, model, facts), notes, done)
 
 
 def overwritten(saved: Sequence[SavedTensor]) -> int:
@@ -292,7 +296,9 @@ async def _result(
     context: Context, seen: Seen, model: PackageView, choice: Choice, backend: Backend, why: str, shown: int
 ) -> KernelIO:
     # Reads all that was printed or reported: in a thread, for it may be long.
-    found = await anyio.to_thread.run_sync(overview, seen.launches, model, choice, seen.run.directory, shown)
+    found = await anyio.to_thread.run_sync(
+        overview, seen.launches(), model, choice, seen.run.directory, shown
+    )
     returned = seen.run.last("called") is not None
     ended_in = "" if returned else seen.last_launch
     if not (returned or ended_in or found.last is None):

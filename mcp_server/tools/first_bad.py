@@ -6,7 +6,8 @@ Launches are read one by one and not kept: a call may have a hundred thousand.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -226,22 +227,8 @@ def _launches_at(line: str, model: PackageView) -> list[int]:
     )
 
 
-@dataclass(frozen=True)
-class Launches:
-    """Launches in the order of the call, read anew from a file by each iteration."""
-
-    read: Callable[[], Iterable[LaunchValues]]
-
-    def __iter__(self) -> Iterator[LaunchValues]:
-        return iter(self.read())
-
-    @property
-    def last(self) -> LaunchValues | None:
-        """The last launch that was seen."""
-        last = None
-        for launch in self:
-            last = launch
-        return last
+def last_of(launches: Iterable[LaunchValues]) -> LaunchValues | None:
+    return next(iter(deque(launches, maxlen=1)), None)
 
 
 @dataclass(frozen=True)

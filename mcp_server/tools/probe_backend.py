@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import anyio.to_thread
 
 from mcp_server.model import PackageWorkload
-from mcp_server.package.archive import Package
-from mcp_server.package.assertion import Assertion, Candidate, Tracer, generated_line
+from mcp_server.package.assertion import Assertion, Candidate, generated_line
 from mcp_server.package.kernel_code import Allowed, find_asserts
 from mcp_server.package.launches import Launch, operator_name
 from mcp_server.package.symbols import plain
 from mcp_server.package.view import PackageView
-from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import Context, Event, WorkerRun
-from mcp_server.tools.first_bad import Choice, Launches, launch_values
+from mcp_server.tools.context import REPORT, Context, Event, WorkerRun, stream_events
+from mcp_server.tools.first_bad import Choice, last_of, launch_values
 from mcp_server.tools.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
 from mcp_server.tools.requests import run_request
 
@@ -63,19 +61,18 @@ class IndexBound:
         return f"{self.low} <= index < {self.high}{f' = {self.size}' if self.size else ''}"
 
 
-def find_bounds(package: Package, wrapper: Wrapper) -> tuple[IndexBound, ...]:
+def find_bounds(view: PackageView) -> tuple[IndexBound, ...]:
     """Bounds on tensors whose elements make indices, from the kernels' asserts.
 
     One bound for each tensor of a launch: what all of its checks allow; and those that depend on a size.
     """
-    tracer = Tracer(wrapper, package.inputs, package.constants, flow=package.flow)
     merged: dict[tuple[str, int], IndexBound] = {}
     sized: dict[IndexBound, None] = {}
-    for kernel in wrapper.kernels.values():
+    for kernel in view.wrapper.kernels.values():
         for check in find_asserts(kernel.source):
             line = generated_line(kernel, check.line)
             assertion = Assertion(plain(check.text), line=line, kernel=kernel.name)
-            for candidate in tracer.trace(assertion):
+            for candidate in view.tracer.trace(assertion):
                 bound = _bound(candidate)
                 if bound is not None and bound.size:
                     sized[bound] = None
@@ -175,12 +172,12 @@ OPEN = 64  # launches that are not yet known to have ended
 
 @dataclass(frozen=True)
 class Seen:
-    """What a backend saw: launches in the order of the call, what it cannot show, and the run.
+    """What a backend saw: launches in the order of the call (read anew each time), notes, and the run.
 
     `stopped`: the run was ended on purpose, after a bad value.
     """
 
-    launches: Launches
+    launches: Callable[[], Iterable[LaunchValues]]
     notes: list[str]
     run: WorkerRun
     last_launch: str = ""
@@ -193,7 +190,7 @@ async def observe(
     """Rebuild and run once. Raises ProblemError when the package cannot be rebuilt."""
     python = context.python_for(workload)
     instrumented = await instrument(workload.package, Options(), context, python=python, env=workload.env)
-    bounds = await anyio.to_thread.run_sync(find_bounds, model.package, model.wrapper)
+    bounds = await anyio.to_thread.run_sync(find_bounds, model)
     directory = context.fresh("observe")
     request: dict[str, object] = {
         **run_request(workload),
@@ -220,10 +217,14 @@ async def observe(
         env=instrumented.environment,
         streamed=("argument", "non_finite"),
     )
-    launches = Launches(lambda: read_launches(context, done.streamed("argument"), model, bounds))
+
+    def launches() -> Iterator[LaunchValues]:
+        events = stream_events(done.directory / REPORT, "argument")
+        return read_launches(context, events, model, bounds)
+
     # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.
     raised = stop and done.finished.ending == "exit" and done.last("called") is None
-    last = launches.last if raised else None
+    last = last_of(launches()) if raised else None
     stopped = last is not None and last.surely_bad
     skipped = [s for s in instrumented.skipped if s.model == model.package.model_name]
     notes = [

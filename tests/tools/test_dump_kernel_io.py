@@ -227,9 +227,9 @@ def test_missing_inputs_are_refused_before_any_work(zoo: ZooPackage, tmp_path: P
 def test_bounds_are_those_of_the_asserts(zoo: ZooPackage) -> None:
     """Bounds on index tensors are known before any run, but for a size, with the wrap of negative indices."""
     ranker = model_of(zoo, "ranker")
-    assert find_bounds(ranker.package, ranker.wrapper) == (IndexBound("arg5_1", 0, 0, 32),)
+    assert find_bounds(ranker) == (IndexBound("arg5_1", 0, 0, 32),)
     jagged = model_of(zoo, "jagged")
-    (bound,) = find_bounds(jagged.package, jagged.wrapper)
+    (bound,) = find_bounds(jagged)
     assert (bound.name, bound.low, bound.high, bound.size) == ("arg3_1", None, None, "ks1")
     assert bound.at(6).text == "-6 <= index < 6 = ks1"
 

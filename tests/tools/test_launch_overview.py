@@ -14,7 +14,7 @@ import pytest
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context, read_events, stream_events
-from mcp_server.tools.first_bad import Choice, Launches, overview
+from mcp_server.tools.first_bad import Choice, last_of, overview
 from mcp_server.tools.kernel_io import LaunchValues
 from mcp_server.tools.probe_backend import OPEN, read_launches
 from mcp_server.worker.report import Report
@@ -92,9 +92,8 @@ def test_a_report_is_read_in_parts(tmp_path: Path) -> None:
     assert list(stream_events(tmp_path / "none.jsonl", "argument")) == []
 
 
-def test_launches_are_read_anew(tmp_path: Path, model: PackageView) -> None:
-    """Going through them twice gives the same, and the last one can be asked for."""
-    launches = Launches(lambda: read(tmp_path, model, (event(n, "after") for n in range(3))))
-    assert list(launches) == list(launches)
-    assert launches.last is not None and launches.last.sequence == 2
-    assert Launches(lambda: ()).last is None
+def test_the_last_launch_is_known(tmp_path: Path, model: PackageView) -> None:
+    """The one that began last; none where no launch began."""
+    last = last_of(read(tmp_path, model, (event(n, "after") for n in range(3))))
+    assert last is not None and last.sequence == 2
+    assert last_of(()) is None

@@ -25,7 +25,7 @@ from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.first_bad import Choice, find_first_bad
+from mcp_server.tools.first_bad import Choice, find_first_bad, last_of
 from mcp_server.tools.locate_fault import captured_call
 from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
@@ -247,10 +247,10 @@ def _summary(failure: FailureShown | None, shown: FailureShown | None, same: boo
 async def _suspect(context: Context, called: PackageWorkload, model: PackageView) -> int:
     """The launch that first wrote a bad value, or after whose begin nothing more was seen."""
     seen = await observe(context, called, model, Choice(), save=False, stop=False)
-    bad = find_first_bad(seen.launches, model)
+    bad = find_first_bad(seen.launches(), model)
     if bad is not None and bad.launch is not None:
         return bad.launch
-    last = seen.launches.last if seen.run.last("called") is None else None
+    last = last_of(seen.launches()) if seen.run.last("called") is None else None
     if last is not None and last.launch is not None:
         return last.launch
     raise ProblemError(
