@@ -279,7 +279,7 @@ def sweep(
     from rich.progress import Progress
     from rich.table import Table
 
-    from mcp_server.render.text import plain
+    from mcp_server.render import plain
     from mcp_server.sweep import COLUMNS, Cluster, Local, Results, as_markdown, read_plan, row, totals
     from mcp_server.sweep import sweep as run
 

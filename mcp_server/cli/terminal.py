@@ -17,7 +17,7 @@ from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments, Operation
 from mcp_server.operations.work import open_store, resumed, work_of
-from mcp_server.render.text import plain, write
+from mcp_server.render import plain, write
 from mcp_server.server.standard_streams import printing
 
 STEP_S = 0.1

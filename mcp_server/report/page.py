@@ -23,7 +23,7 @@ from mcp_server.package.graph import Graph, dataflow_graph, render_svg
 from mcp_server.package.launches import Buffer
 from mcp_server.package.problems import PackageError
 from mcp_server.package.view import PackageView
-from mcp_server.render.text import OUTCOME_TITLE, check_name, cost_in_words, party_title
+from mcp_server.render import OUTCOME_TITLE, check_name, cost_in_words, party_title
 from mcp_server.report.redact import Redactor, clean_text, cleaned
 
 BACKTICKS = re.compile(r"`+")

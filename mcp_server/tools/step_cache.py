@@ -39,7 +39,7 @@ END_BYTES = 1 << 20
 class StepCache:
     """The finished steps of a resumed job. Each is used once, in order."""
 
-    steps: dict[str, list[Path]] = field(default_factory=dict)
+    steps: dict[str, list[tuple[Path, Finished]]] = field(default_factory=dict)
     last: int = 0
 
     @classmethod
@@ -48,20 +48,31 @@ class StepCache:
         found = defaultdict(list)
         numbered = sorted(path for path in job.glob("[0-9][0-9]*-*") if path.is_dir())
         for path in numbered:
-            card = _card(path)
-            if card:
-                found[str(card["key"])].append(path)
+            with suppress(
+                OSError, ValueError, TypeError, KeyError
+            ):  # not ended, or cut off while it was written
+                card = read_json((path / CARD).read_bytes())
+                streams = {name: path / f"{name}.log" for name in STREAMS}
+                found[str(card["key"])].append((path, Finished(**card["finished"], **streams)))
         last = max((int(path.name.partition("-")[0]) for path in numbered), default=0)
         return cls(dict(found), last)
 
     def take(self, key: str, command: Command, directory: Path) -> Finished | None:
-        """The cached result of this command, with its files in `directory`; None if it has to run."""
-        for path in self.steps.get(key, ()):
-            finished = _finished(path, directory, command)
-            if finished is not None:
-                self.steps[key].remove(path)
-                shutil.copytree(path, directory, copy_function=_link, ignore=NOT_LINKED, dirs_exist_ok=True)
-                return finished
+        """The cached result of this command, with its files in `directory`; None if it has to run.
+
+        A run that timed out is not valid for a longer time limit, unless it stood still.
+        """
+        for path, finished in self.steps.get(key, ()):
+            cut_off = finished.ending == "timeout" and not finished.note.startswith(STOOD_STILL)
+            too_short = cut_off and finished.wall_s < command.timeout_s - 1
+            if too_short or not all(
+                stream.exists() for stream in (finished.output, finished.stdout, finished.stderr)
+            ):
+                continue
+            self.steps[key].remove((path, finished))
+            shutil.copytree(path, directory, copy_function=_link, ignore=NOT_LINKED, dirs_exist_ok=True)
+            output, stdout, stderr = (directory / f"{name}.log" for name in STREAMS)
+            return replace(finished, reused=True, output=output, stdout=stdout, stderr=stderr)
         return None
 
 
@@ -122,28 +133,6 @@ def _digest(path: str, size: int, changed_ns: int) -> str:
         head = file.read(END_BYTES)
         file.seek(-END_BYTES, os.SEEK_END)
         return hashlib.sha256(head + file.read() + f"{size} {changed_ns}".encode()).hexdigest()
-
-
-def _card(path: Path) -> dict[str, Any] | None:
-    try:
-        found = read_json((path / CARD).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) and "key" in found else None
-
-
-def _finished(path: Path, directory: Path, command: Command) -> Finished | None:
-    """The stored result in `path`, with its streams in `directory`; None if it is not valid for `command`.
-
-    A run that timed out is not valid for a longer time limit, unless it stood still.
-    """
-    card = _card(path)
-    if card is None or not all((path / f"{name}.log").exists() for name in STREAMS):
-        return None
-    streams: dict[str, Any] = {name: directory / f"{name}.log" for name in STREAMS}
-    finished = replace(Finished(**card["finished"], **streams), reused=True)
-    cut_off = finished.ending == "timeout" and not finished.note.startswith(STOOD_STILL)
-    return None if cut_off and finished.wall_s < command.timeout_s - 1 else finished
 
 
 def _link(source: str, target: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from mcp_server.model import Verdict
-from mcp_server.render.text import as_text, rendered
+from mcp_server.render import as_text, rendered
 from tests.render.samples import SAMPLES, VERDICT
 
 GOLD = Path(__file__).with_name("gold")
