@@ -48,12 +48,11 @@ class StepCache:
         found = defaultdict(list)
         numbered = sorted(path for path in job.glob("[0-9][0-9]*-*") if path.is_dir())
         for path in numbered:
-            with suppress(
-                OSError, ValueError, TypeError, KeyError
-            ):  # not ended, or cut off while it was written
+            # Without a card the step has not ended; half of one was cut off while it was written.
+            with suppress(OSError, ValueError, TypeError, KeyError):
                 card = read_json((path / CARD).read_bytes())
-                streams = {name: path / f"{name}.log" for name in STREAMS}
-                found[str(card["key"])].append((path, Finished(**card["finished"], **streams)))
+                card["finished"].update((name, path / f"{name}.log") for name in STREAMS)
+                found[str(card["key"])].append((path, Finished(**card["finished"])))
         last = max((int(path.name.partition("-")[0]) for path in numbered), default=0)
         return cls(dict(found), last)
 
@@ -65,9 +64,7 @@ class StepCache:
         for path, finished in self.steps.get(key, ()):
             cut_off = finished.ending == "timeout" and not finished.note.startswith(STOOD_STILL)
             too_short = cut_off and finished.wall_s < command.timeout_s - 1
-            if too_short or not all(
-                stream.exists() for stream in (finished.output, finished.stdout, finished.stderr)
-            ):
+            if too_short or not all((path / f"{name}.log").exists() for name in STREAMS):
                 continue
             self.steps[key].remove((path, finished))
             shutil.copytree(path, directory, copy_function=_link, ignore=NOT_LINKED, dirs_exist_ok=True)
