@@ -50,9 +50,8 @@ class Found:
     what: str = ""
 
 
-Method = tuple[
-    Callable[[Context, Target], Awaitable[Found]], Options
-]  # and how the package is rebuilt for it
+# How a tool is run, and how the package is rebuilt for it.
+Method = tuple[Callable[[Context, Target], Awaitable[Found]], Options]
 PRINT_LIMIT = 100
 PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
 # Until the program first uses CUDA; after the default 10 s it goes on unchecked ("No attachable process").
