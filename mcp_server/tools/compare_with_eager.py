@@ -152,7 +152,7 @@ async def compare_with_eager(
     found = await compare_pair(context, pair, tolerance, shown, every=every or precision)
     if not precision or found.every_launch is None:
         return found
-    model = await anyio.to_thread.run_sync(model_of, pair.workload)
+    model = await anyio.to_thread.run_sync(view_package, pair.workload.package, pair.workload.model_name)
     searched = await search_precision(context, pair.workload, model, found.every_launch, tolerance)
     summary = f"{found.summary}. {searched.summary}"
     cost = context.cost.cost()

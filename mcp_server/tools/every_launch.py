@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from mcp_server.package.dataflow import Edge, Step
 from mcp_server.package.launches import Launch
+from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.divergence import (
@@ -23,7 +24,6 @@ from mcp_server.tools.divergence import (
     UnjudgedLaunch,
     WrongLaunch,
 )
-from mcp_server.tools.first_bad import Model
 from mcp_server.worker.protocol import JudgedTensor, LaunchFlow
 
 RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
@@ -38,7 +38,7 @@ NO_NODES = (
 class LaunchFlows:
     """Who reads what each launch writes. Of launches outside branches and loops, which run once in a call."""
 
-    model: Model
+    model: PackageView
 
     @cached_property
     def straight(self) -> dict[int, Step]:
@@ -111,7 +111,7 @@ class LaunchFlows:
 class Judgement:
     """The launches of one call by what the worker found of the tensors that they stored."""
 
-    model: Model
+    model: PackageView
     nodes: Nodes
     flows: LaunchFlows
     constants: Sequence[OtherConstant]
@@ -218,7 +218,7 @@ class Judgement:
 def every_launch(
     context: Context,
     done: WorkerRun,
-    model: Model,
+    model: PackageView,
     nodes: Nodes,
     constants: Sequence[OtherConstant],
     request: Mapping[str, object],

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 
 from mcp_server.model import PackageWorkload
+from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, listed
 from mcp_server.tools.context import Context, gpus_of
 from mcp_server.tools.divergence import EveryLaunch, PrecisionLaunch, PrecisionSearch
-from mcp_server.tools.first_bad import Model
 
 HALVES = {"float16", "bfloat16"}
 SHOWN = 3  # launches that the summary names
 
 
 async def search_precision(
-    context: Context, workload: PackageWorkload, model: Model, judged: EveryLaunch, tolerance: float
+    context: Context, workload: PackageWorkload, model: PackageView, judged: EveryLaunch, tolerance: float
 ) -> PrecisionSearch:
     """Search the launches that were judged. A model with wrong kernels is not searched: they come first."""
     if judged.plan is None:

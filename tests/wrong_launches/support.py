@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.model import PackageWorkload
+from mcp_server.package.view import view_package
 from mcp_server.tools.compare_with_eager import compare_with_eager
 from mcp_server.tools.divergence import ComparedWithEager, EveryLaunch
-from mcp_server.tools.first_bad import model_of
 from tests.served import served
 from tests.worker.support import context_in
 
@@ -37,5 +37,5 @@ def judged(directory: Path, package: Path, **fields: Any) -> EveryLaunch:
 
 def kernels_with(package: Path, part: str) -> list[int]:
     """The launches whose kernel has that in its name, in the order of the call."""
-    launches = model_of(call_of(package)).wrapper.launches
+    launches = view_package(package).wrapper.launches
     return [launch.index for launch in launches if part in launch.kernel]

@@ -18,10 +18,10 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
+from mcp_server.package.view import view_package
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
 from mcp_server.tools.context import Context
 from mcp_server.tools.divergence import EveryLaunch
-from mcp_server.tools.first_bad import model_of
 from mcp_server.worker.protocol import EagerLaunches
 
 MOST_TRIED = 3  # wrong launches
@@ -83,7 +83,7 @@ async def launch_in_eager(
 
     Raises `ProblemError` for an unknown launch, and for one of which the program has no value.
     """
-    model = await anyio.to_thread.run_sync(model_of, workload)
+    model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = model.launch(launch)
     if known is None:
         allowed = f"0 to {len(model.wrapper.launches) - 1}"
