@@ -21,6 +21,7 @@ import anyio
 from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.causes.compiler import may_be_decided
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
+from mcp_server.diagnosis.rounding import without_rounding
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
@@ -162,7 +163,7 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
 
 def detect(case: DiagnosisState) -> list[Suspect]:
     """What every detector makes of the case as it is now; a call that the program handled did no harm."""
-    found = [suspect for detector in DETECTORS for suspect in detector(case)]
+    found = without_rounding([suspect for detector in DETECTORS for suspect in detector(case)], case)
     return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
 
 

@@ -405,10 +405,19 @@ class DiagnosisState:
         return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
+    def rounding(self) -> Event | None:
+        """How the outputs compare with the program in float64, where rounding explains what differs."""
+        found = self.interpreted.last("rounding") if self.interpreted is not None else None
+        return found if found and not any(each["unexplained"] for each in found["outputs"]) else None
+
+    @property
     def equals_eager(self) -> bool | None:
-        """Whether the call gives what its exported program gives, NaN included; None: nobody looked."""
+        """Whether the call gives what its exported program gives, NaN included, but for rounding.
+
+        None: nobody looked.
+        """
         compared = self.compared_with_program
-        return bool(compared["equal"]) if compared is not None else None
+        return bool(compared["equal"]) or self.rounding is not None if compared is not None else None
 
     @property
     def nan_accepted(self) -> bool:

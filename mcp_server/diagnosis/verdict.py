@@ -29,6 +29,7 @@ from mcp_server.diagnosis.next_steps import (
     reduction,
     unseen_symptom,
 )
+from mcp_server.diagnosis.rounding import as_rounding, is_rounding
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.value_sources import deepened
@@ -258,7 +259,8 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     best = order[0] if order else None
     outcome = _outcome(best, case)
     if best is None or outcome == "no_fault":
-        return _without_fault(outcome, suspects, case, context)
+        found = _without_fault(outcome, suspects, case, context)
+        return as_rounding(found, case) if outcome == "no_fault" and is_rounding(case) else found
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
     rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
@@ -369,9 +371,10 @@ def placed(party: Component, case: DiagnosisState) -> Component:
 
 def _outcome(best: Suspect | None, case: DiagnosisState) -> Outcome:
     healthy: Outcome = "inconclusive" if unseen_symptom(case) else "no_fault"
+    well = case.healthy or is_rounding(case)
     if best is None:
-        return healthy if case.healthy else "inconclusive"
-    if not best.harmful and case.healthy:
+        return healthy if well else "inconclusive"
+    if not best.harmful and well:
         return healthy
     return "inconclusive" if best.weak else "fault"
 

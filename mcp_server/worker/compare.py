@@ -44,16 +44,12 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return widest(tensor.detach().cpu())
 
 
-def compare_all(expected: Tensors, actual: Tensors, report: Report, event: str = "compared") -> None:
-    """Report a pairwise comparison. A different number of outputs counts as unequal."""
+def compare_all(expected: Tensors, actual: Tensors, report: Report, event: str = "compared") -> bool:
+    """Report a pairwise comparison, and whether all are equal. A different number of outputs is not."""
     pairs = [compare(want, got) for want, got in zip(expected, actual)]
-    same_count = len(expected) == len(actual)
-    report.event(
-        event,
-        equal=same_count and all(pair["equal"] for pair in pairs),
-        counts=[len(expected), len(actual)],
-        outputs=pairs,
-    )
+    same = len(expected) == len(actual) and all(pair["equal"] for pair in pairs)
+    report.event(event, equal=same, counts=[len(expected), len(actual)], outputs=pairs)
+    return same
 
 
 def equal(expected: Tensors, actual: Tensors) -> bool:

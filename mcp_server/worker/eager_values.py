@@ -58,14 +58,14 @@ def expectations(
     take_if_used()
     report.event("running_eager")
     eager = Recorder(module, wanted, cap, report)
-    result = only_tensors(_run(eager, leaves))
-    again = only_tensors(_run(Recorder(module, frozenset(), 0, report), leaves))
+    result = only_tensors(run_on_copies(eager, leaves))
+    again = only_tensors(run_on_copies(Recorder(module, frozenset(), 0, report), leaves))
     report.event("eager_again", same=[*map(checksum, result)] == [*map(checksum, again)])
     report.event("running_float64", nodes=len(eager.kept), left_out=eager.left_out)
     exact = ExactRecorder(module, wanted, cap, report)
-    precise = _run_wide(exact, leaves, report)
+    precise = run_wide(exact, leaves, report)
     noisy = NoisyRecorder(module, exact)
-    moved = only_tensors(_run_wide(noisy, leaves, report) if precise is not None else None)
+    moved = only_tensors(run_wide(noisy, leaves, report) if precise is not None else None)
     precise = only_tensors(precise)
     fits = len(precise) == len(result)
     ends = eager.ends if len(eager.ends) == len(result) else [max(eager.ends, default=1.0)] * len(result)
@@ -92,7 +92,7 @@ def expectations(
     return nodes, outputs
 
 
-def _run(recorder: Recorder, leaves: list[Any]) -> Any:
+def run_on_copies(recorder: Recorder, leaves: list[Any]) -> Any:
     """Run on copies of the inputs, and restore the buffers that the program changes."""
 
     def copied(tree: Any) -> Any:
@@ -106,9 +106,9 @@ def _run(recorder: Recorder, leaves: list[Any]) -> Any:
     return outputs
 
 
-def _run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
+def run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
     try:
-        return _run(exact, [widened(leaf) for leaf in leaves])
+        return run_on_copies(exact, [widened(leaf) for leaf in leaves])
     except Exception as error:
         report.event("no_float64", text="{}: {}".format(type(error).__name__, error)[:500])
         return None

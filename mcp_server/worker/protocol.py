@@ -226,10 +226,14 @@ class MadeBy(TypedDict, total=False):
 
 
 class ExportedRequest(LoadRequest, total=False):
-    """An exported program, from its file or the script that makes it, with inputs and expected outputs."""
+    """An exported program, from its file or the script that makes it, with inputs and expected outputs.
+
+    `frame_tensors` is a file of what the program had when its check of the outputs failed.
+    """
 
     exported: Optional[str]
     expect: Optional[str]
+    frame_tensors: Optional[str]
     made_by: Optional[MadeBy]
     inputs: Union[str, list[TensorSpec], None]
     operators: str

@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # `bisect` brings what few need
     from mcp_server.tools.bisect import Bisected, Decision
     from mcp_server.tools.reduce.failing import FailureShown
 
-_COMPILE = "aoti_compile_and_package(...)"
+COMPILE = "aoti_compile_and_package(...)"
 
 
 def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
@@ -103,7 +103,7 @@ def compiled_without(key: str, what: str, failure: FailureShown, effect: Effect,
         key=f"compiler:{key}",
         kind=Kind.COMPILER,
         what=f"the call compiled without {what}",
-        before_code=_COMPILE if code else "",
+        before_code=COMPILE if code else "",
         after_code=code,
     )
     return judged_elsewhere(without, effect, failing)
@@ -169,4 +169,4 @@ def _fix(found: Bisected) -> Fix:
     if workaround is None or workaround.whole != "gone":
         return Fix(action=f"keep the operators that are named out of the model{reported}")
     price = f"; a call then takes {workaround.price:.2g} times as long" if workaround.price else ""
-    return Fix(action=f"compile with the workaround{reported}{price}", before=_COMPILE, after=workaround.code)
+    return Fix(action=f"compile with the workaround{reported}{price}", before=COMPILE, after=workaround.code)

@@ -350,7 +350,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     compared = case.compared_with_program
     if compared is None:
         return
-    if not _agreeing(compared):
+    if not _agreeing(compared) and case.rounding is None:
         worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
         yield _Wrong(
             guilty=_package(case),

@@ -287,8 +287,12 @@ class Interpret(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.call is not None
-        expected = case.symptom.expect or case.call.request.get("actual")
-        case.interpreted = await interpret(case, context, **({"expect": str(expected)} if expected else {}))
+        checked = {
+            "expect": case.symptom.expect or case.call.request.get("actual"),
+            "frame_tensors": case.call.request.get("frame_tensors"),
+        }
+        more = {name: str(path) for name, path in checked.items() if path}
+        case.interpreted = await interpret(case, context, **more)
         if (trial := exact_trial(case)) is not None:
             case.trials[trial.intervention.key] = trial
 

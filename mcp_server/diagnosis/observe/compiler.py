@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.causes.compiler import (
     compiled_without,
@@ -14,10 +15,14 @@ from mcp_server.diagnosis.causes.compiler import (
 )
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.rounding import CASTS, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload, ScriptWorkload
 from mcp_server.tools.context import Context
+
+if TYPE_CHECKING:
+    from mcp_server.tools.reduce.failing import FailureShown
 
 SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
 # Ten public reports took 100 to 580 s (benchmarks/compiler_faults.json). A default budget leaves less: then
@@ -36,21 +41,46 @@ class CompileCarefully(Observation):
         return 0.9 if differs and isinstance(case.workload, ScriptWorkload) and relaxed_options(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        # Both bring what few need.
-        from mcp_server.tools.reduce.failing import of_attempt
-        from mcp_server.tools.reduce.reduce import failing_program, run_worker
-
-        assert isinstance(case.workload, ScriptWorkload)
         options = relaxed_options(case)
-        failing = await failing_program(context, case.workload, seen=case.capture)
-        careful = replace(failing.target, configs={**failing.target.configs, **options})
-        left = of_attempt(await run_worker(context, "attempt", careful))
-        effect = Effect.GONE if left is None else Effect.SAME
-        if left is not None and not left.same_as(failing.failure):
-            effect = Effect.CHANGED
         code = f"aoti_compile_and_package(..., inductor_configs={options!r})"
-        trial = compiled_without(options_key(options), ", ".join(options), failing.failure, effect, code)
+        failure, effect = await compiled_with(case, context, options)
+        trial = compiled_without(options_key(options), ", ".join(options), failure, effect, code)
         case.trials[trial.intervention.key] = trial
+
+
+async def compiled_with(
+    case: DiagnosisState, context: Context, options: Mapping[str, object]
+) -> tuple[FailureShown, Effect]:
+    """Compile and call the program as it is, and with options: its failure, and what became of that."""
+    # Both bring what few need.
+    from mcp_server.tools.reduce.failing import of_attempt
+    from mcp_server.tools.reduce.reduce import failing_program, run_worker
+
+    assert isinstance(case.workload, ScriptWorkload | ExportedWorkload)
+    failing = await failing_program(context, case.workload, seen=case.capture)
+    changed = replace(failing.target, configs={**failing.target.configs, **options})
+    left = of_attempt(await run_worker(context, "attempt", changed))
+    if left is None:
+        return failing.failure, Effect.GONE
+    return failing.failure, Effect.SAME if left.same_as(failing.failure) else Effect.CHANGED
+
+
+class EmulateCasts(Observation):
+    """Compile the program with intermediate results rounded as in eager mode, and once more as it is."""
+
+    name = "emulate_precision_casts"
+    seconds = 40.0
+    alone = True
+    extra = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload) and case.failed
+        narrow = case.rounding is not None and case.rounding["narrow"]
+        return 0.9 if possible and narrow and is_rounding(case) else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        trial = await compiled_with(case, context, CASTS)
+        case.trials[KEY] = casts_trial(*trial)
 
 
 class BisectCompiler(Observation):
