@@ -41,7 +41,14 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 OPTIONAL = {
     "sweep": {"cli.app"},
     "server.http": {"cli.app"},
-    "tools.reduce.reduce": {"operations.table", "tools.bisect", "diagnosis.observe.compiler"},
+    "tools.reduce.reduce": {
+        "operations.table",
+        "tools.bisect",
+        "tools.releases",
+        "tools.switches",
+        "tools.reduce.not_the_compiler",
+        "diagnosis.observe.compiler",
+    },
     "diagnosis.try_fix": {"operations.table"},
     "report": {"cli"},
 }

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.causes.common import check_failed, seen
-from mcp_server.diagnosis.causes.compiler import COMPILE, compiled_without
+from mcp_server.diagnosis.causes.compiler import COMPILE, compiled_again
 from mcp_server.diagnosis.interventions.base import Effect, Trial, trial_in_words
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -49,9 +48,8 @@ def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect
 
 def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
     """The trial of the program compiled with intermediate results rounded as in eager mode."""
-    trial = compiled_without("precision", "", failure, effect, CODE if effect is Effect.GONE else "")
-    what = "the call compiled with intermediate results rounded as in eager mode"
-    return replace(trial, intervention=replace(trial.intervention, what=what))
+    how = "with intermediate results rounded as in eager mode"
+    return compiled_again("precision", how, failure, effect, CODE if effect is Effect.GONE else "")
 
 
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:

@@ -462,6 +462,15 @@ class DiagnosisState:
         return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
 
     @property
+    def only_compiled(self) -> bool:
+        """Whether what failed is a compile: of the program given, or the one that ended a script."""
+        if isinstance(self.workload, ExportedWorkload):
+            return self.log_source == "compile"
+        seen = self.capture
+        phase = failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
+        return isinstance(phase, CapturedCompile) and phase.outcome == "failed"
+
+    @property
     def never_reached(self) -> bool:
         """Whether a program ran in which no Python process that could be seen used a package."""
         seen = self.capture

@@ -16,6 +16,7 @@ from mcp_server.package.exported import exported_device
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.context import Context, Event, WorkerRun
 from mcp_server.tools.reduce.failing import SCRIPT, FailureShown, Reduced, of_attempt
+from mcp_server.tools.reduce.not_the_compiler import refuse_others_faults
 from mcp_server.tools.reduce.reduce import (
     MOST_CHILDREN,
     Failing,
@@ -86,12 +87,12 @@ class Decision(Record):
 class Workaround(Record):
     """What to write before or in the compile. `reduced` and `whole`: what the two programs then do.
 
-    `price` is the time of a call with it over the time without it, in the whole program; None if the
-    program crashes without it.
+    `reduced` is None where nothing was reduced. `price` is the time of a call with it over the time without
+    it, in the whole program; None if the program crashes without it.
     """
 
     code: str
-    reduced: Result
+    reduced: Result | None = None
     whole: Result
     price: float | None = None
 
@@ -137,9 +138,11 @@ async def bisect(
 
     What is named was switched off (the failure was gone) and on again (it was back). The workaround is then
     tried on the whole program. `seen` is a captured run of the script, which is not run again then.
-    Raises ProblemError for a program that does not fail.
+    Raises ProblemError for a program that does not fail, or not by the compiler's doing: that is found out
+    by one compile and one run in eager mode.
     """
     failing = await failing_program(context, workload, TIMED, seen)
+    await refuse_others_faults(context, failing)
     context.progress("making the program smaller")
     reduced = await reduce_program(context, failing, budget_s * REDUCE_SHARE)
     if reduced.outcome != "reduced":
@@ -198,14 +201,14 @@ async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Wo
     if before and after and before["seconds"]:
         price = round(float(after["seconds"]) / float(before["seconds"]), 2)
     return Workaround(
-        code=_code(asked),
+        code=workaround_lines(asked),
         reduced=found["outcome"],
         whole="gone" if left is None else "same" if same else "other",
         price=price,
     )
 
 
-def _code(asked: Mapping[str, Any]) -> str:
+def workaround_lines(asked: Mapping[str, Any]) -> str:
     """The lines that a user writes."""
     lines = [
         f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name})"

@@ -270,7 +270,8 @@ class ReduceRequest(CompileRequest, total=False):
 
     `guess` is the node to try first. `title`, `environment` and `repro_imports` go into the script that comes
     out. `budget_s` is for the whole search, `each_s` for one candidate, of which `parallel` run at once
-    in `directory`. An attempt is made with `workaround`, and its call repeated `timed_calls` times.
+    in `directory`. An attempt is made with `workaround` and `switches`, further options of which this torch
+    may lack some, and its call repeated `timed_calls` times.
     """
 
     values: str
@@ -285,6 +286,7 @@ class ReduceRequest(CompileRequest, total=False):
     failure: Failing
     directory: str
     workaround: Workaround
+    switches: dict[str, object]
     timed_calls: int
 
 

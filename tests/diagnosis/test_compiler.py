@@ -9,28 +9,32 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis.causes.compiler import (
-    compiled_without,
+    compiled_again,
     compiler_suspect,
     detect_decision,
     detect_relaxed_math,
+    generated_suspect,
     options_key,
     relaxed_options,
     trial_of,
 )
-from mcp_server.diagnosis.diagnose import detect
+from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.next_steps import command_for, next_steps
-from mcp_server.diagnosis.observe.compiler import BisectCompiler, CompileCarefully
+from mcp_server.diagnosis.observe.compiler import BisectCompiler, CompileCarefully, TrySwitches, keep
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, is_bystander, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.tools.bisect import Bisected, Decision, Workaround
 from mcp_server.tools.divergence import Divergence, OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
-from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, phase
+from tests.conftest import ZooPackage, torch_environment
+from tests.diagnosis.support import capture, package_case, phase
 from tests.diagnosis.test_divergence import diverged
+from tests.served import served
 from tests.server.command_lines import parse
+from tests.worker.support import context_in
 
 LINE = ModelLocation(file="model.py", line=7, code="h.sinh()")
 WORKAROUND = "aoti_compile_and_package(..., inductor_configs={'cpp.simdlen': 1})"
@@ -155,7 +159,7 @@ def test_an_option_that_allows_other_numbers_is_tried_and_proven(zoo: ZooPackage
     (found,) = detect_relaxed_math(case)
     assert confidence(found, case) == "possible" and CompileCarefully().gain(case, []) > 0
     key, code = options_key(relaxed_options(case)), "inductor_configs={...}"
-    trial = compiled_without(key, "it", FailureShown(kind="departs"), Effect.GONE, code)
+    trial = compiled_again(key, "without it", FailureShown(kind="departs"), Effect.GONE, code)
     case.trials[trial.intervention.key] = trial
     best = ranked(detect(case), case)[0]
     assert best.guilty.name.endswith("cpp.enable_unsafe_math_opt_flag")
@@ -167,8 +171,69 @@ def test_an_option_that_changes_nothing_is_cleared(zoo: ZooPackage) -> None:
     """The call fails in the same way without it; a careful value is no option to suspect."""
     case = relaxed(zoo, True)
     key = options_key(relaxed_options(case))
-    trial = compiled_without(key, "it", FailureShown(kind="departs"), Effect.SAME, "")
+    trial = compiled_again(key, "without it", FailureShown(kind="departs"), Effect.SAME, "")
     case.trials[trial.intervention.key] = trial
     (found,) = detect_relaxed_math(case)
     assert is_bystander(found, case)
     assert not list(detect_relaxed_math(relaxed(zoo, False)))
+
+
+def test_a_compile_that_fails_is_tried_with_careful_options() -> None:
+    """A compile failure of torch's own making; not one of the user's operator, and not a call's failure."""
+    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
+    made = phase(1, how="aoti_compile_and_package", outcome="failed")
+    case.capture = capture(compiles=[made])
+    party = Component(kind="script", name="serve.py:8")
+    failed = Suspect("compile_failure", party, "Inductor itself failed", CausalLevel.BUILD)
+    assert generated_suspect([failed], case) is failed and TrySwitches().gain(case, [failed]) > 0
+    own = replace(failed, guilty=Component(kind="op", name="mine::scale"))
+    assert generated_suspect([own], case) is None
+    case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package")])
+    assert generated_suspect([failed], case) is None
+
+
+def test_a_bad_access_of_a_generated_kernel_is_tried(zoo: ZooPackage) -> None:
+    """The kernel that the compiler wrote, with inputs that fit; a weak suspicion is not worth compiles."""
+    case = package_case(zoo("ranker"))
+    case.workload = ScriptWorkload(script=Path("serve.py"))
+    party = Component(kind="kernel", name="cpp_fused_embedding_0", launch_index=0)
+    bad = Suspect("illegal_memory_access", party, "launch 0 reads beyond", CausalLevel.FAULT_SITE)
+    assert generated_suspect([bad], case) is bad
+    assert generated_suspect([replace(bad, weak=True)], case) is None
+
+
+def test_what_the_options_did_not_explain_is_said(zoo: ZooPackage) -> None:
+    """Nothing is accused, the options are cleared in one sentence, and the whole search stays possible."""
+    case = suspected(zoo)
+    suspect = compiler_suspect(case.suspects, case)
+    assert suspect is not None
+    summary = "No option of the compiler was found behind the failure (it): it stays."
+    keep(case, suspect, bisected(outcome="not_found", decisions=[], workaround=None, summary=summary))
+    assert summary in case.notes and not list(detect_decision(case)) and not case.trials
+    case.budget_s = 900
+    assert BisectCompiler().gain(case, case.suspects) > 0
+
+
+PROD = """
+import tempfile
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return (x > 2).prod(0, dtype=torch.bool)
+
+if __name__ == "__main__":
+    program = torch.export.export(Model(), (torch.rand(33, 40) * 9,))
+    torch._inductor.aoti_compile_and_package(program, package_path=tempfile.mkdtemp() + "/model.pt2")
+"""
+
+
+@pytest.mark.slow
+def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
+    """Inductor's vectorised product of bools fails on torch 2.13: the option that compiles it is printed."""
+    script = tmp_path / "serve.py"
+    script.write_text(PROD)
+    workload = ScriptWorkload(script=script, env=torch_environment())
+    found = served(diagnose, context_in(tmp_path / "job"), workload, budget_s=240)
+    assert (found.category, found.confidence) == ("compile_failure", "proven"), found.summary
+    assert found.fix is not None and found.fix.after == WORKAROUND and found.cost.compiles <= 5

@@ -48,6 +48,26 @@ def may_be_decided(suspect: Suspect) -> bool:
     return suspect.category == "wrong_output" and tried is not None and tried.kind is Kind.KERNEL
 
 
+def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
+    """The suspect that an option of the compiler may explain: as above, a failed compile, or a bad access.
+
+    The compile must have been of torch's own making, and the access in a kernel that it generated.
+    """
+    found = compiler_suspect(suspects, case)
+    if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
+        return found
+    own = own_code(case)
+    harmful = [each for each in suspects if each.harmful and each.guilty.name not in own]
+    failed = [each for each in harmful if each.category == "compile_failure" and each.guilty.kind != "op"]
+    faulty = [
+        each
+        for each in harmful
+        if each.category == "illegal_memory_access" and each.guilty.kind == "kernel" and not each.weak
+    ]
+    compiled = case.call is None and case.only_compiled
+    return next(iter(failed if compiled else faulty), None)
+
+
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
     """The suspect with the compiler's decision as its cause."""
     if case.bisected is None:
@@ -81,9 +101,9 @@ def trial_of(found: Bisected) -> Trial:
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
     kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"
-    trial = compiled_without(
+    trial = compiled_again(
         f"{kind}:{names}",
-        f"the {kind} {names}",
+        f"with careful {names}" if kind == "switch" else f"without the {kind} {names}",
         found.failure,
         Effect.GONE if helps else Effect.NOT_APPLICABLE,
         workaround.code if workaround is not None and helps else "",
@@ -91,8 +111,8 @@ def trial_of(found: Bisected) -> Trial:
     return trial if helps else replace(trial, reason="this was seen on the reduced program only")
 
 
-def compiled_without(key: str, what: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
-    """The trial of a program that fails as it is compiled, and was compiled without one thing."""
+def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
+    """The trial of a program that fails as it is compiled, and was compiled with one change: `how`."""
     if failure.kind == "crash":
         failing = Seen("died", signal=failure.signal or "", text=failure.text)
     elif failure.kind == "error":
@@ -102,7 +122,7 @@ def compiled_without(key: str, what: str, failure: FailureShown, effect: Effect,
     without = Intervention(
         key=f"compiler:{key}",
         kind=Kind.COMPILER,
-        what=f"the call compiled without {what}",
+        what=f"the call compiled {how}",
         before_code=COMPILE if code else "",
         after_code=code,
     )

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.causes.compiler import (
-    compiled_without,
-    compiler_suspect,
+    compiled_again,
+    generated_suspect,
     options_key,
     relaxed_options,
     trial_of,
@@ -22,6 +22,7 @@ from mcp_server.model import ExportedWorkload, ScriptWorkload
 from mcp_server.tools.context import Context
 
 if TYPE_CHECKING:
+    from mcp_server.tools.bisect import Bisected
     from mcp_server.tools.reduce.failing import FailureShown
 
 SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
@@ -44,7 +45,7 @@ class CompileCarefully(Observation):
         options = relaxed_options(case)
         code = f"aoti_compile_and_package(..., inductor_configs={options!r})"
         failure, effect = await compiled_with(case, context, options)
-        trial = compiled_without(options_key(options), ", ".join(options), failure, effect, code)
+        trial = compiled_again(options_key(options), f"without {', '.join(options)}", failure, effect, code)
         case.trials[trial.intervention.key] = trial
 
 
@@ -83,6 +84,40 @@ class EmulateCasts(Observation):
         case.trials[KEY] = casts_trial(*trial)
 
 
+class TrySwitches(Observation):
+    """Compile the program with careful options of the compiler until it does not fail, and again without."""
+
+    name = "try_switches"
+    seconds = 90.0
+    alone = True
+    extra = True
+
+    def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
+        possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload)
+        return 0.9 if possible and generated_suspect(open_suspects, case) is not None else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        # All bring what few need.
+        from mcp_server.tools.bisect import TIMED
+        from mcp_server.tools.reduce.reduce import failing_program
+        from mcp_server.tools.switches import try_switches
+
+        suspect, workload = generated_suspect(case.suspects, case), case.workload
+        assert suspect is not None and isinstance(workload, ScriptWorkload | ExportedWorkload)
+        found = await try_switches(context, await failing_program(context, workload, TIMED, case.capture))
+        keep(case, suspect, found)
+
+
+def keep(case: DiagnosisState, suspect: Suspect, found: Bisected) -> None:
+    """What a search among the compiler's decisions found, with the trial of the workaround."""
+    case.bisected = suspect, found
+    case.notes += found.notes if found.decisions else [*found.notes, found.summary]
+    case.artifacts += [*found.reproduction, *([found.report] if found.report is not None else [])]
+    if found.outcome == "decision":
+        trial = trial_of(found)
+        case.trials[trial.intervention.key] = trial
+
+
 class BisectCompiler(Observation):
     """Reduce the program and switch decisions of the compiler off until it gives eager's numbers."""
 
@@ -93,17 +128,13 @@ class BisectCompiler(Observation):
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload)
-        return 0.5 if possible and compiler_suspect(open_suspects, case) is not None else 0.0
+        known = case.bisected is not None and bool(case.bisected[1].decisions)
+        return 0.5 if possible and not known and generated_suspect(open_suspects, case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         from mcp_server.tools.bisect import bisect  # brings what few need
 
-        suspect, workload = compiler_suspect(case.suspects, case), case.workload
+        suspect, workload = generated_suspect(case.suspects, case), case.workload
         assert suspect is not None and isinstance(workload, ScriptWorkload | ExportedWorkload)
         found = await bisect(context, workload, budget_s=SHARE * case.seconds_left, seen=case.capture)
-        case.bisected = suspect, found
-        case.notes += found.notes
-        case.artifacts += [*found.reproduction, *([found.report] if found.report is not None else [])]
-        if found.outcome == "decision":
-            trial = trial_of(found)
-            case.trials[trial.intervention.key] = trial
+        keep(case, suspect, found)

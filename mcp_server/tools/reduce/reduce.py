@@ -72,6 +72,10 @@ async def reduce(
     return await reduce_program(context, await failing_program(context, workload), budget_s)
 
 
+class NoFailure(ProblemError):
+    """The program compiles, runs, and agrees with eager."""
+
+
 @dataclass(frozen=True)
 class Failing:
     """A program that was compiled and called once, and how it failed."""
@@ -87,7 +91,7 @@ async def failing_program(
     more: Mapping[str, object] | None = None,
     seen: Capture | None = None,
 ) -> Failing:
-    """Compile and call the workload's program once. Raises `ProblemError` if it does not fail.
+    """Compile and call the workload's program once. Raises `NoFailure` if it does not fail.
 
     `more` are further arguments of the worker's attempt. `seen` is a run of the script that was captured.
     """
@@ -104,7 +108,7 @@ async def failing_program(
         attempt = await run_worker(context, "attempt", target, more)
     failure = of_attempt(attempt)
     if failure is None:
-        raise ProblemError(
+        raise NoFailure(
             "the program does not fail: it compiles, runs, and gives finite outputs that agree with eager",
             value=str(target.workload.exported),
             allowed="a failing program with the inputs of the failing call",
@@ -201,7 +205,7 @@ async def _find_target(
 
 async def run_worker(
     context: Context,
-    operation: Literal["attempt", "record", "reduce", "bisect"],
+    operation: Literal["attempt", "record", "reduce", "bisect", "interpret"],
     target: Target,
     more: Mapping[str, object] | None = None,
     timeout_s: float | None = None,

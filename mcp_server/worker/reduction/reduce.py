@@ -49,8 +49,8 @@ def import_compiler(report: Report) -> None:
 
 
 def operate_attempt(request: ReduceRequest, report: Report) -> None:
-    """Events `compiling`, `loading`, `calling`, `timed` (median seconds of `timed_calls` more),
-    `judged` (`not_finite`, `nan`, `departs`), `recorded`.
+    """Events `switched` (the `switches` that this torch has), `compiling`, `loading`, `calling`, `timed`
+    (median seconds of `timed_calls` more), `judged` (`not_finite`, `nan`, `departs`), `recorded`.
 
     A failure ends the work where it happens; the operation `record` then does the rest in a process that is
     not damaged.
@@ -61,6 +61,13 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
     import torch._inductor
 
     configs = decode(request.get("inductor_configs") or {})
+    switches = request.get("switches") or {}
+    if switches:
+        from torch._inductor import config
+
+        there = {name: value for name, value in switches.items() if name in config.get_config_copy()}
+        configs.update(there)
+        report.event("switched", names=list(there))
     prepare(request.get("workaround") or {})
     report.event("compiling")
     with torch.no_grad():

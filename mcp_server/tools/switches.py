@@ -1,0 +1,164 @@
+"""Options of the compiler, switched to their careful values on the whole program, side by side.
+
+This needs no smaller program and no second export. Which pass or lowering it is comes from `bisect`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.to_thread
+
+from mcp_server.errors import ProblemError
+from mcp_server.package.exported import exported_device
+from mcp_server.tools.bisect import (
+    COMES_FROM,
+    PRECISION,
+    SWITCHES,
+    TIMED,
+    Bisected,
+    Decision,
+    Experiment,
+    Result,
+    Workaround,
+    workaround_lines,
+)
+from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.tools.reduce.failing import of_attempt
+from mcp_server.tools.reduce.not_the_compiler import refuse_others_faults
+from mcp_server.tools.reduce.reduce import MOST_CHILDREN, Failing, run_worker
+from mcp_server.worker.reduction.minimise import split
+
+# Tried alone at once, since many faults are of vector code: four of the four switches that ten public reports
+# came down to (benchmarks/compiler_faults.json).
+TELLING = "cpp.simdlen"
+AGAIN = "nothing is switched off"
+
+
+@dataclass
+class Wave:
+    """Compiles of the whole program with options switched, and what each came to.
+
+    `seen` are all compiles; `runs` and `results` the last one of each group of names.
+    """
+
+    context: Context
+    failing: Failing
+    options: Mapping[str, object]
+    parallel: int
+    seen: list[Experiment] = field(default_factory=list)
+    runs: dict[tuple[str, ...], WorkerRun] = field(default_factory=dict)
+    results: dict[tuple[str, ...], Result] = field(default_factory=dict)
+
+    async def run(self, groups: Sequence[tuple[str, ...]]) -> list[Result]:
+        """Compile and call once for each group of names, side by side."""
+        limit = anyio.CapacityLimiter(self.parallel)
+
+        async def attempt(names: tuple[str, ...]) -> None:
+            async with limit:
+                request = {"switches": {name: self.options[name] for name in names}, **TIMED}
+                done = await run_worker(self.context, "attempt", self.failing.target, request)
+            self.results[names] = self._result(done)
+            self.runs[names] = done
+            label = f"with {', '.join(names)}" if names else AGAIN
+            took = round(done.finished.wall_s, 2)
+            self.seen.append(Experiment(label=label[:300], result=self.results[names], seconds=took))
+
+        async with anyio.create_task_group() as group:
+            for names in groups:
+                group.start_soon(attempt, names)
+        return [self.results[names] for names in groups]
+
+    def _result(self, done: WorkerRun) -> Result:
+        try:
+            left = of_attempt(done)
+        except ProblemError:  # it hangs, say: another failure
+            return "other"
+        same = left is not None and left.same_as(self.failing.failure)
+        return "gone" if left is None else "same" if same else "other"
+
+    def switched(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the names that this release of torch has."""
+        events = [event for run in self.runs.values() if (event := run.last("switched")) is not None]
+        return tuple(name for name in names if any(name in event["names"] for event in events))
+
+    def price(self) -> float | None:
+        """The time of a call with the options that helped last over the time without; None if one crashes."""
+        helped = [self.runs[names] for names, result in self.results.items() if result == "gone"]
+        before, after = (run.last("timed") for run in (self.failing.attempt, helped[-1]))
+        if not (before and after and before["seconds"]):
+            return None
+        return round(float(after["seconds"]) / float(before["seconds"]), 2)
+
+
+async def try_switches(context: Context, failing: Failing) -> Bisected:
+    """Find the fewest options whose careful values make the failure go away, and compile without them again.
+
+    Raises `ProblemError` for a failure that is not the compiler's (`refuse_others_faults`).
+    """
+    await refuse_others_faults(context, failing)
+    device = await anyio.to_thread.run_sync(exported_device, failing.target.workload.exported)
+    kinds = ("any", device) if device else ("any", "cpu", "cuda")
+    options = {name: value for kind in kinds for name, value in SWITCHES[kind].items()}
+    options |= PRECISION if failing.failure.kind in ("departs", "not_finite") else {}
+    parallel = max(1, min(MOST_CHILDREN, len(os.sched_getaffinity(0))))
+    wave = Wave(context, failing, options, parallel)
+    context.progress("compiling with careful options")
+    everything = tuple(options)
+    alone = (TELLING,) if TELLING in options else everything[:1]
+    names = wave.switched(await fewest(everything, alone, parallel, wave.run))
+    reason = f"it stays, whichever of {len(wave.switched(everything))} options is switched"
+    if names and await wave.run([()]) != ["same"]:
+        names, reason = (), "it did not come back with the usual options, and so comes and goes by itself"
+    return _found(wave, names, reason)
+
+
+Names = tuple[str, ...]
+
+
+async def fewest(
+    names: Names, alone: Names, parallel: int, run: Callable[[Sequence[Names]], Awaitable[list[Result]]]
+) -> Names:
+    """The fewest of `names` that were seen to help; none where not even all of them do.
+
+    `run` gives the result of each group of names, and makes `parallel` of them at once. `alone` is tried at
+    once; of the others parts are tried as long as one helps by itself.
+    """
+    with_all, with_one = await run([names, alone])
+    if with_one == "gone":
+        return alone
+    if with_all != "gone":
+        return ()
+    helping, left = names, tuple(name for name in names if name not in alone)
+    while len(helping) > 1 and left:
+        parts = [tuple(part) for part in split(left, min(len(left), max(2, parallel)))]
+        results = await run(parts)
+        if "gone" not in results:
+            return helping  # only together
+        helping = left = parts[results.index("gone")]
+    return helping
+
+
+def _found(wave: Wave, names: tuple[str, ...], reason: str) -> Bisected:
+    failure, context = wave.failing.failure, wave.context
+    summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
+    workaround = None
+    if names:
+        summary = f"The failure ({failure}) comes from {COMES_FROM['switch'].format(names=', '.join(names))}."
+        code = workaround_lines({"configs": {name: wave.options[name] for name in names}})
+        workaround = Workaround(code=code, whole="gone", price=wave.price())
+    last = list(wave.runs.values())[-1].finished.output
+    return Bisected(
+        outcome="decision" if names else "not_found",
+        summary=summary,
+        failure=failure,
+        decisions=[Decision(kind="switch", name=name) for name in names],
+        workaround=workaround,
+        experiments=wave.seen,
+        compiles=len(wave.seen) + 1,
+        log=context.artifact(last, "output of the last compile"),
+        cost=context.cost.cost(),
+    )
