@@ -291,6 +291,7 @@ class BisectArguments(PairArguments):
     budget_s: Annotated[
         float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600.")
     ] = 600
+    torch: Annotated[str, Field(description="Find the first bad one: 2.10..2.13.")] = ""
 
 
 class JobArguments(Arguments):

@@ -375,6 +375,7 @@ async def reduce(context: Context, given: args.ReduceArguments) -> Record:
     examples=(
         "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
         "aoti-debug bisect --script serve.py",
+        "aoti-debug bisect --script serve.py --torch 2.10..2.13",
     ),
 )
 async def bisect(context: Context, given: args.BisectArguments) -> Record:
@@ -388,6 +389,10 @@ async def bisect(context: Context, given: args.BisectArguments) -> Record:
             value=str(workload.package),
             allowed="exported=that program (torch.export.save), or script",
         )
+    if given.torch:
+        from mcp_server.tools.releases import bisect_releases
+
+        return await bisect_releases(context, workload, given.torch, budget_s=given.budget_s)
     return await step(context, workload, budget_s=given.budget_s)
 
 

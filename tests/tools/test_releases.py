@@ -1,0 +1,86 @@
+"""The first bad release of torch: the search, and environments that are kept or cannot be made."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import anyio
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.tools.releases import INDEX, Environments, ReleaseTried, Result, Search, releases_of
+from mcp_server.versions import FIRST, LAST, Release, text
+from tests.worker.support import context_in
+
+ALL = releases_of(f"{text(FIRST)}..{text(LAST)}")
+
+
+def searched(first_bad: Release | None, unknown: frozenset[Release] = frozenset()) -> Search:
+    """A search in which every release from `first_bad` on fails, and some cannot be installed."""
+
+    async def attempt(release: Release) -> ReleaseTried:
+        fails = first_bad is not None and release >= first_bad
+        result: Result = "unknown" if release in unknown else "fails" if fails else "passes"
+        return ReleaseTried(release=text(release), result=result, how="")
+
+    found = Search(ALL, attempt)
+    anyio.run(found.run)
+    return found
+
+
+@pytest.mark.parametrize("bad", ALL[1:])
+def test_every_first_bad_release_is_named(bad: Release) -> None:
+    """By its neighbour before it, with fewer trials than there are releases where there are many."""
+    found = searched(bad)
+    assert found.ends == (ALL[ALL.index(bad) - 1], bad) and len(found.tried) <= 5
+    assert found.conclusion()[0] == "first_bad"
+
+
+def test_what_cannot_be_tried_leaves_an_honest_partial_answer() -> None:
+    """The releases between which it is, and those that are not known."""
+    found = searched((2, 11), frozenset({(2, 10), (2, 11)}))
+    outcome, summary = found.conclusion()
+    assert (outcome, found.ends) == ("narrowed", ((2, 9), (2, 12)))
+    assert "2.12 fails, and torch 2.9 does not" in summary and "2.10, 2.11" in summary
+    others = frozenset(ALL) - {(2, 13)}
+    outcome, summary = searched((2, 8), others).conclusion()
+    assert outcome == "fails_in_all" and "2.13" in summary and "2.8" in summary
+
+
+def test_a_failure_of_all_and_of_none() -> None:
+    """Nothing is named where there is no border."""
+    assert searched(ALL[0]).conclusion()[0] == "fails_in_all"
+    assert searched(None).conclusion()[0] == "not_found"
+
+
+@pytest.mark.parametrize("asked", ["2.13", "2.13..2.10", "1.9..2.13", "2.13..2.99", "x..y", "2.10..2.10"])
+def test_a_range_that_is_none_is_refused(asked: str) -> None:
+    """With what is supported."""
+    with pytest.raises(ProblemError, match="releases of torch") as refused:
+        releases_of(asked)
+    assert f"{text(FIRST)}..{text(LAST)}" in refused.value.allowed
+
+
+def test_without_a_network_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An index that nothing answers at: no environment is left behind, and the release is said."""
+    monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv(INDEX, "http://127.0.0.1:9/simple")
+    for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    made = Environments(context_in(tmp_path / "job"), Path(sys.executable), "cpu")
+    with pytest.raises(ProblemError, match=r"torch 2\.9 cannot be installed without a network"):
+        anyio.run(made.python, (2, 9), 120.0)
+    assert list(made.root.iterdir()) == []
+
+
+def test_a_kept_environment_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is started for a release that is there."""
+    monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))
+    context = context_in(tmp_path / "job")
+    made = Environments(context, Path(sys.executable), "cpu")
+    (made.place((2, 9)) / "bin").mkdir(parents=True)
+    (made.place((2, 9)) / "bin" / "python").touch()
+    assert anyio.run(made.python, (2, 9), 1.0) == made.place((2, 9)) / "bin" / "python"
+    assert list(context.directory.iterdir()) == []
