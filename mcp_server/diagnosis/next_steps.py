@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mcp_server.diagnosis.causes.compiler import compiler_suspect
+from mcp_server.diagnosis.causes.compiler import generated_suspect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import Seen
@@ -71,7 +71,9 @@ TAKEN = frozenset(
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     """The call of `reduce`, or of `bisect`, that cuts this failure down, if there is one."""
     operators = _operators(case) if best.category in OF_GRAPH else {}
-    if operators and compiler_suspect([best], case) is not None and case.bisected is None:
+    found = case.bisected is not None and bool(case.bisected[1].decisions)
+    searched = found or "bisect" in case.done
+    if operators and not searched and generated_suspect([best], case) is not None:
         why = "name the decision of the compiler, and run a workaround (several minutes)"
         return [NextStep(why=why, tool="bisect", arguments=operators)]
     if operators:

@@ -44,7 +44,7 @@ class ReleaseTried(Record):
 
 
 class ReleasesTried(Record):
-    """`first_bad` follows `last_good` directly; else `summary` says which releases are left between."""
+    """`first_bad` is empty unless it follows `last_good` directly; `summary` then says what is known."""
 
     outcome: Outcome
     summary: str
@@ -99,7 +99,7 @@ async def bisect_releases(
     return ReleasesTried(
         outcome=outcome,
         summary=summary,
-        first_bad=text(bad) if bad else "",
+        first_bad=text(bad) if bad and outcome == "first_bad" else "",
         last_good=text(good) if good else "",
         failure=failing.failure,
         tried=[found.tried[release] for release in sorted(found.tried)],

@@ -70,7 +70,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
         got = only_tensors(call(partial(loader.run, flat), 0, report))
         same = compare_all(only_tensors(result), got, report)
         checked = _checked(request)
-        if not same or checked:
+        if not same or (checked and not _identical(only_tensors(result), got)):
             from .rounding import judge, references  # brings what a call that agrees does not need
 
             report.event("judging_rounding")
@@ -78,6 +78,10 @@ def operate(request: ExportedRequest, report: Report) -> None:
             found = references(program.module(), again, report)
             if found is not None:
                 judge(found, got, checked, report)
+
+
+def _identical(eager: list[torch.Tensor], got: list[torch.Tensor]) -> bool:
+    return [*map(checksum, eager)] == [*map(checksum, got)]
 
 
 def _checked(request: ExportedRequest) -> list[torch.Tensor]:

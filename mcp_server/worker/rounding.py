@@ -37,6 +37,7 @@ from .tensors import checksum, only_tensors, widest
 RUNS = 8  # with random rounding
 FEWEST = 4
 LONGEST_S = 15.0  # more than that only for the fewest
+MOST_EAGER_S = 5.0
 NEAR = 8.0
 
 
@@ -77,9 +78,15 @@ class Reference:
 
 
 def references(module: Any, leaves: list[Any], report: Report) -> Optional[list[Reference]]:
-    """References of all outputs; None for a program that draws random numbers or does not run in float64."""
+    """References of all outputs; None for a program that draws random numbers or does not run in float64.
+
+    Also for one that takes longer than `MOST_EAGER_S` in eager mode: in float64 it takes many times that.
+    """
     eager = Recorder(module, frozenset(), 0, report)
+    begin = time.monotonic()
     outputs = only_tensors(run_on_copies(eager, leaves))
+    if time.monotonic() - begin > MOST_EAGER_S:
+        return None
     again = only_tensors(run_on_copies(Recorder(module, frozenset(), 0, report), leaves))
     if [*map(checksum, outputs)] != [*map(checksum, again)]:
         return None
