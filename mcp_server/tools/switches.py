@@ -85,6 +85,12 @@ class Wave:
         events = [event for run in self.runs.values() if (event := run.last("switched")) is not None]
         return tuple(name for name in names if any(name in event["names"] for event in events))
 
+    @property
+    def steady(self) -> bool:
+        """Whether each package gave in further calls what it gave in the first: else a run proves nothing."""
+        timed = (run.last("timed") for run in (self.failing.attempt, *self.runs.values()))
+        return all(event["steady"] for event in timed if event is not None)
+
     def price(self) -> float | None:
         """The time of a call with the options that helped last over the time without; None if one crashes."""
         helped = [self.runs[names] for names, result in self.results.items() if result == "gone"]
@@ -110,9 +116,9 @@ async def try_switches(context: Context, failing: Failing) -> Bisected:
     everything = tuple(options)
     alone = (TELLING,) if TELLING in options else everything[:1]
     names = wave.switched(await fewest(everything, alone, parallel, wave.run))
-    reason = f"it stays, whichever of {len(wave.switched(everything))} options is switched"
-    if names and await wave.run([()]) != ["same"]:
-        names, reason = (), "it did not come back with the usual options, and so comes and goes by itself"
+    reason = f"none of {len(wave.switched(everything))} options makes it go away"
+    if names and (await wave.run([()]) != ["same"] or not wave.steady):
+        names, reason = (), "it comes and goes by itself, from compile to compile or from call to call"
     return _found(wave, names, reason)
 
 
@@ -130,14 +136,15 @@ async def fewest(
     with_all, with_one = await run([names, alone])
     if with_one == "gone":
         return alone
-    if with_all != "gone":
+    if with_all == "same":
         return ()
-    helping, left = names, tuple(name for name in names if name not in alone)
-    while len(helping) > 1 and left:
+    # All of them together may fail in a way of their own.
+    helping, left = names if with_all == "gone" else (), tuple(name for name in names if name not in alone)
+    while left and len(helping) != 1:
         parts = [tuple(part) for part in split(left, min(len(left), max(2, parallel)))]
         results = await run(parts)
         if "gone" not in results:
-            return helping  # only together
+            return helping  # only together, if at all
         helping = left = parts[results.index("gone")]
     return helping
 

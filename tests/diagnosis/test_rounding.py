@@ -91,7 +91,7 @@ class Model(torch.nn.Module):
         return x
 
 if __name__ == "__main__":
-    x = torch.rand(64, generator=torch.Generator().manual_seed(1)).to(torch.bfloat16)
+    x = torch.rand(64, generator=torch.Generator().manual_seed(1)).to("DEVICE", torch.bfloat16)
     program = torch.export.export(Model(), (x,))
     path = tempfile.mkdtemp() + "/model.pt2"
     package = torch._inductor.aoti_compile_and_package(program, package_path=path)
@@ -99,11 +99,12 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.slow
-def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path) -> None:
+def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str) -> None:
     """Its package is nearer to float64 than eager; compiled with eager's rounding it passes its own check."""
     script = tmp_path / "serve.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace("DEVICE", device))
     workload = ScriptWorkload(script=script, env=torch_environment())
     found = served(diagnose, context_in(tmp_path / "job"), workload, budget_s=240)
     assert (found.outcome, found.confidence) == ("no_fault", "proven"), found.summary

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import anyio
@@ -10,7 +13,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.tools.releases import INDEX, Environments, ReleaseTried, Result, Search, releases_of
-from mcp_server.versions import FIRST, LAST, Release, text
+from mcp_server.versions import FIRST, LAST, Release, release_of, text
 from tests.worker.support import context_in
 
 ALL = releases_of(f"{text(FIRST)}..{text(LAST)}")
@@ -84,3 +87,22 @@ def test_a_kept_environment_is_used_again(tmp_path: Path, monkeypatch: pytest.Mo
     (made.place((2, 9)) / "bin" / "python").touch()
     assert anyio.run(made.python, (2, 9), 1.0) == made.place((2, 9)) / "bin" / "python"
     assert list(context.directory.iterdir()) == []
+
+
+@pytest.mark.skipif(
+    os.environ.get("AOTI_DEBUG_REDUCTIONS") != "1", reason="installs torch: AOTI_DEBUG_REDUCTIONS=1"
+)
+@pytest.mark.slow
+def test_an_environment_is_made_with_its_own_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The release that was asked for, and after it what the interpreter of the workload has."""
+    monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))
+    release = release_of(version("torch"))
+    assert release is not None
+    made = Environments(context_in(tmp_path / "job"), Path(sys.executable), "cpu")
+    python = anyio.run(made.python, release, 900.0)
+    code = "import torch, yaml; print(torch.__version__, torch.__file__, yaml.__file__)"
+    argv = [str(python), "-c", code]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True)
+    found, of_torch, of_yaml = done.stdout.split()
+    assert release_of(found) == release
+    assert of_torch.startswith(str(made.root)) and not of_yaml.startswith(str(made.root))

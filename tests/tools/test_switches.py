@@ -16,7 +16,7 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
-from mcp_server.tools.bisect import Bisected, bisect
+from mcp_server.tools.bisect import TIMED, Bisected, bisect
 from mcp_server.tools.reduce.failing import FailureShown
 from mcp_server.tools.reduce.not_the_compiler import of_eager
 from mcp_server.tools.reduce.reduce import Failing, Target, failing_program
@@ -76,14 +76,20 @@ def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> 
 NAMES = ("a", "b", "c", "d", "e", "f", "cpp.simdlen", "g")
 
 
-def searched(parallel: int, *guilty: set[str]) -> tuple[set[str], int]:
-    """What is named where each of `guilty` is a set of options that help together, and how many compiles."""
+def searched(parallel: int, *guilty: set[str], clash: bool = False) -> tuple[set[str], int]:
+    """What is named where each of `guilty` is a set of options that help together, and how many compiles.
+
+    With `clash` all options at once fail in another way.
+    """
     compiles = 0
 
     async def run(groups: Sequence[tuple[str, ...]]) -> list[Any]:
         nonlocal compiles
         compiles += len(groups)
-        return ["gone" if any(one <= set(names) for one in guilty) else "same" for names in groups]
+        helps = ["gone" if any(one <= set(names) for one in guilty) else "same" for names in groups]
+        return [
+            "other" if clash and names == NAMES else one for names, one in zip(groups, helps, strict=True)
+        ]
 
     found = anyio.run(fewest, NAMES, ("cpp.simdlen",), parallel, run)
     return set(found), compiles
@@ -103,6 +109,12 @@ def test_options_that_help_only_together_are_named_together() -> None:
     assert {"a", "g"} <= found
     assert searched(2, {"a", "b"})[0] == {"a", "b"}
     assert searched(2) == (set(), 2)
+
+
+def test_options_that_clash_hide_no_single_one() -> None:
+    """Where all at once fail in another way, parts are tried all the same."""
+    assert searched(2, {"f"}, clash=True)[0] == {"f"}
+    assert searched(2, clash=True)[0] == set()
 
 
 SHOWN = FailureShown(kind="crash", phase="calling", signal="SIGSEGV")
@@ -129,3 +141,22 @@ def test_eager_mode_clears_the_compiler(failure: FailureShown, eager: Any, reaso
     target = Target(ExportedWorkload(exported=Path("p.pt2")), {})
     found = of_eager(Failing(target, worker_run(CALLED), failure), worker_run(eager))
     assert reason in found and bool(found) == bool(reason)
+
+
+class Drawing(torch.nn.Module):  # type: ignore[misc]
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand_like(x)
+
+
+@pytest.mark.slow
+def test_a_failure_that_comes_and_goes_is_not_put_on_an_option(tmp_path: Path) -> None:
+    """Numbers that are drawn differ from eager and from call to call: no option is named."""
+    x = torch.ones(8)
+    context = context_in(tmp_path / "job")
+
+    async def searched_for() -> Bisected:
+        failing = await failing_program(context, exported(tmp_path, Drawing(), x, x), TIMED)
+        return await try_switches(context, failing)
+
+    found = anyio.run(searched_for)
+    assert (found.outcome, found.decisions, found.workaround) == ("not_found", [], None)

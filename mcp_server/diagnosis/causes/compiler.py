@@ -58,7 +58,12 @@ def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Susp
         return found
     own = own_code(case)
     harmful = [each for each in suspects if each.harmful and each.guilty.name not in own]
-    failed = [each for each in harmful if each.category == "compile_failure" and each.guilty.kind != "op"]
+    failed = [
+        each
+        for each in harmful
+        if each.category == "compile_failure"
+        and (each.guilty.kind != "op" or each.guilty.name.startswith(("aten", "prims")))
+    ]
     faulty = [
         each
         for each in harmful

@@ -9,6 +9,7 @@ from typing import Collection, Optional, Sequence
 
 import torch
 
+from ..compare import equal
 from ..encode import decode
 from ..interpret import bind
 from ..loading import load, load_with_inputs
@@ -50,7 +51,8 @@ def import_compiler(report: Report) -> None:
 
 def operate_attempt(request: ReduceRequest, report: Report) -> None:
     """Events `switched` (the `switches` that this torch has), `compiling`, `loading`, `calling`, `timed`
-    (median seconds of `timed_calls` more), `judged` (`not_finite`, `nan`, `departs`), `recorded`.
+    (median seconds of `timed_calls` more; `steady`: they gave the same), `judged` (`not_finite`, `nan`,
+    `departs`), `recorded`.
 
     A failure ends the work where it happens; the operation `record` then does the rest in a process that is
     not damaged.
@@ -77,14 +79,15 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
     loader = load({"package": package}, report)
     inputs = [leaf for leaf in program.inputs if isinstance(leaf, torch.Tensor)]
     outputs = call(lambda: loader.run([leaf.clone() for leaf in inputs]), 0, report)
-    seconds = []
+    seconds, steady = [], True
     for _ in range(request.get("timed_calls", 0)):
         start = time.perf_counter()
-        loader.run([leaf.clone() for leaf in inputs])
+        again = loader.run([leaf.clone() for leaf in inputs])
         synchronize()
         seconds.append(time.perf_counter() - start)
+        steady = steady and equal(outputs, again)
     if seconds:
-        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2])
+        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2], steady=steady)
     bad = [not_finite(place, output) for place, output in enumerate(outputs)]
     nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
     report.event("evaluating")
