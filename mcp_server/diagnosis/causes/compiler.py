@@ -108,7 +108,7 @@ def trial_of(found: Bisected) -> Trial:
     helps = workaround is not None and workaround.whole == "gone"
     trial = compiled_again(
         f"{kind}:{names}",
-        f"with careful {names}" if kind == "switch" else f"without the {kind} {names}",
+        f"with a careful value of {names}" if kind == "switch" else f"without the {kind} {names}",
         found.failure,
         Effect.GONE if helps else Effect.NOT_APPLICABLE,
         workaround.code if workaround is not None and helps else "",
