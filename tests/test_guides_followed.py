@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from tests.conftest import ROOT, ZooPackage, torch_environment
+from tests.zoo.names import thorough
 from tools.made import MADE
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, thorough]
 
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n *```(?P<kind>sh|python)\n(?P<code>.*?)\n *```", re.DOTALL)
 SAVED = re.compile(r"Save as `(?P<name>[\w.]+)`:$")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mcp_server.diagnosis.causes.common import check_failed, seen
 from mcp_server.diagnosis.causes.compiler import COMPILE, compiled_again
+from mcp_server.diagnosis.components import check_failed, seen
 from mcp_server.diagnosis.interventions.base import Effect, Trial, trial_in_words
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect

@@ -35,6 +35,7 @@ from tests.diagnosis.test_divergence import diverged
 from tests.served import served
 from tests.server.command_lines import parse
 from tests.worker.support import context_in
+from tests.zoo.names import thorough
 
 LINE = ModelLocation(file="model.py", line=7, code="h.sinh()")
 WORKAROUND = "aoti_compile_and_package(..., inductor_configs={'cpp.simdlen': 1})"
@@ -229,6 +230,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
+@thorough
 def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
     """Inductor's vectorised product of bools fails on torch 2.13: the option that compiles it is printed."""
     script = tmp_path / "serve.py"

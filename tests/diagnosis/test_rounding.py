@@ -19,6 +19,7 @@ from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import capture, package_case, phase, run, worker_run
 from tests.served import served
 from tests.worker.support import context_in
+from tests.zoo.names import thorough
 
 CHECKED = "AssertionError: Tensor-likes are not close!"
 
@@ -101,6 +102,7 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.slow
+@thorough
 def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str) -> None:
     """Its package is nearer to float64 than eager; compiled with eager's rounding it passes its own check."""
     script = tmp_path / "serve.py"

@@ -20,12 +20,11 @@ from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.trace_launches import trace_launches
 from tests.conftest import CACHE, ZooPackage
-from tests.zoo.names import THOROUGH
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
 COMPILER = shutil.which("g++")
-thorough = pytest.mark.skipif(not THOROUGH, reason="two compiles: AOTI_DEBUG_THOROUGH=1 runs it")
 
 # A compiler that says where its libraries are, and compiles nothing.
 BROKEN = f"""#!/bin/sh

@@ -17,7 +17,7 @@ from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.package.archives import changed, members_of, without, write
-from tests.zoo.names import THOROUGH
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ def two_models(first: Path, second: Path, target: Path) -> Path:
     return write(target, members)
 
 
-@pytest.mark.skipif(not THOROUGH, reason="two rebuilds: AOTI_DEBUG_THOROUGH=1 runs it")
+@thorough
 def test_every_model_of_a_package_gets_probes(
     zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
 ) -> None:

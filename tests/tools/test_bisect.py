@@ -5,7 +5,6 @@ Both programs give a wrong dtype or wrong numbers on torch 2.13 for the CPU, whe
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 
@@ -21,11 +20,9 @@ from mcp_server.tools.bisect import SWITCHES, Bisected, bisect
 from mcp_server.tools.context import WorkerRun
 from tests.conftest import CACHE, ZooPackage
 from tests.worker.support import context_in, work
+from tests.zoo.names import thorough
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
-EACH = pytest.mark.skipif(
-    os.environ.get("AOTI_DEBUG_REDUCTIONS") != "1", reason="minutes of compiling: AOTI_DEBUG_REDUCTIONS=1"
-)
 # pytorch/pytorch#189518: a pattern replaces a cumulative sum of ones, and drops the dtype asked for.
 SUMMED = "torch.ones((2, 4), dtype=torch.bool).cumsum(1, dtype=torch.bfloat16) * x.shape[0]"
 # pytorch/pytorch#198081: the lowering of `any` gives bool where eager gives uint8.
@@ -70,6 +67,7 @@ def searched(tmp_path: Path, expression: str, operators: list[str]) -> WorkerRun
     return work(tmp_path, "bisect", request, env=CACHED, timeout_s=400)
 
 
+@thorough
 @pytest.mark.slow
 def test_a_pass_is_named_with_what_it_changes(tmp_path: Path) -> None:
     """The pass that rewrites the sum, the function that does it, and the option that switches it off."""
@@ -89,7 +87,7 @@ def test_a_pass_is_named_with_what_it_changes(tmp_path: Path) -> None:
     assert bisected["compiles"] <= 12
 
 
-@EACH
+@thorough
 @pytest.mark.slow
 def test_a_lowering_is_named_with_its_operator(tmp_path: Path) -> None:
     """Where no pass and no option is behind it: the operator whose generated code is wrong."""
@@ -105,7 +103,7 @@ def test_a_lowering_is_named_with_its_operator(tmp_path: Path) -> None:
     assert (workaround["outcome"], workaround["fallbacks"]) == ("gone", ["aten.any.default"])
 
 
-@EACH
+@thorough
 @pytest.mark.slow
 def test_a_failure_that_the_program_makes_itself_has_no_decision(tmp_path: Path) -> None:
     """An operation that is wrong in the model too stays whatever is switched off: nothing is named."""
@@ -122,7 +120,7 @@ class Summed(torch.nn.Module):  # type: ignore[misc]
         return torch.relu(x).sum() + steps
 
 
-@EACH
+@thorough
 @pytest.mark.slow
 def test_a_whole_program_is_bisected(tmp_path: Path) -> None:
     """Reduced, named, worked around in the whole program, priced, and written up for the tracker."""

@@ -19,6 +19,7 @@ from mcp_server.tools.divergence import ComparedWithEager
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
 from tests.worker.support import context_in
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -117,6 +118,7 @@ def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path,
     assert result.outcome == "agrees" and result.outputs[0].agreement == "rounding"
 
 
+@thorough
 def test_without_provenance_only_outputs_are_judged(
     zoo: ZooPackage, tmp_path: Path, other_weights: Path
 ) -> None:
@@ -175,6 +177,7 @@ class Unset(nn.Module):  # type: ignore[misc]
         return torch.where(out.isnan(), 1.0, x.sin())
 
 
+@thorough
 def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
     """An exported program is compiled here; filling what nothing wrote changes its output.
 

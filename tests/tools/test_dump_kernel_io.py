@@ -24,7 +24,7 @@ from mcp_server.tools.probe_backend import IndexBound, find_bounds
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
 from tests.served import served
-from tests.zoo.names import THOROUGH
+from tests.zoo.names import THOROUGH, thorough
 
 pytestmark = pytest.mark.slow
 
@@ -142,6 +142,7 @@ def test_a_package_without_provenance_knows_no_lines(tmp_path: Path, zoo: ZooPac
         Choice(kernels=["7"]).checked(model)
 
 
+@thorough
 def test_the_printer_finds_the_same_kernel(zoo: ZooPackage, tmp_path: Path) -> None:
     """Level 2 on an exported program agrees with the probes, and says what it did not show."""
     choice = Choice(kernels=["CPP_fused_log_mul_sigmoid_0"])
@@ -170,6 +171,7 @@ def test_overwritten_files_are_counted() -> None:
     assert overwritten(read_saved([line], ["k_0"]).saved) == 0
 
 
+@thorough
 def test_level_3_names_the_launch_of_a_failure(
     zoo: ZooPackage, flagged_ranker: Compiled, tmp_path: Path
 ) -> None:

@@ -18,6 +18,7 @@ from mcp_server.tools.locate_fault import LocatedFault, locate_in_program
 from tests.conftest import ZooPackage
 from tests.served import served
 from tests.worker.support import QUICK, context_in
+from tests.zoo.names import thorough
 from tools.made import MADE
 
 CODE = """
@@ -53,6 +54,7 @@ def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: P
 
 
 @pytest.mark.slow
+@thorough
 def test_a_script_whose_inputs_were_not_kept_runs_under_the_tool(zoo: ZooPackage, tmp_path: Path) -> None:
     """Above the cap nothing can be replayed: the program itself is run, launches have no addresses."""
     found = located(tmp_path, program(tmp_path, zoo("ranker"), AOTI_DEBUG_CAPTURE_CAP="100"))

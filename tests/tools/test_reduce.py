@@ -18,13 +18,11 @@ from mcp_server.tools.reduce.failing import Reduced
 from mcp_server.tools.reduce.reduce import reduce
 from tests.conftest import CACHE, ZooPackage
 from tests.worker.support import context_in
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
-EACH = pytest.mark.skipif(
-    os.environ.get("AOTI_DEBUG_REDUCTIONS") != "1", reason="minutes of compiling: AOTI_DEBUG_REDUCTIONS=1"
-)
 SMALL = 1 << 20  # bytes
 # The operator returns another layout than its fake function says: generated code reads it in the wrong order.
 TURNED = """
@@ -120,6 +118,7 @@ def script_of(result: Reduced) -> Path:
     return next(file.path for file in result.files if file.path.name == "repro.py")
 
 
+@thorough
 def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_path: Path) -> None:
     """Of five operators the logarithm is left, with the model's line, in a small script that gives NaN."""
     result = reduced(tmp_path, program(zoo, "logarithm", "bad-nan"))
@@ -141,14 +140,14 @@ def test_a_launch_is_replayed_alone(zoo: ZooPackage, tmp_path: Path) -> None:
     assert (done.returncode, "not finite: in_out_ptr0" in done.stdout) == (3, True), done.stderr
 
 
-@EACH
+@thorough
 def test_a_healthy_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """Without a failure there is nothing to cut down, and the error says so."""
     with pytest.raises(ProblemError, match="does not fail"):
         reduced(tmp_path, program(zoo, "logarithm", "inputs"))
 
 
-@EACH
+@thorough
 def test_a_healthy_launch_writes_the_same_again(zoo: ZooPackage, tmp_path: Path) -> None:
     """A chosen launch without a fault is replayed, and no fault is claimed."""
     package = zoo("logarithm")
@@ -159,7 +158,7 @@ def test_a_healthy_launch_writes_the_same_again(zoo: ZooPackage, tmp_path: Path)
         reduced(tmp_path, workload, scope="launch")
 
 
-@EACH
+@thorough
 def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> None:
     """An index assertion needs the lookup alone; the script meets the same assertion by itself."""
     result = reduced(tmp_path, program(zoo, "ranker", "bad-index"))
@@ -171,7 +170,7 @@ def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> N
     assert "index out of bounds" in done.stderr
 
 
-@EACH
+@thorough
 def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     """A script whose operator breaks its fake function's promise: the operator and what sums over rows."""
     script = tmp_path / "turned.py"
@@ -184,7 +183,7 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     assert run_alone(result, tmp_path).returncode == 4
 
 
-@EACH
+@thorough
 @pytest.mark.parametrize(
     ("text", "family", "said"),
     [

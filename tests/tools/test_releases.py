@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -15,6 +14,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.tools.releases import INDEX, Environments, ReleaseTried, Result, Search, releases_of
 from mcp_server.versions import FIRST, LAST, Release, release_of, text
 from tests.worker.support import context_in
+from tests.zoo.names import thorough
 
 ALL = releases_of(f"{text(FIRST)}..{text(LAST)}")
 
@@ -89,9 +89,7 @@ def test_a_kept_environment_is_used_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert list(context.directory.iterdir()) == []
 
 
-@pytest.mark.skipif(
-    os.environ.get("AOTI_DEBUG_REDUCTIONS") != "1", reason="installs torch: AOTI_DEBUG_REDUCTIONS=1"
-)
+@thorough
 @pytest.mark.slow
 def test_an_environment_is_made_with_its_own_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The release that was asked for, and after it what the interpreter of the workload has."""

@@ -24,6 +24,7 @@ from mcp_server.tools.switches import fewest, try_switches
 from tests.conftest import CACHE
 from tests.diagnosis.support import worker_run
 from tests.worker.support import context_in
+from tests.zoo.names import thorough
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"), "TORCHINDUCTOR_VEC_ISA_OK": "1"}
 
@@ -64,6 +65,7 @@ def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@thorough
 def test_nan_that_eager_has_too_is_refused_after_one_compile(tmp_path: Path) -> None:
     """The logarithm of a negative number is not the compiler's doing."""
     x = torch.tensor([-1.0, 2.0, 3.0])
@@ -149,6 +151,7 @@ class Drawing(torch.nn.Module):  # type: ignore[misc]
 
 
 @pytest.mark.slow
+@thorough
 def test_a_failure_that_comes_and_goes_is_not_put_on_an_option(tmp_path: Path) -> None:
     """Numbers that are drawn differ from eager and from call to call: no option is named."""
     x = torch.ones(8)

@@ -6,6 +6,8 @@ AOTI_DEBUG_THOROUGH=1 all.
 
 import os
 
+import pytest
+
 THOROUGH = bool(os.environ.get("AOTI_DEBUG_THOROUGH"))
 
 CPU_MODELS = (
@@ -25,6 +27,9 @@ CPU_MODELS = (
     "unbacked",
     "views",
 )
+
+thorough = pytest.mark.skipif(not THOROUGH, reason="minutes of compiling: make test-thorough")
+"""Marks what `make test-thorough` runs, every night, and `make test` leaves out."""
 
 TRIED = (
     CPU_MODELS
