@@ -64,8 +64,8 @@ class WaitArguments(Arguments):
 class RunArguments(WaitArguments):
     """The surroundings in which something is run."""
 
-    cwd: Annotated[str, Field(description="Run in this directory.")] = ""
-    env: Annotated[dict[str, str], Field(description="Set these variables.")] = {}
+    cwd: Annotated[str, Field(description="Run in this folder.")] = ""
+    env: Annotated[dict[str, str], Field(description="Set variables.")] = {}
     python: Annotated[str, Field(description="Use this Python with torch.")] = ""
     timeout_s: Annotated[
         float, Field(ge=1, le=86_400, description="End runs after 1-86400 s, default 300.")
@@ -114,9 +114,7 @@ class DiagnoseArguments(WorkloadArguments):
     inputs: Inputs = ""
     log: Annotated[str, Field(description="Read this log of a failing run, or resume this job.")] = ""
 
-    budget_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 300.")
-    ] = 300
+    budget_s: Annotated[float, Field(ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")] = 300
     symptom: Annotated[
         Literal["", "wrong-output", "nan", "crash", "hang", "memory"],
         Field(description="Say what you see: wrong-output, nan, crash, hang or memory."),
@@ -279,19 +277,15 @@ class ReduceArguments(PairArguments):
         Literal["graph", "launch"],
         Field(description="Reduce the graph or one launch, default graph."),
     ] = "graph"
-    launch: Annotated[
-        int, Field(ge=-1, description="Pick the launch of this number; default -1: the bad one.")
-    ] = -1
-    budget_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 300.")
-    ] = 300
+    launch: Annotated[int, Field(ge=-1, description="Pick this launch; default -1: the bad one.")] = -1
+    budget_s: Annotated[float, Field(ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")] = 300
 
 
 class BisectArguments(PairArguments):
     budget_s: Annotated[
         float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600.")
     ] = 600
-    torch: Annotated[str, Field(description="Find the first bad one: 2.10..2.13.")] = ""
+    torch: Annotated[str, Field(description="Find the first bad one in 2.10..2.13.")] = ""
 
 
 class JobArguments(Arguments):

@@ -52,8 +52,8 @@ def operation(
     title="Diagnose a failure",
     description="Runs the whole procedure on a failing script, package, exported program or command: a "
     "verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...), "
-    "confidence, evidence with commands, fix. Start here. Reads files first, runs the workload only as "
-    "often as it must: seconds to minutes. Next: its next_steps.",
+    "confidence, evidence with commands, fix. Start here. Seconds to minutes. Next: its "
+    "next_steps.",
     examples=(
         "aoti-debug diagnose serve.py -- --batch 8",
         "aoti-debug diagnose model.pt2 --inputs batch.pt --json",
@@ -334,7 +334,7 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
     title="Compile with flags",
     description="Compiles an exported program with code-generation flags (NaN checks, value printer, "
     "minifier, provenance, asserts): new package, kernels, warnings. For flags that act at compile "
-    "time; one that cannot act is refused with the reason. 10-90 s. Next: run_deterministic or "
+    "time; one that cannot act is refused. 10-90 s. Next: run_deterministic or "
     "dump_kernel_io with the package.",
     examples=("aoti-debug compile-with-flags model.exported.pt2 --flag TORCHINDUCTOR_NAN_ASSERTS=1",),
 )

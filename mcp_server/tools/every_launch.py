@@ -196,7 +196,8 @@ class Judgement:
 
     def _other_constant(self, launch: int) -> str:
         known = self.model.launch(launch)
-        read = {self.model.label(a.target) for a in known.tensors if a.target} if known is not None else set()
+        targets = {argument.target for argument in known.tensors} if known is not None else set()
+        read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
         return next((other.name for other in self.constants if other.name in read), "")
 
     def summary(self, outputs_right: bool | None) -> str:

@@ -1,7 +1,7 @@
 """Verdicts as an agent gets them: short, and leading to calls and commands that exist.
 
-The recordings are verdicts on 33 failing and healthy programs and on 17 others, as scripts and as packages,
-from an H200; `tests/recordings/README.md` says how they were made.
+The recordings are verdicts on failing and healthy programs, as scripts and as packages, from an H200: of each
+category and form the longest; `tests/recordings/README.md` says how they were made.
 """
 
 from __future__ import annotations
