@@ -242,16 +242,18 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
         title.append(f" ({CATEGORIES[verdict.category]})", style="dim")
     if verdict.outcome != "inconclusive":
         title.append(f"  {verdict.confidence}", style="bold" if verdict.confidence == "proven" else "")
+    if verdict.outcome == "no_fault" and verdict.confidence == "possible":
+        title.append(" (the numbers were not checked)", style="dim")
     yield title
     yield plain(verdict.summary)
     if verdict.guilty or verdict.crashing:
         yield Text()
     if verdict.guilty:
-        yield from _party("Root cause", verdict.guilty)
+        yield from _party("Root cause" if verdict.outcome == "fault" else "Suspect", verdict.guilty)
     if verdict.crashing:
         shown = verdict.guilty.model_locations if verdict.guilty else []
         yield from _party("Crash site", verdict.crashing, shown)
-    yield from _evidence(verdict.evidence)
+    yield from _evidence(verdict.evidence, verdict.artifacts)
     yield from _list("Then fix", [cause.summary for cause in verdict.causes[1:]])
     yield from _list("Not the cause", [f"{item.hypothesis}: {item.by}" for item in verdict.bystanders])
     yield from _list("Ruled out", [f"{item.hypothesis}: {item.by}" for item in verdict.ruled_out])
@@ -293,13 +295,24 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
             yield labelled("", scalar(place), "cyan")
 
 
-def _evidence(evidence: list[Evidence]) -> Iterator[RenderableType]:
+_OF_JOB = re.compile(r"aoti-debug://jobs/(?P<job>\w+)/(?P<file>.+)")
+
+
+def _path(source: str, artifacts: Sequence[Artifact]) -> str:
+    """A file of a job by its path, which a shell can open, in place of the address that MCP clients read."""
+    found = _OF_JOB.fullmatch(source)
+    folders = [str(each.path).partition(f"/{found['job']}/") for each in artifacts] if found else []
+    known = next((before for before, middle, _ in folders if middle), None)
+    return f"{known}/{found['job']}/{found['file']}" if found and known is not None else source
+
+
+def _evidence(evidence: list[Evidence], artifacts: Sequence[Artifact]) -> Iterator[RenderableType]:
     if evidence:
         yield heading("Evidence")
     for number, item in enumerate(evidence, 1):
         yield indented(f"{number}. {item.fact}  [{item.step}]")
         if item.source:
-            yield indented(item.source, "dim", by=5)
+            yield indented(_path(item.source, artifacts), "dim", by=5)
         if item.command:
             yield indented(f"$ {item.command}", "green", by=5)
 

@@ -33,12 +33,15 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
             change = replace(change, before_code=before.strip(), after_code=after)
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
+    summary = [suspect.summary, *_sentences(origin)]
+    if suspect.category == "nan_or_inf" and origin.explanation and len(origin.expression) <= LONGEST:
+        summary = [f"{origin.explanation}.", suspect.summary, *_sentences(origin, explained=True)]
     # The corrected expression is the fix where that is at fault, and the changed elements show the cause.
     changes = [each for each in (fix, change) if each is not None]
     return replace(
         suspect,
         guilty=guilty,
-        summary=" ".join((suspect.summary, *_sentences(origin))),
+        summary=" ".join(summary),
         evidence=(*suspect.evidence, *_evidence(origin, case)),
         fix=_fix(origin, case) or suspect.fix,
         intervention=changes[0] if changes else suspect.intervention,
@@ -105,7 +108,7 @@ def _inputs(origin: Origin) -> list[OffendingElement]:
     return sorted(found, key=lambda each: each.label != label)
 
 
-def _sentences(origin: Origin) -> list[str]:
+def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     """Where it was computed and how it differs from other layers, a sentence each."""
     computed = f"{origin.result} = {origin.expression}"
     short = origin.operation is not None and len(origin.expression) > LONGEST
@@ -125,7 +128,7 @@ def _sentences(origin: Origin) -> list[str]:
         found = [f"The value is as it was given: {computed}."]
     else:
         found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
-    if origin.explanation and not short:
+    if origin.explanation and not short and not explained:
         found.append(f"There {origin.explanation}.")
     if origin.condition is not None:
         found.append(f"For {origin.condition.label or origin.condition.variable}: {origin.condition.text}.")

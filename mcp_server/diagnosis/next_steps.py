@@ -159,6 +159,8 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         why = "try the weights that were meant"
         return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
     steps = []
+    if best.category == "hang" and best.guilty.kind == "script":
+        return []  # it stands outside of any call: its lines are what there is to look at
     if best.category in TOOLS:
         tool, why = TOOLS[best.category]
         takes_it = tool in ANY_WORKLOAD or "package" in arguments

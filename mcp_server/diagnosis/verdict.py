@@ -33,6 +33,7 @@ from mcp_server.diagnosis.rounding import as_rounding, is_rounding
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.value_sources import deepened
+from mcp_server.errors import argument
 from mcp_server.model import (
     Cause,
     Component,
@@ -276,7 +277,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         crashing=best.crashing,
         causes=causes,
         intervention=_deciding(best, case),
-        evidence=[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
+        evidence=[*[*_evidence(best, case), *inferred][:MAX_EVIDENCE], *_missing(best, outcome, case)],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         ruled_out=[
             RuledOut(hypothesis=s.summary, by=f"explained by {best.category} of {best.guilty.name}")
@@ -288,6 +289,33 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _missing(best: Suspect, outcome: Outcome, case: DiagnosisState) -> Iterator[Evidence]:
+    """What a reader may miss in the verdict: why it is not proven, and lines of the model."""
+    if outcome == "fault" and case.workload is not None and confidence(best, case) != "proven":
+        yield Evidence(step="note", fact=f"not proven: {_why_not_proven(best, case)}")
+    launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
+    package = case.package
+    if launched and package is not None and not package.kernel_information and case.program_path is None:
+        yield Evidence(
+            step="note",
+            fact="no line of the model is known, since the package has no provenance: give its exported "
+            f"program ({argument('exported')}), or compile with INDUCTOR_PROVENANCE=1",
+        )
+
+
+def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
+    """What stands between a suspect and a proven cause."""
+    left = untried(suspect, case)
+    if left:
+        return f"{left[0].what} was not tried"
+    trials = trials_of(suspect, case)
+    if trials:
+        return f"{trials[-1].intervention.what}: {trials[-1].reason or trials[-1].after.describe()}"
+    if case.plain_run is not None and not case.call_fails:
+        return "the call by itself does not fail, so there is no failure to remove"
+    return "no change of the call is known that removes this cause alone"
 
 
 def _steps(best: Suspect, case: DiagnosisState, *, proven: bool) -> list[NextStep]:

@@ -100,8 +100,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
             good = True if reads <= seen else None
             if argument.outside is None:
                 locations = list(unbounded_first(model.provenance(known)).locations) or locations
-        qualified = ", and its inputs were good" if good else "; not all of its inputs were seen"
-        rest = f" to {argument.name}{qualified}"
+        rest = f" to {argument.name}{', and its inputs were good' if good else ''}"
     number = "" if launch.launch is None else f"launch {launch.launch}, "
     where = f" at {element.index}" if element.index else ""
     many = f", {element.count} in all" if element.count and element.count > 1 else ""

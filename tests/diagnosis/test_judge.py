@@ -344,3 +344,22 @@ def test_a_line_is_told_once() -> None:
     here = ModelLocation(file="/app/serve.py", line=9, code="[model(x) for x in batch]")
     party = Component(kind="call", name="the call", model_locations=[here, here])
     assert placed(party, DiagnosisState(None)).model_locations == [here]
+
+
+def test_what_is_not_proven_says_why(zoo: ZooPackage) -> None:
+    """A change that is left to try, one that missed, or a call that does not fail alone."""
+    tried, case = intervention(), failing(package_case(zoo("ranker")))
+
+    def notes(**more: Any) -> list[str]:
+        found = verdict(case, suspect("a", "nan_or_inf", "x", **more))
+        return [each.fact for each in found.evidence if each.fact.startswith("not proven")]
+
+    assert notes(intervention=tried) == [f"not proven: {tried.what} was not tried"]
+    case.trials[tried.key] = trial(tried, Effect.NOT_APPLICABLE, "the package is too large")
+    assert notes(intervention=tried) == [f"not proven: {tried.what}: the package is too large"]
+    case.trials[tried.key] = trial(tried, Effect.GONE)
+    assert notes(intervention=tried) == []
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called())
+    (why,) = notes(observed=True)
+    assert why == "not proven: the call by itself does not fail, so there is no failure to remove"
