@@ -56,9 +56,13 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
 
 
 def targets_of(model: type[Arguments]) -> list[str]:
-    """The arguments that a positional target may stand for: the workload of a command that has one."""
+    """The arguments that a positional target may stand for: the workload of a command that has one.
+
+    A workload that is required stands without a name by itself.
+    """
     fields = model.model_fields if issubclass(model, RunArguments) else {}
-    return [kind for kind in TARGETS if kind in fields and not fields[kind].is_required()]
+    kinds = [kind for kind in TARGETS if kind in fields]
+    return [] if any(fields[kind].is_required() for kind in kinds) else kinds
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:

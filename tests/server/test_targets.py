@@ -14,6 +14,7 @@ from mcp_server.operations.arguments import (
     ExplainArguments,
     PairArguments,
     RepeatArguments,
+    TryArguments,
 )
 from tests.conftest import ZooPackage
 
@@ -37,7 +38,7 @@ def test_a_target_that_the_command_does_not_take_is_refused() -> None:
 
 
 def test_a_command_that_runs_nothing_has_no_target() -> None:
-    """`explain-error` takes a text or a log, each by its name."""
-    assert not targets_of(ExplainArguments)
+    """`explain-error` takes a text or a log, each by its name; `try-fix` has its package already."""
+    assert not targets_of(ExplainArguments) and not targets_of(TryArguments)
     with pytest.raises(ProblemError):
         arguments_of(CheckArguments, {"target": str(Path("nothing.txt"))})
