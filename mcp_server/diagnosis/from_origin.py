@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mcp_server.diagnosis.components import launch_component
+from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.interventions.base import Intervention, Trial
 from mcp_server.diagnosis.origin import OffendingElement, Origin
-from mcp_server.diagnosis.origin.of_model import guarded_line
+from mcp_server.diagnosis.origin.of_model import guarded_lines
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
@@ -15,6 +15,7 @@ from mcp_server.model import Component, Evidence, Fix
 MOST_ELEMENTS = 4
 LONGEST = 160  # letters of an expression in a summary
 MOST_DORMANT = 4
+ALL_LINES = 100
 
 
 def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None) -> Suspect:
@@ -26,11 +27,13 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         return suspect
     guilty, fix, change = _guilty(suspect.guilty, origin, case), case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
-        # A guard in the line of the model that the kernel computes, where one has the operation once.
-        op, codes = origin.operation.op, [each.code for each in guilty.model_locations]
-        lines = {line: code for code in codes if (line := guarded_line(code, op))}
-        for after, before in lines.items() if len(lines) == 1 else ():
-            change = replace(change, before_code=before.strip(), after_code=after)
+        # The guard in the lines of the model that the kernel computes, if each of them is known and can be
+        # guarded: without provenance there may be further ones.
+        known = launch_lines(origin.launch_index, case, ALL_LINES)
+        codes = [each.code for each in (*known, *guilty.model_locations)] if known else []
+        lines = guarded_lines(codes, origin.operation.op)
+        if lines is not None:
+            change = replace(change, before_code=lines[0], after_code=lines[1])
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
     summary = [suspect.summary, *_sentences(origin)]

@@ -129,6 +129,9 @@ TOOLS: dict[Category, tuple[str, str]] = {
 REPEATED = "find out whether it fails every time, and with which error first"
 PROGRAM = "path/of/the/failing/program.py"
 
+INPUTS = "path/of/the/inputs/of/the/failing/call.pt"
+NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
+
 # Tools that take a script or a command as well as a package.
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
@@ -160,10 +163,14 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
     steps = []
     if best.category == "hang" and best.guilty.kind == "script":
-        return []  # it stands outside of any call: its lines are what there is to look at
+        # It stands outside of any call, where no tool looks further.
+        more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
+        return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
     if best.category in TOOLS:
         tool, why = TOOLS[best.category]
         takes_it = tool in ANY_WORKLOAD or "package" in arguments
+        if tool in NEEDS_INPUTS and takes_it and "inputs" not in arguments:
+            arguments = {**arguments, "inputs": INPUTS}
         steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
     return [*steps, *reduction(best, case)]
 

@@ -195,7 +195,8 @@ def health_summary(case: DiagnosisState) -> str:
     if case.plain_run is not None and case.plain_run.as_expected:
         return f"{sentences[0]} The outputs are what is expected of them."
     if compared(case):
-        return sentences[0]
+        agrees = " Its outputs are those of the exported program." if case.equals_eager else ""
+        return f"{sentences[0]}{agrees}"
     # What is known of outputs without a reference, and what nobody can know.
     if case.differs_in("second"):
         sentences.append("It returns different outputs each time because it draws random numbers.")
@@ -313,6 +314,10 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     trials = trials_of(suspect, case)
     if trials:
         return f"{trials[-1].intervention.what}: {trials[-1].reason or trials[-1].after.describe()}"
+    if case.only_loaded:
+        return f"no inputs of the failing call were given ({argument('inputs')})"
+    if suspect.guilty.kind == "script":
+        return "only a change of the program itself could remove it"
     if case.plain_run is not None and not case.call_fails:
         return "the call by itself does not fail, so there is no failure to remove"
     return "no change of the call is known that removes this cause alone"

@@ -104,7 +104,8 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     user_name = item.path or f"inputs[{item.index}]"
     places = _places(part)
     read = user_name if places == EVERYWHERE else f"{user_name}.flatten(){places}"
-    larger = f", or make the indexed dimension larger than {facts['max']}" if facts["max"] > high else ""
+    missing = facts["max"] - high
+    larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
     return _Index(
         guilty=input_component(

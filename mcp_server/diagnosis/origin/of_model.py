@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -134,6 +135,26 @@ def _kept(x: str, domain: Domain) -> str:
         low = f"{low} + {half}" if domain.low else f"torch.finfo({x}.dtype).tiny"
         high = f"{high} - {half}"
     return f"{x}.clamp(min={low})" if math.isinf(domain.high) else f"{x}.clamp({low}, {high})"
+
+
+def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
+    """All lines with this operation, as they are and guarded; None if one cannot be, or there is none.
+
+    A guard in a kernel keeps every such operation in its domain, so that one line alone may not be the fix.
+    """
+    before, after = [], []
+    for code in dict.fromkeys(code.strip() for code in codes):
+        guarded = guarded_line(code, op)
+        if guarded:
+            before.append(code)
+            after.append(guarded)
+        elif _SIGNS.get(op, f"{op}(") in code:
+            return None
+    return ("\n".join(before), "\n".join(after)) if before else None
+
+
+# How an operation is written where it is no call.
+_SIGNS = {"div": "/", "reciprocal": "/", "floordiv": "/", "mod": "%", "remainder": "%"}
 
 
 def guarded_line(line: str, op: str) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, culprit_of
 from mcp_server.diagnosis.origin.layers import Sibling, odd_constant
-from mcp_server.diagnosis.origin.of_model import guarded_line, outside_of
+from mcp_server.diagnosis.origin.of_model import guarded_line, guarded_lines, outside_of
 from mcp_server.diagnosis.origin.values import NoValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator
@@ -89,6 +89,16 @@ def test_a_line_of_the_model_is_guarded_where_it_is_clear_which_operation(
 ) -> None:
     """One such operation in a whole line; else nothing is said."""
     assert guarded_line(line, op) == guarded
+
+
+def test_every_line_of_a_kernel_is_guarded_or_none() -> None:
+    """One guard in a kernel stands for all its divisions: a fix of one line alone was not what ran."""
+    mean, spread = "mean = s / n", "var = (x ** 2).sum(-1) / n"
+    both = guarded_lines([mean, "y = relu(x)", spread, mean], "div")
+    assert both is not None and both[0].splitlines() == [mean, spread]
+    assert both[1].count("torch.where(n == 0, 1, n)") == 2
+    assert guarded_lines([mean, "var = (a / b) / n"], "div") is None
+    assert guarded_lines(["y = relu(x)"], "div") is None
 
 
 def test_a_line_with_its_guard_computes_the_same_but_for_the_fault() -> None:
