@@ -9,7 +9,7 @@ from mcp_server.diagnosis.components import check_failed, seen
 from mcp_server.diagnosis.interventions.base import Effect, Trial, trial_in_words
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.model import Evidence, Fix, FixRun, InterventionRun, Verdict
+from mcp_server.model import Evidence, Fix, FixRun, Verdict
 
 if TYPE_CHECKING:  # brings what few need
     from mcp_server.tools.reduce.failing import FailureShown
@@ -71,12 +71,7 @@ def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
         evidence.append(seen("intervention", trial_in_words(trial)))
     if trial is not None and trial.proves:
         update["confidence"] = "proven"
-        update["intervention"] = InterventionRun(
-            what=trial.intervention.what,
-            before=trial.before.describe(),
-            after=trial.after.describe(),
-            result=trial.effect.value,
-        )
+        update["intervention"] = trial.record()
         action = f"{fix.action}; where eager's own rounding is needed, compile with this"
         fix = Fix(action=action, before=COMPILE, after=CODE, ran=FixRun(result="the outputs equal eager's"))
     if case.failed:

@@ -333,14 +333,7 @@ def _steps(best: Suspect, case: DiagnosisState, *, proven: bool) -> list[NextSte
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
     """The trial that says most of a suspect: one that removed the failure, else the last one made."""
     last = next(iter(sorted(trials_of(suspect, case), key=lambda trial: trial.proves)[-1:]), None)
-    if last is None:
-        return None
-    return InterventionRun(
-        what=last.intervention.what,
-        before=last.before.describe(),
-        after=last.reason or last.after.describe(),
-        result=last.effect.value,
-    )
+    return last.record() if last is not None else None
 
 
 def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:

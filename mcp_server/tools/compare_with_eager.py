@@ -166,9 +166,10 @@ async def compare_pair(
     model = await anyio.to_thread.run_sync(view_package, pair.workload.package, pair.workload.model_name)
     nodes = Nodes(model)
     request, notes, env = await _request(context, pair, model, nodes, tolerance)
-    directory = context.fresh("compare_launches")
+    directory, flows = context.fresh("compare_launches"), LaunchFlows(model)
     if every and request["probes"]:
-        request.update(flow=LaunchFlows(model).of, eager_outputs=directory / "eager_outputs.pt")
+        flow = await anyio.to_thread.run_sync(lambda: flows.of)
+        request.update(flow=flow, eager_outputs=directory / "eager_outputs.pt")
     done = await context.worker(
         "compare_launches",
         request,
@@ -189,7 +190,7 @@ async def compare_pair(
         OtherConstant(**{name: event[name] for name in OtherConstant.model_fields})
         for event in done.all("constant_differs")
     ]
-    judged = every_launch(context, done, model, nodes, other_constants, request) if every else None
+    judged = every_launch(context, done, flows, nodes, other_constants, request) if every else None
     if judged is not None and not repeats.steady_eager:
         judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
     if judged is not None and judged.wrong:

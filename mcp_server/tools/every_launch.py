@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -50,6 +50,14 @@ class LaunchFlows:
         return tuple(edge for edge in self.model.flow.everything().edges if edge.writer is not None)
 
     @cached_property
+    def written_by(self) -> dict[int, list[Edge]]:
+        """The edges by the identity of the step that writes."""
+        found: dict[int, list[Edge]] = {}
+        for edge in self.edges:
+            found.setdefault(id(edge.writer), []).append(edge)
+        return found
+
+    @cached_property
     def of(self) -> dict[int, LaunchFlow]:
         """For the worker, by launch."""
         found = {n: self._flow(step) for n, step in self.straight.items()}
@@ -72,12 +80,11 @@ class LaunchFlows:
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
-        for edge in self.edges:
-            if edge.writer is step:
-                number, storage = edge.reader.launch, self._storage(edge.name)
-                pure = edge.name in own or any(use.pure for use in edge.reader.reads if use.name == edge.name)
-                group = readers if pure else maybe
-                group.setdefault(storage, set()).add(ELSEWHERE if number is None else number)
+        for edge in self.written_by.get(id(step), ()):
+            number, storage = edge.reader.launch, self._storage(edge.name)
+            pure = edge.name in own or any(use.pure for use in edge.reader.reads if use.name == edge.name)
+            group = readers if pure else maybe
+            group.setdefault(storage, set()).add(ELSEWHERE if number is None else number)
         for name in self.model.flow.body.outputs.values():
             if any(writer is step for writer in self.model.flow.last_writers(name)):
                 readers.setdefault(self._storage(name), set()).add(RETURNED)
@@ -107,20 +114,24 @@ class LaunchFlows:
         }
 
 
-@dataclass
+@dataclass(frozen=True)
 class Judgement:
     """The launches of one call by what the worker found of the tensors that they stored."""
 
-    model: PackageView
-    nodes: Nodes
     flows: LaunchFlows
     constants: Sequence[OtherConstant]
     tensors: Sequence[JudgedTensor]
-    by_launch: dict[int, list[JudgedTensor]] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
+    @property
+    def model(self) -> PackageView:
+        return self.flows.model
+
+    @cached_property
+    def by_launch(self) -> dict[int, list[JudgedTensor]]:
+        found: dict[int, list[JudgedTensor]] = {}
         for each in self.tensors:
-            self.by_launch.setdefault(each["launch"], []).append(each)
+            found.setdefault(each["launch"], []).append(each)
+        return found
 
     @cached_property
     def unjudged(self) -> list[UnjudgedLaunch]:
@@ -200,7 +211,7 @@ class Judgement:
         read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
         return next((other.name for other in self.constants if other.name in read), "")
 
-    def summary(self, outputs_right: bool | None) -> str:
+    def summary(self, outputs_right: bool) -> str:
         """How many are wrong, right and not judged, with those that are wrong."""
         total, wrong = len(self.model.wrapper.launches), len(self.wrong)
         text = f"{wrong} of {counted(total, 'launch')} {is_(wrong)} wrong on right inputs"
@@ -211,7 +222,7 @@ class Judgement:
         right = total - wrong - len(self.unjudged)
         text += f" ({right} right, {len(self.unjudged)} not judged)"
         text += "".join(f"; {each.summary}" for each in self.wrong[:3])
-        if outputs_right is False:
+        if not outputs_right:
             text += "; the outputs differ all the same: a launch that was not judged is wrong, too"
         return text
 
@@ -219,7 +230,7 @@ class Judgement:
 def every_launch(
     context: Context,
     done: WorkerRun,
-    model: PackageView,
+    flows: LaunchFlows,
     nodes: Nodes,
     constants: Sequence[OtherConstant],
     request: Mapping[str, object],
@@ -227,17 +238,16 @@ def every_launch(
     """What the worker's run with right inputs says of each launch; `request` is the one that asked for it."""
     if not nodes.of:
         return EveryLaunch(summary=NO_NODES)
-    tensors = [cast(JudgedTensor, event) for event in done.all("launch_judged")]
-    judgement = Judgement(model, nodes, LaunchFlows(model), constants, tensors)
     ended = done.last("judged_outputs")
-    right = bool(ended["right"]) if ended is not None else None
-    wrong, unjudged = judgement.wrong, judgement.unjudged
     if ended is None:
         return EveryLaunch(summary="No launch was judged by itself: the call did not come back")
+    tensors = [cast(JudgedTensor, event) for event in done.all("launch_judged")]
+    judgement = Judgement(flows, constants, tensors)
+    right, unjudged = bool(ended["right"]), judgement.unjudged
     return EveryLaunch(
         summary=judgement.summary(right),
-        judged=len(model.wrapper.launches) - len(unjudged),
-        wrong=wrong,
+        judged=len(flows.model.wrapper.launches) - len(unjudged),
+        wrong=judgement.wrong,
         unjudged=unjudged[:SHOWN],
         unjudged_count=len(unjudged),
         outputs_right=right,

@@ -16,7 +16,7 @@ from .eager_values import Recorder
 from .judge_launches import overwrite
 from .launch_nodes import ProgramGraph, reshaped
 from .loading import constants_of, load_exported, update_program
-from .probes import AFTER, Event, arguments, find_libraries, tensor_of
+from .probes import AFTER, Event, arguments, find_libraries, strided
 from .protocol import EagerPlan, ExportedRequest, JudgedTensor
 from .report import Refused, Report
 from .tensors import span
@@ -78,7 +78,7 @@ class Replacement:
         if launch not in self.launches:
             return False
         tensors = {
-            one.name.decode(): tensor for one in arguments(event) if (tensor := _tensor(one)) is not None
+            one.name.decode(): tensor for one in arguments(event) if (tensor := strided(one)) is not None
         }
         if event.phase != AFTER:
             self.known = self._known(launch, tensors)
@@ -138,12 +138,3 @@ def _laid_out(
     if offset + span(sizes, strides) > room:
         return None
     return tensor.as_strided(sizes, strides, offset).clone()
-
-
-def _tensor(argument: Any) -> Optional[torch.Tensor]:
-    tensor = tensor_of(argument)
-    if tensor is None or tensor.layout is not torch.strided:
-        return None
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
-    return tensor

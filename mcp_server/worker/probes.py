@@ -184,6 +184,16 @@ def tensor_of(argument: Argument) -> Optional[torch.Tensor]:
     return _shim().tensor(argument.handle)
 
 
+def strided(argument: Argument) -> Optional[torch.Tensor]:
+    """The live tensor behind an argument, once the device has written it; None for other layouts, too."""
+    tensor = tensor_of(argument)
+    if tensor is None or tensor.layout is not torch.strided:
+        return None
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)
+    return tensor
+
+
 class Written(NamedTuple):
     """Where a tensor was written: the launch's number, its place in the call, and the argument's name."""
 
@@ -196,10 +206,7 @@ class Written(NamedTuple):
 def written(event: Event) -> Iterator[tuple[Written, torch.Tensor]]:
     """The tensors that a launch wrote. Empty before the launch."""
     for argument in arguments(event) if event.phase == AFTER else ():
-        tensor = tensor_of(argument) if ROLES.get(argument.role) != "read" else None
-        if tensor is None or tensor.layout is not torch.strided:
-            continue
-        if tensor.is_cuda:
-            torch.cuda.synchronize(tensor.device)
-        kernel, name = event.kernel.decode(), argument.name.decode()
-        yield Written(int(event.launch), int(event.sequence), kernel, name), tensor
+        tensor = strided(argument) if ROLES.get(argument.role) != "read" else None
+        if tensor is not None:
+            kernel, name = event.kernel.decode(), argument.name.decode()
+            yield Written(int(event.launch), int(event.sequence), kernel, name), tensor

@@ -155,6 +155,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
         return
     compiling = [compile_ for compile_ in capture.compiles if compile_.outcome == "unfinished"]
     own = [thread for thread in run.log.threads if locations_of(thread.frames_of_user)]
+    quiet = capture.quiet_s
     if compiling:
         last, seconds = compiling[-1], run.finished.wall_s
         yield _Hang(
@@ -164,13 +165,8 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
             fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
             weak=True,
         )
-    elif (
-        own
-        and capture.quiet_s is not None
-        and capture.quiet_s < (WAITING_S if all(map(_waits, own)) else HANGING_S)
-    ):
-        line = locations_of(own[0].frames_of_user)[0]
-        seconds, quiet = run.finished.wall_s, capture.quiet_s
+    elif own and quiet is not None and quiet < (WAITING_S if all(map(_waits, own)) else HANGING_S):
+        line, seconds = locations_of(own[0].frames_of_user)[0], run.finished.wall_s
         yield _Hang(
             guilty=component("script", f"{line.file}:{line.line}", [line]),
             summary=f"The time limit ended the program after {seconds:.0f} s. It had compiled, loaded or "
@@ -180,8 +176,8 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
             weak=True,
         )
     elif own:
-        short = capture.quiet_s is not None and capture.quiet_s < HANGING_S
-        yield replace(_outside(own), observed=False) if short else _outside(own)
+        found = _outside(own)
+        yield replace(found, observed=found.observed and (quiet is None or quiet >= HANGING_S))
 
 
 WAITING_S = 10.0  # after which threads that all wait are no longer taken for a slow program

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from mcp_server.logs.text import kernel_message, short_message
+from mcp_server.model import InterventionRun
 from mcp_server.plurals import share
 from mcp_server.worker.protocol import CallFacts, EagerLaunches, ElementChange
 
@@ -278,6 +279,15 @@ class Trial:
     def proves(self) -> bool:
         """Whether the failure came, went with the change, and came again without it."""
         return self.effect in (Effect.GONE, Effect.CHANGED) and self.chance < MOST_CHANCE
+
+    def record(self) -> InterventionRun:
+        """The trial as a verdict holds it."""
+        return InterventionRun(
+            what=self.intervention.what,
+            before=self.before.describe(),
+            after=self.reason or self.after.describe(),
+            result=self.effect.value,
+        )
 
 
 def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
