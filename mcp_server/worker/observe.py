@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import time
-from functools import partial
 from typing import Any, Mapping, NamedTuple, Optional, cast
 
 import torch
@@ -101,6 +101,16 @@ def stem(launch: int, kernel: str, name: str, phase: str) -> str:
     return "{}-{}-{}-{}".format(launch, kernel[: LONGEST["kernel"]], name[: LONGEST["name"]], phase)
 
 
+def _create(directory: str, stem: str) -> tuple[str, int]:
+    """The path and the descriptor of a new file for `stem`, which only its owner reads."""
+    for turn in itertools.count(1):
+        name = stem if turn == 1 else "{}.{}".format(stem, turn)
+        path = os.path.join(directory, name + ".safetensors")
+        with contextlib.suppress(FileExistsError):
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    raise AssertionError("itertools.count ended")
+
+
 def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Mapping[str, Any]) -> str:
     """Write `tensor` under `name` to a new file and return its path; `facts` become the metadata.
 
@@ -113,11 +123,8 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Map
     metadata = {key: str(value) for key, value in facts.items()}
     header = json.dumps({"__metadata__": metadata, name: entry}).encode()
     header += b" " * (-len(header) % 8)
-    path, turn = os.path.join(directory, stem + ".safetensors"), 1
-    while os.path.exists(path):
-        turn += 1
-        path = os.path.join(directory, "{}.{}.safetensors".format(stem, turn))
-    with open(path, "xb", opener=partial(os.open, mode=0o600)) as out:
+    path, handle = _create(directory, stem)
+    with os.fdopen(handle, "wb") as out:
         out.write(len(header).to_bytes(8, "little") + header)
         for part in flat.detach().reshape(-1).split(CHUNK) if size else ():
             host = part.resolve_neg().cpu().contiguous()
