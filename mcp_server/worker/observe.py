@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import json
 import os
 import time
@@ -83,6 +82,7 @@ def received(request: ObserveRequest, report: Report) -> ObserveRequest:
 
 
 CHUNK = 1 << 24  # elements in host memory at a time
+MOST_TURNS = 100_000  # tensors of one name
 LONGEST = {"kernel": 120, "name": 60}  # characters in a file's name, which may have 255 bytes
 
 # The format's names of dtypes.
@@ -103,12 +103,12 @@ def stem(launch: int, kernel: str, name: str, phase: str) -> str:
 
 def _create(directory: str, stem: str) -> tuple[str, int]:
     """The path and the descriptor of a new file for `stem`, which only its owner reads."""
-    for turn in itertools.count(1):
+    for turn in range(1, MOST_TURNS):
         name = stem if turn == 1 else "{}.{}".format(stem, turn)
         path = os.path.join(directory, name + ".safetensors")
         with contextlib.suppress(FileExistsError):
             return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    raise AssertionError("itertools.count ended")
+    raise Refused("too many tensors of one name", stem)
 
 
 def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Mapping[str, Any]) -> str:
