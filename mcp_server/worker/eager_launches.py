@@ -14,12 +14,16 @@ import torch
 
 from .eager_values import Recorder
 from .judge_launches import overwrite
-from .launch_nodes import ProgramGraph, reshaped
+from .launch_nodes import Known, ProgramGraph, reshaped
 from .loading import constants_of, load_exported, update_program
 from .probes import AFTER, Event, arguments, find_libraries, strided
 from .protocol import EagerPlan, ExportedRequest, JudgedTensor
 from .report import Refused, Report
 from .tensors import span
+
+HIDDEN = (
+    "launch {} reads what is no value of the program: eager mode would replace the wrong launches {}, too"
+)
 
 
 class Replacement:
@@ -47,7 +51,7 @@ class Replacement:
                 self.attributes.setdefault(str(node.target), []).append(node.name)
         self.launches: Sequence[int] = ()
         self.leaves: Sequence[Any] = ()
-        self.known: dict[tuple[str, int], torch.Tensor] = {}
+        self.known: dict[Known, torch.Tensor] = {}
         self.replaced: set[int] = set()
         self.made: dict[tuple[int, str], torch.Tensor] = {}
 
@@ -85,6 +89,9 @@ class Replacement:
             return False
         wanted = {name: held for name, held in self.computed(launch).items() if name in tensors}
         places = [(one["node"], one["place"], one["product"]) for one in wanted.values()]
+        hidden = self.wrong_before(launch, [place[0] for place in places])
+        if hidden:
+            raise Refused(HIDDEN.format(launch, hidden))
         with torch.no_grad():
             values = self.graph.values(places, self.known, self.leaves, self.report, self.kind)
         for name, value in zip(wanted, values):
@@ -94,29 +101,36 @@ class Replacement:
             self.replaced.add(launch)
         return False
 
+    def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:
+        """The wrong launches whose nodes would be evaluated too, from the inputs of the call."""
+        own = self.plan["nodes"].get(str(launch), ())
+        needed = {node.name for node in self.graph.needed(wanted, self.known)}.difference(own)
+        return [
+            int(other)
+            for other, held in self.plan["stored"].items()
+            if int(other) not in (launch, *self.launches)
+            and any(one["status"] == "wrong" for one in held.values())
+            and needed.intersection(self.plan["nodes"].get(other, ()))
+        ]
+
     def computed(self, launch: int) -> dict[str, JudgedTensor]:
         """What a launch stores of nodes, but for copies of inputs and constants."""
         stored = self.plan["stored"].get(str(launch), {})
         return {name: held for name, held in stored.items() if held["node"] in self.graph.carried}
 
-    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[tuple[str, int], torch.Tensor]:
+    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
         """Copies of what the launch is about to read, by node and place: tensors of launches, and constants.
 
         A launch may read a view; the memory is taken as the writer, or the program, lays it out.
         """
-        found: dict[tuple[str, int], torch.Tensor] = {}
+        found: dict[Known, torch.Tensor] = {}
         for name, (writer, written) in self.plan["sources"].get(str(launch), {}).items():
             held = self.plan["stored"].get(str(writer), {}).get(written)
-            if (
-                name not in tensors
-                or held is None
-                or held["product"]
-                or held["node"] not in self.graph.carried
-            ):
+            if name not in tensors or held is None or held["node"] not in self.graph.carried:
                 continue
             value = _laid_out(tensors[name], held["sizes"], held["strides"], held["offset"])
             if value is not None:
-                found[held["node"], held["place"]] = reshaped(
+                found[held["node"], held["place"], held["product"]] = reshaped(
                     value, held["shape"], getattr(torch, held["dtype"])
                 )
         for name in tensors.keys() & self.plan.get("constants", {}).keys():
@@ -126,7 +140,7 @@ class Replacement:
             if own is None or own.dtype != tensors[name].dtype:
                 continue
             value = _laid_out(tensors[name], own.shape, own.stride(), 0)
-            found.update({(node, 0): value for node in nodes if value is not None})
+            found.update({(node, 0, False): value for node in nodes if value is not None})
         return found
 
 

@@ -19,6 +19,9 @@ from .eager_values import BIAS, Expected, Recorder, operator_name
 from .report import Report
 from .tensors import only_tensors
 
+Known = tuple[
+    str, int, bool
+]  # a value by its node, its place, and whether it is the product without the bias
 RETURNED = -1  # among the readers of a tensor: the caller
 
 
@@ -128,42 +131,64 @@ class ProgramGraph:
     def values(
         self,
         wanted: Sequence[tuple[str, int, bool]],
-        known: Mapping[tuple[str, int], torch.Tensor],
+        known: Mapping[Known, torch.Tensor],
         leaves: Sequence[Any],
         report: Report,
         kind: type[Recorder] = Recorder,
     ) -> list[torch.Tensor]:
-        """Values of nodes (name, place, product) in eager mode, of `known` values and else of the inputs."""
+        """Values of nodes (name, place, product) in eager mode, of `known` values and else of the inputs.
+
+        To a known product only the bias is added.
+        """
         recorder = kind(self.module, frozenset(), 0, report)
         env = recorder.env
         env.update(zip(self.inputs, leaves))
-        for (name, place), value in known.items():
-            for node in _holders(self.by_name[name], place):
-                env.update(dict.fromkeys([node, *self.mutated[node]], value))
-        ends = [self.by_name[name] for name, _, _ in wanted]
-        needed = self._needed(ends, env)
+        env.update(self._whole(known))
+        products = _products(self.by_name, known)
+        ends = {self.by_name[name] for name, _, _ in wanted}
+        needed = self.needed([name for name, _, _ in wanted], known)
         found: dict[tuple[Node, bool], Any] = {}
         for node in self.module.graph.nodes:
             if node not in needed:
                 continue
-            value = recorder.run_node(node)
+            bias = _bias(node) if node in products else None
+            value = recorder.run_node(node) if bias is None else products[node] + env[bias]
             # What an operator mutates is not to be a buffer of the program.
             env[node] = value.clone() if node.op == "get_attr" and _is_mutated(node, self.mutated) else value
             if node in ends:
-                products = recorder.without_bias(node)
-                found[node, True] = [one.detach().clone() for one in products]
+                bare = [products[node]] if bias is not None else recorder.without_bias(node)
+                found[node, True] = [one.detach().clone() for one in bare]
                 found[node, False] = [one.detach().clone() for one in only_tensors(value)]
         return [found[self.by_name[name], product][place] for name, place, product in wanted]
 
-    def _needed(self, ends: Sequence[Node], env: Mapping[Node, Any]) -> set[Node]:
-        """The nodes to evaluate for `ends`, which are not taken as known."""
-        needed, left = set(ends), list(ends)
+    def needed(self, wanted: Sequence[str], known: Mapping[Known, torch.Tensor]) -> set[Node]:
+        """The nodes to evaluate for those wanted, beside the known ones; for a known product, its bias."""
+        ready = {*self.inputs, *self._whole(known)}
+        products = _products(self.by_name, known)
+        needed = {self.by_name[name] for name in wanted}
+        left = list(needed)
         while left:
-            for one in self.takes[left.pop()]:
-                if one not in needed and one not in env:
+            node = left.pop()
+            bias = _bias(node) if node in products else None
+            for one in self.takes[node] if bias is None else (bias,):
+                if one not in needed and one not in ready:
                     needed.add(one)
                     left.append(one)
         return needed
+
+    def _whole(self, known: Mapping[Known, torch.Tensor]) -> dict[Node, torch.Tensor]:
+        """Known values by node, but for products; what an operator mutates has its result."""
+        return {
+            one: value
+            for (name, place, product), value in known.items()
+            if not product
+            for node in _holders(self.by_name[name], place)
+            for one in (node, *self.mutated[node])
+        }
+
+
+def _products(by_name: Mapping[str, Node], known: Mapping[Known, torch.Tensor]) -> dict[Node, torch.Tensor]:
+    return {by_name[name]: value for (name, _, product), value in known.items() if product}
 
 
 def _bias(node: Node) -> Optional[Node]:

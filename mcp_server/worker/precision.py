@@ -15,6 +15,7 @@ from torch.utils import _pytree
 
 from .eager_launches import Replacement
 from .eager_values import ExactRecorder, Expected, measure, widened
+from .launch_nodes import Known
 from .loading import arguments, load
 from .protocol import PrecisionFound, PrecisionRequest
 from .reduction.minimise import minimise
@@ -29,14 +30,18 @@ class Widened(Replacement):
 
     kind = ExactRecorder
 
-    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[tuple[str, int], torch.Tensor]:
+    def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:  # noqa: ARG002
+        """None: a narrow launch is wrong without any fault, and the choice is judged by the outputs."""
+        return []
+
+    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
         """What the launch reads, widened; what chosen launches made for it as they made it."""
         found = {key: widened(value) for key, value in super()._known(launch, tensors).items()}
         for writer, written in self.plan["sources"].get(str(launch), {}).values():
             value = self.made.get((writer, written))
             if value is not None:
                 held = self.plan["stored"][str(writer)][written]
-                found[held["node"], held["place"]] = value
+                found[held["node"], held["place"], held["product"]] = value
         return found
 
 
