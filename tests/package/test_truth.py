@@ -22,7 +22,7 @@ from tests.zoo.names import THOROUGH, TRIED
 
 pytestmark = [pytest.mark.slow, needs_audit]
 
-TOGETHER = ("scatter", "loop")
+TOGETHER = ("counter", "loop")
 """These two are packed into one package."""
 
 
