@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sweep",),
     ("operations",),
     ("diagnosis",),
+    ("operations.arguments",),  # what a tool gets as its caller typed it
     ("tools",),
     ("probes",),
     # How a child is started: what every tool gets, and what `probes` builds with.
