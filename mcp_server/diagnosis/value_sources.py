@@ -16,8 +16,9 @@ from mcp_server.model import Category, Component, Evidence, ModelLocation
 from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
-from mcp_server.package.statements import evaluate, names_in
+from mcp_server.package.statements import evaluate
 from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.linear import affine
 from mcp_server.package.terms.program import read_program, slice_read
 from mcp_server.tools.context import Event
 
@@ -125,7 +126,8 @@ def _slice_read(
             rest = read.stop - 1 + read.step < prod(tensors[index].shape)
             return InputSlice(index, read.start, read.step, *ends, end=read.stop if rest else None)
     place = affine(source.load.index)
-    return InputSlice(index, *place, *ends) if place is not None and index is not None else None
+    # Of several loops the greatest common divisor: the slice then has all that is read, and perhaps more.
+    return InputSlice(index, place[0], gcd(*place[1]) or 1, *ends) if place and index is not None else None
 
 
 def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
@@ -138,26 +140,6 @@ def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
 
 def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
-
-
-def affine(index: str) -> tuple[int, int] | None:
-    """(offset, stride) of an index expression that is linear in loop variables; None when it is not.
-
-    For several variables the stride is the greatest common divisor of their factors: the slice then has all
-    elements that are read, and perhaps more.
-    """
-    names = names_in(index)
-    zero = dict.fromkeys(names, 0)
-    offset = evaluate(index, zero)
-    if offset is None or offset.denominator != 1:
-        return None
-    factors = []
-    for name in names:
-        once, thrice = (evaluate(index, {**zero, name: value}) for value in (1, 3))
-        if once is None or thrice is None or (thrice - offset) != 3 * (once - offset):
-            return None
-        factors.append(int(once - offset))
-    return int(offset), gcd(*factors) if factors else 1
 
 
 # A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.
@@ -280,7 +262,8 @@ def raised(case: DiagnosisState) -> Event | None:
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
     """The elements of inputs that are divisors as they are."""
     direct = [source for source in division.sources if source.direct and division.plain]
-    placed = [(_input_index(source, case), affine(source.load.index) or (0, 1)) for source in direct]
+    found = [(_input_index(source, case), affine(source.load.index)) for source in direct]
+    placed = [(at, (place[0], gcd(*place[1]) or 1) if place else (0, 1)) for at, place in found]
     return [InputSlice(index, *place, 0, 0, unlike=0) for index, place in placed if index is not None]
 
 

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_server.package.kernel_code import find_asserts, indexed_by
+from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
-from mcp_server.package.terms.program import Check, Store, read_program
+from mcp_server.package.terms.program import Check, Store, indexed_by, read_program
 from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key, number, parts
 from mcp_server.package.view import PackageView
 
@@ -66,8 +66,7 @@ def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
     if assertion is None:
         return []
     tensors = {argument.name: argument.target or "" for argument in launch.tensors}
-    found = indexed_by(kernel.source, assertion.variable, check.line, tensors)
-    return list(dict.fromkeys(tensors[load.parameter] for load in found))
+    return list(dict.fromkeys(tensors[name] for _, name in indexed_by(kernel, assertion, tensors)))
 
 
 @dataclass(frozen=True, eq=False)
