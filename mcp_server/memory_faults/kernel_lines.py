@@ -257,6 +257,8 @@ def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
         atomic = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", text)
         direction = "atomic" if atomic else "write" if stored else "read"
         index = _sum_of(places[name], use) if name in places else Sum({Term("other", name): None}, None)
+        if any((index.terms[load] or 0) < 0 for load in index.of("load")) and len(index.of("load")) > 1:
+            index = index.unknown()  # of a difference no end of either element follows
         address = plus(Sum.single("pointer", name), index)
         found.append(LineAccess(direction, text[:500], line, (name,), address))
     return tuple(found)
