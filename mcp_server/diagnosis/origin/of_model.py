@@ -238,7 +238,7 @@ def correction_of(
     if not lines:
         return None
     alone = sum(launch.kernel == kernel.name for launch in view.wrapper.launches) == 1
-    if alone and usual.old is not None and usual.new is not None:
+    if alone and usual.unanimous and usual.old is not None and usual.new is not None:
         old = [e for e in parts(expression.term) if isinstance(e, Number) and e.value == usual.old]
         if len(old) == 1 and places_of(kernel, float(usual.old)) == len(lines):
             new = replace(old[0], value=usual.new)
