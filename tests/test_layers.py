@@ -47,7 +47,6 @@ OPTIONAL = {
         "tools.bisect",
         "tools.releases",
         "tools.switches",
-        "tools.reduce.not_the_compiler",
         "diagnosis.observe.compiler",
     },
     "diagnosis.try_fix": {"operations.table"},

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 
 from mcp_server.diagnosis.components import is_whole, reported
 from mcp_server.diagnosis.state import DiagnosisState
@@ -126,8 +126,7 @@ def _slice_read(
             rest = read.stop - 1 + read.step < prod(tensors[index].shape)
             return InputSlice(index, read.start, read.step, *ends, end=read.stop if rest else None)
     place = affine(source.load.index)
-    # Of several loops the greatest common divisor: the slice then has all that is read, and perhaps more.
-    return InputSlice(index, place[0], gcd(*place[1]) or 1, *ends) if place and index is not None else None
+    return InputSlice(index, *place, *ends) if place is not None and index is not None else None
 
 
 def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
@@ -262,8 +261,7 @@ def raised(case: DiagnosisState) -> Event | None:
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
     """The elements of inputs that are divisors as they are."""
     direct = [source for source in division.sources if source.direct and division.plain]
-    found = [(_input_index(source, case), affine(source.load.index)) for source in direct]
-    placed = [(at, (place[0], gcd(*place[1]) or 1) if place else (0, 1)) for at, place in found]
+    placed = [(_input_index(source, case), affine(source.load.index) or (0, 1)) for source in direct]
     return [InputSlice(index, *place, 0, 0, unlike=0) for index, place in placed if index is not None]
 
 

@@ -20,7 +20,7 @@ from mcp_server.package.assertion import Assertion, Candidate, generated_line
 from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.launches import Launch, operator_name
 from mcp_server.package.symbols import plain
-from mcp_server.package.terms.linear import Allowed, affine
+from mcp_server.package.terms.linear import Allowed, over_loops
 from mcp_server.package.terms.term import elements
 from mcp_server.package.view import PackageView
 from mcp_server.probes.build import instrument
@@ -91,7 +91,8 @@ def _bound(candidate: Candidate) -> IndexBound | None:
     that are left out may hold anything.
     """
     line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
-    whole = all(affine(load.index) == (0, (1,)) for load in elements(candidate.value))
+    places = [over_loops(load.index) for load in elements(candidate.value)]
+    whole = all(at is not None and not at.constant and [n for _, n in at.terms] == [1] for at in places)
     if len(candidate.sources) != 1 or _CONDITION.search(line) or not whole:
         return None
     (source,) = candidate.sources

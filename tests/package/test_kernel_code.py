@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mcp_server.package.kernel_code import find_asserts, indexes_unchecked, read_condition
 from mcp_server.package.kernels import Kernel, find_stores, read_cpp_kernels
+from mcp_server.package.statements import LineCounter
 from mcp_server.package.terms.program import indexed_by, read_program
 from mcp_server.package.terms.term import elements, unwrapped
 from tests.package.summaries import recorded
@@ -43,7 +44,7 @@ def test_a_triton_index_is_followed_to_its_load() -> None:
 
 def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     """A C++ index that was unpacked into a temporary array is followed through it."""
-    kernel = read_cpp_kernels(VECTOR, lambda _place: 1)["k"]
+    kernel = read_cpp_kernels(VECTOR, LineCounter(VECTOR))["k"]
     (check,) = find_asserts(kernel.source)
     value, _ = read_program(kernel).value_at(check.variable, check.line)
     assert [load.parameter for load in elements(value)] == ["in_ptr1"]
@@ -91,7 +92,7 @@ def test_any_source_is_traced_to_an_end(source: str) -> None:
     """Whatever the text, tracing ends, and every line that it names exists."""
     lines = source.count("\n") + 1
     for kind in ("cpp", "triton"):
-        kernel = Kernel("k", kind, "k", (), 1, source)  # type: ignore[arg-type]
+        kernel = Kernel("k", kind, "k", (), 1, source)
         value, _ = read_program(kernel).value_at("tmp0", lines)
         assert all(1 <= load.line <= lines for load in elements(value))
     find_stores(source, ("in_ptr0",))

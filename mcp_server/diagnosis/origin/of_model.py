@@ -16,8 +16,8 @@ from mcp_server.diagnosis.origin.condition import Allowed, applied_text, culprit
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.layers import Difference
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
+from mcp_server.package.kernel_code import places_of
 from mcp_server.package.launches import Launch
-from mcp_server.package.literals import places_of
 from mcp_server.package.terms.cpp import definitions
 from mcp_server.package.terms.evaluate import DOMAINS, Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, floor
+from math import ceil, floor, gcd
 
 from mcp_server.package.terms.syntax import NotRead, read_cpp
 from mcp_server.package.terms.term import (
@@ -23,6 +23,7 @@ from mcp_server.package.terms.term import (
     Size,
     Term,
     is_float,
+    parts,
     say,
     understood,
     unwrapped,
@@ -97,10 +98,29 @@ def name_of(term: Term) -> str:
     return say(term, name_of)
 
 
-def affine(index: Term) -> tuple[int, tuple[int, ...]] | None:
-    """The offset of a place, and the strides of its variables; None where it is no sum of their multiples."""
-    found = linear(index, lambda each: not isinstance(each, Number) and understood(each))
-    return (found.constant, tuple(factor for _, factor in found.terms)) if found is not None else None
+def over_loops(index: Term) -> Linear | None:
+    """A place over loop variables, too; those of a Triton kernel are parts of its `xindex`."""
+
+    def is_loop(term: Term) -> bool:
+        match term:
+            case Position():
+                return True
+            case Apply(op="mod" | "remainder" | "floordiv", args=(Position() | Apply(), _)):
+                inner = [each for each in parts(term) if isinstance(each, Position)]
+                return all(each.name.endswith("index") for each in inner) and understood(term)
+        return False
+
+    return linear(index, is_loop)
+
+
+def affine(index: Term) -> tuple[int, int] | None:
+    """(offset, stride) of a place that is linear in loop variables; None when it is not.
+
+    For several variables the stride is the greatest common divisor of their factors: the slice then has all
+    elements that are read, and perhaps more.
+    """
+    found = over_loops(index)
+    return (found.constant, gcd(*(factor for _, factor in found.terms)) or 1) if found is not None else None
 
 
 @dataclass(frozen=True)

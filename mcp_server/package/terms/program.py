@@ -80,7 +80,8 @@ class Program:
     @property
     def accesses(self) -> list[tuple[int, str, Term]]:
         """Line, tensor and place of each store and load, in the order of the lines."""
-        found = [(each.line, each.parameter, each.index) for each in (*self.stores, *self.loads)]
+        every: list[Store | Element] = [*self.stores, *self.loads]
+        found = [(each.line, each.parameter, each.index) for each in every]
         return sorted(found, key=lambda access: access[0])
 
     def stores_to(self, parameter: str, before: int | None = None) -> tuple[Store, ...]:
