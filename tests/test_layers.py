@@ -24,6 +24,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sweep",),
     ("operations",),
     ("diagnosis",),
+    ("operations.arguments",),  # what a tool gets as its caller typed it
     ("tools",),
     ("probes",),
     # How a child is started: what every tool gets, and what `probes` builds with.
@@ -46,7 +47,6 @@ OPTIONAL = {
         "tools.bisect",
         "tools.releases",
         "tools.switches",
-        "tools.reduce.not_the_compiler",
         "diagnosis.observe.compiler",
     },
     "diagnosis.try_fix": {"operations.table"},

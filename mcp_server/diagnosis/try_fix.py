@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +28,7 @@ from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Record
+from mcp_server.operations.arguments import TryArguments
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
 from mcp_server.tools.context import Context
@@ -35,22 +36,6 @@ from mcp_server.worker.protocol import ElementChange, NeededElement
 
 Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
 SHOWN = 8  # elements that are listed of each kind
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What to change, as the caller spelled it, and what the outputs are to be."""
-
-    changes: tuple[str, ...] = ()
-    kernel: str = ""
-    replace: tuple[str, ...] = ()
-    launch: int | None = None
-    how: str = "guard"
-    exported: Path | None = None
-    constants: Path | None = None
-    set_env: Mapping[str, str] = field(default_factory=dict)
-    expect: Path | None = None
-    tolerance: float | None = None
 
 
 class ElementShown(Record):
@@ -118,24 +103,27 @@ class TriedFix(Record):
     command: str = ""
 
 
-async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> TriedFix:
-    """Make the call before, with the change, and again.
+async def try_fix(context: Context, workload: PackageWorkload, asked: TryArguments) -> TriedFix:
+    """Make the call before, with the change, and again. The files that `asked` names have absolute paths.
 
     Raises `ProblemError`: no inputs, nothing to change, a change that cannot be made, an expectation that
     does not fit.
     """
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     package = view.package
-    symptom = Symptom(expect=asked.expect, rtol=asked.tolerance, atol=asked.tolerance)
-    expect = ("--expect", str(asked.expect)) if asked.expect else ()
+    expected, bound = Path(asked.expect) if asked.expect else None, asked.tolerance or None
+    symptom = Symptom(expect=expected, rtol=bound, atol=bound)
+    expect = ("--expect", asked.expect) if asked.expect else ()
     tolerance = ("--tolerance", str(asked.tolerance)) if asked.tolerance else ()
     words = (*package_words(workload_arguments(workload)), *expect, *tolerance)
     call = replace(call_of_package(workload, symptom), spelling=words)
-    if asked.exported is not None:
-        if asked.how != "eager" or asked.launch is None or asked.changes or asked.kernel or asked.set_env:
+    if asked.exported:
+        if asked.how != "eager" or asked.launch < 0 or asked.changes or asked.kernel or asked.set_env:
             allowed = "--launch N --as eager --exported FILE, and no other change"
             raise ProblemError("an exported program is for a launch in eager mode", allowed=allowed)
-        call, intervention = await launch_in_eager(context, call, workload, asked.exported, asked.launch)
+        call, intervention = await launch_in_eager(
+            context, call, workload, Path(asked.exported), asked.launch
+        )
     else:
         intervention = await _intervention(context, call, asked, package.inputs)
     if intervention.unavailable:
@@ -150,7 +138,7 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: Asked) -> 
 
 
 async def _intervention(
-    context: Context, call: TriedCall, asked: Asked, known: tuple[CompiledInput, ...]
+    context: Context, call: TriedCall, asked: TryArguments, known: tuple[CompiledInput, ...]
 ) -> Intervention:
     """All that was asked for as one intervention."""
 
@@ -169,17 +157,17 @@ async def _intervention(
     if bool(asked.kernel) != bool(asked.replace) or len(asked.replace) == 1:
         raise ProblemError(
             "a kernel is edited by its name and a replacement",
-            value=asked.kernel or list(asked.replace),
+            value=asked.kernel or asked.replace,
             allowed="--kernel NAME --replace OLD NEW",
         )
-    if asked.kernel and asked.launch is not None:
+    if asked.kernel and asked.launch >= 0:
         raise ProblemError("one kernel is changed at a time", allowed="either --kernel or --launch")
     if asked.kernel:
         parts.append(await edit_kernel(context, call, Edit(asked.kernel, *asked.replace)))
-    if asked.launch is not None:
+    if asked.launch >= 0:
         parts.append(await replace_launch(context, call, asked.launch, asked.how))
-    if asked.constants is not None:
-        file = asked.constants
+    if asked.constants:
+        file = Path(asked.constants)
         parts.append(
             Intervention(
                 key=f"constant:file:{file}",

@@ -7,7 +7,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import gcd, prod
+from math import prod
 
 from mcp_server.diagnosis.components import is_whole, reported
 from mcp_server.diagnosis.state import DiagnosisState
@@ -16,8 +16,9 @@ from mcp_server.model import Category, Component, Evidence, ModelLocation
 from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
-from mcp_server.package.statements import evaluate, names_in
+from mcp_server.package.statements import evaluate
 from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.linear import affine
 from mcp_server.package.terms.program import read_program, slice_read
 from mcp_server.tools.context import Event
 
@@ -138,26 +139,6 @@ def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
 
 def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
     return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
-
-
-def affine(index: str) -> tuple[int, int] | None:
-    """(offset, stride) of an index expression that is linear in loop variables; None when it is not.
-
-    For several variables the stride is the greatest common divisor of their factors: the slice then has all
-    elements that are read, and perhaps more.
-    """
-    names = names_in(index)
-    zero = dict.fromkeys(names, 0)
-    offset = evaluate(index, zero)
-    if offset is None or offset.denominator != 1:
-        return None
-    factors = []
-    for name in names:
-        once, thrice = (evaluate(index, {**zero, name: value}) for value in (1, 3))
-        if once is None or thrice is None or (thrice - offset) != 3 * (once - offset):
-            return None
-        factors.append(int(once - offset))
-    return int(offset), gcd(*factors) if factors else 1
 
 
 # A logarithm makes minus infinity of a zero; what else makes it alone, fills in a mask.

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Literal
 
-from mcp_server.package.kernel_code import accesses, read_form, trace_value
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.statements import parse_cpp
+from mcp_server.package.terms import term as terms
+from mcp_server.package.terms.program import read_program
 
 TermKind = Literal["pointer", "load", "scalar", "other"]
 _MAX_DEPTH = 60
@@ -107,8 +107,8 @@ Resolve = Callable[[str, int, int], "Sum | None"]
 LOADS = frozenset({"load", "descriptor_load"})
 _PASS_THROUGH = frozenset(
     {
-        *("to", "cast", "int64_t", "int32_t", "static_cast", "multiple_of", "max_contiguous", "broadcast_to"),
-        *("expand_dims", "reshape", "view", "full", "debug_barrier", "convert"),
+        *("to", "cast", "multiple_of", "max_contiguous", "broadcast_to"),
+        *("expand_dims", "reshape", "view", "full", "debug_barrier"),
     }
 )
 _CHOICES = frozenset({"where", "maximum", "minimum", "min", "max", "clamp"})
@@ -116,7 +116,7 @@ _CHOICES = frozenset({"where", "maximum", "minimum", "min", "max", "clamp"})
 
 @dataclass
 class Reader:
-    """Turns Python expressions into sums. C++ expressions are rewritten to Python syntax first."""
+    """Turns Python expressions into sums."""
 
     resolve: Resolve
     values: Mapping[str, int]
@@ -248,41 +248,48 @@ def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
     if not 1 <= at <= len(lines):
         return ()
     text = lines[at - 1].strip()
+    places = {name: place for number, name, place in read_program(kernel).accesses if number == at}
     found = []
-    for load in accesses(lines[at - 1], at, use.tensors):
-        name, address = load.parameter, Sum.single("pointer", load.parameter)
+    for name in dict.fromkeys(re.findall(r"[A-Za-z_]\w*", text)):
+        if name not in use.tensors or not re.search(rf"\b{name}\s*[\[+,)]", text):
+            continue
         stored = re.match(rf"{name}\[.*\] = ", text) or re.search(rf"\.store\({name}\b", text)
         atomic = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", text)
         direction = "atomic" if atomic else "write" if stored else "read"
-        address = plus(address, _cpp_index(use, load.index, at))
+        index = _sum_of(places[name], use) if name in places else Sum({Term("other", name): None}, None)
+        if any((index.terms[load] or 0) < 0 for load in index.of("load")) and len(index.of("load")) > 1:
+            index = index.unknown()  # of a difference no end of either element follows
+        address = plus(Sum.single("pointer", name), index)
         found.append(LineAccess(direction, text[:500], line, (name,), address))
     return tuple(found)
 
 
-def _cpp_index(use: KernelUse, index: str, line: int) -> Sum:
-    try:
-        tree = parse_cpp(index)
-    except (SyntaxError, ValueError, RecursionError):
-        return Sum({Term("other", index[:80]): None}, None)
-
-    def resolve(name: str, _line: int, _depth: int) -> Sum | None:
-        if name in use.scalars:
-            return Sum.single("scalar", name)
-        if not name.startswith("tmp"):
-            return None
-        trace = trace_value(use.kernel.source, name, line, use.tensors)
-        if not trace.loads:
-            return None
-        # A single load that is only copied, converted or wrapped by its bound keeps the factor 1, and what it
-        # may be follows from the size of the tensor alone.
-        form = read_form(use.kernel.source, name, line, use.tensors, use.scalars)
-        plain = len(trace.loads) == 1 and form is not None and form.is_plain
-        first = use.kernel.first_line - 1
-        loads = dict.fromkeys(Term("load", load.parameter, load.line + first) for load in trace.loads)
-        factors = {term: Fraction(1) if plain else None for term in loads}
-        return Sum(factors, Fraction(0) if plain else None, trace.wraps)
-
-    return Reader(resolve, use.values).read(tree.body)
+def _sum_of(term: terms.Term, use: KernelUse) -> Sum:
+    """A place in a C++ kernel. Known factors of loaded elements show what these may be."""
+    match term:
+        case terms.Number(value=int() as number):
+            return Sum(constant=Fraction(number))
+        case terms.Position(name=name):
+            return Sum.single("other", name)
+        case terms.Size(name=name):
+            return Sum.single("scalar" if name in use.scalars else "other", name)
+        case terms.Element(parameter=name, line=line):
+            return Sum({Term("load", name, line + use.kernel.first_line - 1): Fraction(1)})
+        case terms.Apply(op="cast", args=(inner,)):
+            return _sum_of(inner, use)
+        case terms.Apply(op="add" | "sub" | "mul" as op, args=(left, right)):
+            first, second = _sum_of(left, use), _sum_of(right, use)
+            if op == "mul":
+                return times(first, second, use.values)
+            return plus(first, second, 1 if op == "add" else -1)
+        case terms.Apply() if (index := terms.unwrapped(term)) is not term:
+            found = _sum_of(index, use)
+            return Sum(found.terms, found.constant, wraps=True)
+    total = Sum()
+    for each in terms.parts(term):
+        if isinstance(each, terms.Element | terms.Size | terms.Position):
+            total = plus(total, _sum_of(each, use))
+    return total.unknown()
 
 
 def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:

@@ -14,12 +14,13 @@ from mcp_server.memory_faults import kernel_lines
 from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
 from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
-from mcp_server.package.kernel_code import find_asserts, indexed_by
+from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.kernels import Kernel, constants_of
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.statements import evaluate
 from mcp_server.package.symbols import plain, resolve_bound
+from mcp_server.package.terms.program import indexed_by
 from mcp_server.package.view import PackageView
 
 FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package
@@ -124,12 +125,11 @@ class Situation:
         found: tuple[LineAccess, ...] = ()
         if self.access.condition:
             # The lines that use the index which the failed assertion checks.
-            source = self.kernel.source
             lines = [
-                generated_line(self.kernel, load.line)
-                for check in find_asserts(source)
+                generated_line(self.kernel, line)
+                for check in find_asserts(self.kernel.source)
                 if plain(check.text) == self.access.condition
-                for load in indexed_by(source, check.variable, check.line, tensors)
+                for line, _ in indexed_by(self.kernel, check, tensors)
             ]
             unique = {(a.line, a.code): a for line in lines for a in on_line(use, line)}
             found = tuple(unique.values())

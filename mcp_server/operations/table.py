@@ -280,23 +280,13 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
     ),
 )
 async def try_fix(context: Context, given: args.TryArguments) -> Record:
-    from mcp_server.diagnosis.try_fix import Asked
     from mcp_server.diagnosis.try_fix import try_fix as step
 
     base = checked.folder_of(given)
-    asked = Asked(
-        changes=tuple(given.changes),
-        kernel=given.kernel,
-        replace=tuple(given.replace),
-        launch=given.launch if given.launch >= 0 else None,
-        how=given.how,
-        exported=checked.optional_file("exported", given.exported, base),
-        constants=checked.optional_file("constants", given.constants, base),
-        set_env=given.set_env,
-        expect=checked.optional_file("expect", given.expect, base),
-        tolerance=given.tolerance or None,
-    )
-    return await step(context, await in_thread(checked.package_workload, given), asked)
+    files = {name: getattr(given, name) for name in ("exported", "constants", "expect")}
+    found = {name: str(checked.file(name, text, base)) for name, text in files.items() if text}
+    workload = await in_thread(checked.package_workload, given)
+    return await step(context, workload, given.model_copy(update=found))
 
 
 @operation(

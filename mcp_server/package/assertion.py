@@ -18,27 +18,23 @@ from functools import cached_property
 from mcp_server.model import Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.package.dataflow import Dataflow
-from mcp_server.package.kernel_code import (
-    Allowed,
-    IndexAssert,
-    IndexForm,
-    Load,
-    Trace,
-    allowed_elements,
-    find_asserts,
-    indexed_by,
-    position_limit,
-    read_condition,
-    read_form,
-    trace_value,
-    unwrapped,
-)
+from mcp_server.package.kernel_code import IndexAssert, find_asserts, read_condition, without_broadcast
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, indexing_first, read_provenance
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.statements import closing, split_arguments
 from mcp_server.package.symbols import Bound, plain, resolve_bound
+from mcp_server.package.terms.linear import (
+    Allowed,
+    IndexForm,
+    allowed_elements,
+    name_of,
+    position_limit,
+    read_form,
+)
+from mcp_server.package.terms.program import indexed_by, read_program
+from mcp_server.package.terms.term import Element, Number, Term, Unread, elements, is_float, parts, unwrapped
 from mcp_server.package.wrapper import Wrapper
 
 _TEXT = re.compile(
@@ -68,7 +64,7 @@ class IndexSource:
     its values depend on. `allowed` is the range of its elements that passes, None if unknown.
     """
 
-    load: Load
+    load: Element
     tensor: str
     kind: str
     label: str
@@ -87,9 +83,9 @@ class Candidate:
     """One launch at which the assertion may have failed.
 
     `location` is `wrapper.cpp:LINE` for Triton (its source is embedded there) and `kernel.cpp:LINE` for C++.
-    `indexed` are the tensors that the index addresses. `form` is the index as a linear expression of loaded
-    elements, None if it is not linear. `position` is set for an index that is a loop position: it runs from 0
-    to below that size. `provenance` lists lines that index first.
+    `value` is the index. `indexed` are the tensors that it addresses. `form` is the index as a linear sum of
+    loaded elements, if it is one. `position` is set for an index that is a loop position: it runs from 0 to
+    below that size. `provenance` lists lines that index first.
     """
 
     launch: Launch
@@ -97,7 +93,7 @@ class Candidate:
     check: IndexAssert
     location: str
     bound: Bound | None
-    trace: Trace
+    value: Term
     sources: tuple[IndexSource, ...]
     indexed: tuple[str, ...]
     provenance: Provenance
@@ -105,9 +101,14 @@ class Candidate:
     position: Bound | None = None
 
     @property
+    def wraps(self) -> bool:
+        """Whether negative indices are first increased by the bound, as in Python indexing."""
+        return unwrapped(self.value) is not self.value
+
+    @property
     def lowest(self) -> str:
         """The least index that passes, as text; negative if the kernel wraps negative indices."""
-        if not self.trace.wraps or self.bound is None:
+        if not self.wraps or self.bound is None:
             return self.check.lower or "0"
         value = self.bound.value
         return str(-value) if value is not None else f"-({self.bound.expression})"
@@ -156,16 +157,15 @@ class Tracer:
         return found
 
     def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
-        tensors, scalars = _parameters(launch)
-        at = (kernel.source, check.variable, check.line)
-        trace = trace_value(*at, tensors)
-        form = read_form(*at, tensors, scalars)
-        limit = None if trace.loads else position_limit(*at)
-        targets = {a.name: a.target for a in launch.arguments}
-        indexed = dict.fromkeys(targets[a.parameter] for a in indexed_by(*at, tensors))
+        value, ranges = read_program(kernel).value_at(check.variable, check.line)
+        loads = elements(value)
+        form = read_form(value, loads)
+        limit = None if loads else position_limit(value, ranges)
+        targets = {argument.name: argument.target for argument in launch.tensors}
+        indexed = dict.fromkeys(targets[name] for _, name in indexed_by(kernel, check, targets))
         fqns = [constant.fqn for constant in self.constants if constant.name in indexed and constant.fqn]
         sources = []
-        for load in trace.loads:
+        for load in loads:
             allowed = allowed_elements(form, load, check.lower, check.upper) if form else None
             sources.append(replace(self.source(load, launch), allowed=allowed))
         bound, position = (
@@ -178,7 +178,7 @@ class Tracer:
             check,
             source_location(kernel, check.line),
             bound,
-            trace,
+            value,
             tuple(sources),
             tuple(dict.fromkeys(self.label(name) for name in indexed)),
             indexing_first(read_provenance(launch, self.information), fqns),
@@ -186,7 +186,7 @@ class Tracer:
             position,
         )
 
-    def source(self, load: Load, launch: Launch) -> IndexSource:
+    def source(self, load: Element, launch: Launch) -> IndexSource:
         """The tensor that a load of a launch reads, with its producers and model inputs."""
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
@@ -214,7 +214,7 @@ def read_assertion(
     text: str, file: str | None = None, line: int | None = None, kernel: str | None = None
 ) -> Assertion | None:
     """Parse an error text or a bare condition; None if it holds no index assertion."""
-    text = unwrapped(text)
+    text = without_broadcast(text)
     match = _TEXT.search(text.strip())
     condition = plain(match[1].strip()) if match else ""
     if read_condition(condition) is None:
@@ -267,7 +267,7 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
         ends = source.allowed.texts(lambda name: _size_in_words(name, candidate)) if source.allowed else None
         limits = f"; it may be {ends[0]} to {ends[1]}" if ends else ""
         facts.append(f"{_origin(source, candidate)}{limits}")
-    if candidate.trace.wraps:
+    if candidate.wraps:
         facts.append(f"negative indices count from the end: allowed down to {candidate.lowest}")
     elif candidate.position is None:
         facts.append("negative indices are refused: the kernel does not wrap them")
@@ -357,8 +357,6 @@ _DIVIDING_CALL = re.compile(
 )
 _DIVIDING_SIGN = re.compile(r"\s(?:/|%)\s+(.*)")
 _VALUE = re.compile(r"\btmp\w*")
-_FLOATING = re.compile(r"\b(?:float|double|half|Half|BFloat16|bfloat16|Float8\w*)\b")
-_ZERO = re.compile(r"\(0L?\)|= 0L?\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,27 +386,24 @@ def divisions(tracer: Tracer) -> tuple[Division, ...]:
         kernel = tracer.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
         if kernel is None:
             continue
-        types = {parameter.name: parameter.type for parameter in kernel.parameters}
-        tensors, scalars = _parameters(launch)
+        program = read_program(kernel)
         for number, line in enumerate(kernel.source.split("\n"), 1):
             for divisor in _divisors(line):
-                at = (kernel.source, divisor, number, tensors)
-                trace, form = trace_value(*at), read_form(*at, scalars)
-                if not _may_be_zero(trace, types):
+                value, _ = program.value_at(divisor, number)
+                loads = elements(value)
+                # An integer that is loaded, or computed with a literal zero.
+                read = [each for each in parts(value) if not isinstance(each, Unread)]
+                zero = any(isinstance(each, Number) and each.value == 0 for each in read)
+                if any(is_float(each.dtype) for each in read) or not (loads or zero):
                     continue
-                sources = tuple(tracer.source(load, launch) for load in trace.loads)
+                form = read_form(value, loads)
+                sources = tuple(tracer.source(load, launch) for load in loads)
                 plain = len(sources) == 1 and form is not None and form.is_plain
                 division = Division(launch, source_location(kernel, number), line.strip(), sources, plain)
                 # A loop's scalar tail repeats its vector part.
-                read = tuple((source.tensor, source.load.index) for source in sources)
-                found.setdefault((launch.index, read), division)
+                loaded = tuple((source.tensor, name_of(source.load)) for source in sources)
+                found.setdefault((launch.index, loaded), division)
     return tuple(found.values())
-
-
-def _parameters(launch: Launch) -> tuple[set[str], set[str]]:
-    """Names of the kernel's tensors, and of its scalars."""
-    tensors = {argument.name for argument in launch.tensors}
-    return tensors, {a.name for a in launch.arguments if a.name and not a.is_tensor}
 
 
 def _divisors(line: str) -> Iterator[str]:
@@ -420,12 +415,3 @@ def _divisors(line: str) -> Iterator[str]:
     sign = _DIVIDING_SIGN.search(line)
     if sign is not None and " = " in line:
         yield from _VALUE.findall(sign[1])[:1]
-
-
-def _may_be_zero(trace: Trace, types: Mapping[str, str]) -> bool:
-    """Whether a value is an integer that is loaded, or computed with a literal zero."""
-    values = " ".join(definition.value for definition in trace.definitions)
-    loaded = [types.get(load.parameter, "") for load in trace.loads]
-    if _FLOATING.search(values) or any(_FLOATING.search(each) for each in loaded):
-        return False
-    return bool(loaded) or _ZERO.search(values) is not None

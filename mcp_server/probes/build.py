@@ -116,7 +116,7 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
     await anyio.to_thread.run_sync(write_package, container, replaced, added, work / PACKAGE)
     manifest = {
         "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
-        "skipped": [asdict(skipped) for one in rebuilt for skipped in one.skipped],
+        "skipped": [skipped.model_dump() for one in rebuilt for skipped in one.skipped],
         "notes": [note for one in rebuilt for note in one.notes],
         "preload": _preload(tools),
     }

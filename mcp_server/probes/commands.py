@@ -19,6 +19,7 @@ import anyio
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
+from mcp_server.model import Record
 from mcp_server.tools.context import Context
 
 Sanitizer = Literal["address", "undefined"]
@@ -42,8 +43,7 @@ class Options:
     kernels: tuple[tuple[str, str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(Record):
     """A launch without probes, and why. `launch` is None when the reason holds for a whole model."""
 
     model: str

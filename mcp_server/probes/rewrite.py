@@ -80,11 +80,14 @@ def rewrite(
     if separate_weights:
         edits += _separations(wrapper)
     probed: list[int] = []
-    skipped = [Skipped(model, None, "", f"line {p.line}: {p.what}") for p in wrapper.problems]
+    skipped = [
+        Skipped(model=model, launch=None, kernel="", reason=f"line {p.line}: {p.what}")
+        for p in wrapper.problems
+    ]
     for number, launch in numbered(wrapper):
         reason = refused.get(number) or why_not(wrapper.text, launch)
         if reason:
-            skipped.append(Skipped(model, number, launch.kernel, reason))
+            skipped.append(Skipped(model=model, launch=number, kernel=launch.kernel, reason=reason))
             continue
         probed.append(number)
         edits += _launch_edits(wrapper.text, number, launch)

@@ -17,9 +17,11 @@ import anyio.to_thread
 
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import Assertion, Candidate, generated_line
-from mcp_server.package.kernel_code import Allowed, find_asserts
+from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.launches import Launch, operator_name
 from mcp_server.package.symbols import plain
+from mcp_server.package.terms.linear import Allowed, over_loops
+from mcp_server.package.terms.term import elements
 from mcp_server.package.view import PackageView
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
@@ -28,7 +30,6 @@ from mcp_server.tools.first_bad import Choice, last_of, launch_values
 from mcp_server.tools.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
 from mcp_server.tools.requests import run_request
 
-_WHOLE = re.compile(r"(?:static_cast<int64_t>\(|\()*[a-z]\w*\)*")
 # `| ~(tmp4 & xmask)` of Triton; masks of the iteration space alone leave no element out.
 _CONDITION = re.compile(r"~\((?!(?:[xyzr]\d*_?mask(?: & )?)+\))")
 
@@ -90,7 +91,8 @@ def _bound(candidate: Candidate) -> IndexBound | None:
     that are left out may hold anything.
     """
     line = candidate.kernel.source.split("\n")[candidate.check.line - 1]
-    whole = all(_WHOLE.fullmatch(load.index.strip()) for load in candidate.trace.loads)
+    places = [over_loops(load.index) for load in elements(candidate.value)]
+    whole = all(at is not None and not at.constant and [n for _, n in at.terms] == [1] for at in places)
     if len(candidate.sources) != 1 or _CONDITION.search(line) or not whole:
         return None
     (source,) = candidate.sources

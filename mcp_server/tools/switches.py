@@ -24,11 +24,11 @@ from mcp_server.tools.bisect import (
     Experiment,
     Result,
     Workaround,
+    refuse_others_faults,
     workaround_lines,
 )
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.reduce.failing import of_attempt
-from mcp_server.tools.reduce.not_the_compiler import refuse_others_faults
 from mcp_server.tools.reduce.reduce import MOST_CHILDREN, Failing, run_worker
 from mcp_server.worker.reduction.minimise import split
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +16,7 @@ from mcp_server.model import Artifact, ModelLocation, PackageWorkload, Record
 from mcp_server.package.view import view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
-from mcp_server.probes.commands import Options
+from mcp_server.probes.commands import Options, Skipped
 from mcp_server.probes.rewrite import numbered
 from mcp_server.tools.context import Context, gpus_of
 from mcp_server.tools.failure import Failure, read_failure
@@ -46,15 +45,6 @@ class LaunchRow(Record):
     model: list[ModelLocation] = Field(default_factory=list)
 
 
-class SkippedLaunch(Record):
-    """A launch that the journal does not show."""
-
-    model: str
-    launch: int | None
-    kernel: str
-    reason: str
-
-
 class Trace(Record):
     """The result. `launches` are the last ones, `total` counts all; `trace` holds them all as JSON.
 
@@ -71,7 +61,7 @@ class Trace(Record):
     failure: Failure | None = None
     package: Path
     environment: dict[str, str]
-    skipped: list[SkippedLaunch] = Field(default_factory=list)
+    skipped: list[Skipped] = Field(default_factory=list)
     cut_lines: int = 0
     rebuild_s: float
     cached: bool
@@ -106,7 +96,7 @@ async def trace_launches(
         synchronous=sync,
         package=rebuilt.package,
         environment=environment,
-        skipped=[SkippedLaunch(**asdict(skipped)) for skipped in rebuilt.skipped],
+        skipped=list(rebuilt.skipped),
         rebuild_s=rebuilt.seconds,
         cached=rebuilt.cached,
     )

@@ -16,15 +16,20 @@ from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.value_sources import InputSlice
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.package.assertion import Division, IndexSource
-from mcp_server.package.kernel_code import Load
 from mcp_server.package.launches import Launch
+from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
 from tests.diagnosis.support import run, trial
 
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
 LAUNCH = Launch(2, "cpp_fused", "cpp_fused", "cpp", "cpp_fused", (), 1, 0, 0)
 SOURCE = IndexSource(
-    Load("in_ptr1", "x0", 3), "arg1_1", "input", "input 1 (args[1])", (), ("input 1 (args[1])",)
+    Element("in_ptr1", Position("x0"), "int64", 3),
+    "arg1_1",
+    "input",
+    "input 1 (args[1])",
+    (),
+    ("input 1 (args[1])",),
 )
 DIVIDED = Division(LAUNCH, "kernel.cpp:9", "auto tmp2 = tmp0 / tmp1;", (SOURCE,), plain=True)
 PART = InputSlice(1, 0, 1, 0, 0, unlike=0)

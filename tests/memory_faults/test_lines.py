@@ -19,7 +19,7 @@ from mcp_server.memory_faults.kernel_lines import (
     triton_accesses_on,
     value_of,
 )
-from mcp_server.package.kernels import Kernel, constants_of
+from mcp_server.package.kernels import Kernel, Parameter, constants_of
 
 NAMES = ("a", "b", "c")
 
@@ -121,15 +121,16 @@ def test_a_negative_index_that_is_moved_up_is_known_to_wrap() -> None:
     [
         ("c10::convert<int64_t>(tmp0)", 64),
         ("floor_divide_integral(tmp0, tmp9)", None),
-        ("int64_t(tmp0 - tmp9)", None),
+        ("int64_t(tmp0 - tmp9)", 64),
         ("tmp0 % tmp9", None),
         ("std::abs(tmp0)", None),
     ],
 )
-def test_what_an_element_may_be_is_known_of_a_plain_copy_only(value: str, factor: int | None) -> None:
-    """Of an index that is computed from it, the size of the table says nothing about the element."""
+def test_what_an_element_may_be_is_known_of_a_sum_only(value: str, factor: int | None) -> None:
+    """Of an index that is computed otherwise, the size of the table says nothing about the element."""
     source = f"auto tmp0 = x[x0];\nauto tmp9 = 7;\nauto tmp1 = {value};\nauto tmp2 = table[64L*tmp1];"
-    kernel = Kernel("k_0", "cpp", "k", (), 1, source, 1)
+    parameters = tuple(Parameter(name, "const int64_t*", "read") for name in ("x", "table"))
+    kernel = Kernel("k_0", "cpp", "k", parameters, 1, source, 1)
     (access,) = cpp_accesses_on(KernelUse(kernel, frozenset({"x", "table"}), frozenset(), {}), 4)
     assert factors(access)["load x"] == factor
 

@@ -61,7 +61,7 @@ def test_a_cuda_assertion_leads_to_both_inputs() -> None:
     (size,) = found.bound.sizes
     assert (size.input_index, size.dim, size.lower, size.upper) == (0, 0, 2, 512)
     assert [(s.direct, s.label) for s in found.sources] == [(True, "input 1 (args[1])")]
-    assert found.trace.wraps
+    assert found.wraps
     assert found.lowest == "-(s59)"
     assert found.location.startswith("wrapper.cpp:")
 

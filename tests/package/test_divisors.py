@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from mcp_server.package.assertion import Division, IndexSource, divisions
-from mcp_server.package.kernel_code import Load
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.terms.linear import name_of
+from mcp_server.package.terms.term import Element
 
 VECTOR = "decltype(tmp1)::set(decltype(tmp1)(1), tmp1, static_cast<int64_t>(ks0))"
 TYPES = {"in_ptr0": "const int64_t*", "in_ptr1": "const int64_t*", "in_ptr2": "const float*"}
@@ -19,11 +20,14 @@ TYPES = {"in_ptr0": "const int64_t*", "in_ptr1": "const int64_t*", "in_ptr2": "c
 def found_in(*lines: str) -> tuple[Division, ...]:
     """The divisions of a package with one launch of a kernel of these lines, whose parameters are inputs."""
     parameters = tuple(Parameter(name, type_, "read") for name, type_ in TYPES.items())
-    kernel = Kernel("k", "cpp", "k", parameters, 1, "\n".join(lines), 40)
+    loop = (
+        "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(8L); x0+=static_cast<int64_t>(1L))"
+    )
+    kernel = Kernel("k", "cpp", "k", parameters, 1, "\n".join((loop, "{", *lines, "}")), 38)
     arguments = tuple(Argument(i, n, n, 0, 0, "input", n, "read") for i, n in enumerate(TYPES))
     launch = Launch(0, "k", "k", "cpp", "k", arguments, 1, 0, 0)
 
-    def source(load: Load, _launch: Launch) -> IndexSource:
+    def source(load: Element, _launch: Launch) -> IndexSource:
         return IndexSource(load, load.parameter, "input", load.parameter, (), (load.parameter,))
 
     tracer: Any = SimpleNamespace(
@@ -48,7 +52,7 @@ def test_an_element_of_an_input_as_divisor(division: str) -> None:
     loads = [f"auto tmp{n} = in_ptr{n}[static_cast<int64_t>(3L*x0)];" for n in (0, 1)]
     (found,) = found_in(*loads, division)
     assert (found.plain, found.inputs, found.location) == (True, ("in_ptr1",), "kernel.cpp:42")
-    assert [source.load.index for source in found.sources] == ["static_cast<int64_t>(3L*x0)"]
+    assert [name_of(source.load) for source in found.sources] == ["in_ptr1[3 * x0]"]
 
 
 def test_a_computed_divisor() -> None:

@@ -9,8 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.package.assertion import Candidate, Tracer, explain, propose, read_assertion
-from mcp_server.package.kernel_code import IndexForm, allowed_elements, position_limit, read_form
+from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.signature import read_signature
+from mcp_server.package.terms import linear
+from mcp_server.package.terms.linear import IndexForm, allowed_elements, position_limit
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.term import elements
 from mcp_server.package.wrapper import read_wrapper
 from tests.package.summaries import WRAPPERS
 from tests.recorded import RECORDINGS
@@ -97,25 +101,44 @@ def test_the_same_indices_in_triton(condition: str, ends: tuple[str, str]) -> No
     assert "it may be {} to {}".format(*ends) in "\n".join(explain(found))
 
 
+HEAD = """@triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*i64', 'ks1': 'i64'}})
+def k(in_ptr0, ks1):
+"""
+
+
+def kernel_of(lines: str, language: str) -> tuple[Kernel, int]:
+    """A kernel with these lines, and the number of the one after them."""
+    parameters = (Parameter("in_ptr0", "const int64_t*", "read"), Parameter("ks1", "int64_t", "read"))
+    source = lines
+    if language == "Triton":
+        source = HEAD + "\n".join(f"    {line}" for line in lines.split("\n"))
+    return Kernel("k", "cpp" if language == "C++" else "triton", "k", parameters, 1, source), source.count(
+        "\n"
+    ) + 2
+
+
+def read_form(lines: str, language: str, name: str = "tmp4") -> IndexForm | None:
+    kernel, end = kernel_of(lines, language)
+    value, _ = read_program(kernel).value_at(name, end)
+    return linear.read_form(value, elements(value))
+
+
 POSITIONS = {
     "C++": (
         "for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(ks1); "
-        "x1+=static_cast<int64_t>(1L))\n"
-        "auto tmp5 = x1;\nauto tmp6 = c10::convert<int64_t>(tmp5);\n"
-        'AOTI_TORCH_CHECK(tmp6 < 64L, "index out of bounds: tmp6 < 64L");'
+        "x1+=static_cast<int64_t>(1L))\n{\n"
+        "auto tmp5 = x1;\nauto tmp6 = c10::convert<int64_t>(tmp5);\nauto tmp7 = tmp6;"
     ),
-    "Triton": (
-        "x1 = (xindex % ks1)\ntmp6 = x1\n"
-        'tl.device_assert((tmp6 < 64) | ~(xmask), "index out of bounds: tmp6 < 64")'
-    ),
+    "Triton": "x1 = (xindex % ks1)\ntmp6 = x1",
 }
 
 
-@pytest.mark.parametrize("form", POSITIONS)
-def test_a_position_is_no_data(form: str) -> None:
+@pytest.mark.parametrize("language", POSITIONS)
+def test_a_position_is_no_data(language: str) -> None:
     """An index that is a loop variable is reported as a position below its loop's size."""
-    source = POSITIONS[form]
-    assert position_limit(source, "tmp6", source.count("\n") + 1) == "ks1"
+    kernel, end = kernel_of(POSITIONS[language], language)
+    line = end - 1 if language == "C++" else end
+    assert position_limit(*read_program(kernel).value_at("tmp6", line)) == "ks1"
 
 
 @pytest.mark.parametrize("condition", ["index out of bounds: tmp6 < 64L", "tmp6 < 64L"])
@@ -127,13 +150,13 @@ def test_a_check_of_the_upper_end_only(condition: str) -> None:
 
 
 CPP = (
-    "auto {0} = in_ptr0[static_cast<int64_t>(x0)];",
+    "auto {0} = in_ptr0[static_cast<int64_t>(0)]",
     "static_cast<int64_t>({0})",
     "int64_t({0})",
     "{1} ? {2} : {0}",
 )
 TRITON = (
-    "{0} = tl.load(in_ptr0 + (x0), xmask)",
+    "{0} = tl.load(in_ptr0 + (0), xmask)",
     "tl.full([1], {0}, tl.int64)",
     "{0}",
     "tl.where({1}, {2}, {0})",
@@ -141,7 +164,7 @@ TRITON = (
 
 
 @st.composite
-def kernels(draw: st.DrawFn) -> tuple[str, int, int, int, bool]:
+def kernels(draw: st.DrawFn) -> tuple[IndexForm | None, int, int, int, bool]:
     """A kernel that checks scale*element + shift against a size, maybe wrapped, in one of both languages."""
     load, number, cast, choice = draw(st.sampled_from([CPP, TRITON]))
     scale, shift = draw(st.integers(-4, 4).filter(bool)), draw(st.integers(-60, 60))
@@ -156,14 +179,15 @@ def kernels(draw: st.DrawFn) -> tuple[str, int, int, int, bool]:
     if wraps:
         lines += [f"{let}tmp5 = {size}", f"{let}tmp6 = {cast.format('tmp4 + tmp5')}", f"{let}tmp7 = tmp4 < 0"]
         lines += [f"{let}tmp4 = {choice.format('tmp4', 'tmp7', 'tmp6')}"]
-    return "\n".join([*lines, "check"]), scale, shift, size, wraps
+    cpp = load is CPP[0]
+    text = "\n".join(f"{line};" if cpp else line for line in lines)
+    return read_form(text, "C++" if cpp else "Triton"), scale, shift, size, wraps
 
 
 @given(kernels())
-def test_exactly_the_allowed_elements_pass(made: tuple[str, int, int, int, bool]) -> None:
+def test_exactly_the_allowed_elements_pass(made: tuple[IndexForm | None, int, int, int, bool]) -> None:
     """An element from -300 to 300 is in the reported range if and only if its index passes the check."""
-    source, scale, shift, size, wraps = made
-    form = read_form(source, "tmp4", source.count("\n") + 1, {"in_ptr0"}, ())
+    form, scale, shift, size, wraps = made
     assert form is not None
     (load,) = form.loads.values()
     allowed = allowed_elements(form, load, "0", str(size))
@@ -176,17 +200,18 @@ def test_exactly_the_allowed_elements_pass(made: tuple[str, int, int, int, bool]
 
 
 CONVERTED = [
-    "tmp4 = tl.broadcast_to(tmp0, [XBLOCK])",
-    "tmp4 = tmp0.to(tl.int64)",
-    "auto tmp4 = at::vec::convert<int64_t,2,int32_t,1>(tmp0);",
-    "auto tmp4 = static_cast<int64_t>(tmp0);",
+    ("Triton", "tmp4 = tl.broadcast_to(tmp0, [XBLOCK])"),
+    ("Triton", "tmp4 = tmp0.to(tl.int64)"),
+    ("C++", "auto tmp4 = at::vec::convert<int64_t,2,int32_t,1>(tmp0);"),
+    ("C++", "auto tmp4 = static_cast<int64_t>(tmp0);"),
 ]
+LOAD = {"Triton": "tmp0 = tl.load(in_ptr0 + (0))", "C++": "auto tmp0 = in_ptr0[static_cast<int64_t>(0)];"}
 
 
-@pytest.mark.parametrize("last", CONVERTED)
-def test_a_converted_element_is_the_element(last: str) -> None:
+@pytest.mark.parametrize(("language", "last"), CONVERTED)
+def test_a_converted_element_is_the_element(language: str, last: str) -> None:
     """Broadcasts and conversions change nothing of an index."""
-    form = read_form(f"tmp0 = tl.load(in_ptr0 + (0))\n{last}\ncheck", "tmp4", 3, {"in_ptr0"}, ())
+    form = read_form(f"{LOAD[language]}\n{last}", language)
     assert form is not None and form.is_plain
 
 
@@ -194,7 +219,7 @@ UNKNOWN = [
     "tmp4 = tmp0 / tmp1",
     "tmp4 = max_propagate_nan(tmp0, tmp1)",
     "tmp4 = tmp0 * tmp0",
-    "tmp4 = tl.where(mask, tmp0, tmp1)",
+    "tmp4 = tl.where(tmp0 > tmp1, tmp0, tmp1)",
     "tmp4 = tmp0 < 0",
     "tmp4 = triton_helpers.maximum(tmp0, tmp1)",
     "tmp4 = (",
@@ -204,12 +229,13 @@ UNKNOWN = [
 @pytest.mark.parametrize("last", UNKNOWN)
 def test_other_arithmetic_is_not_guessed(last: str) -> None:
     """Division, clamps, products and masks have no form, and nothing is said of their ranges."""
-    source = f"tmp0 = tl.load(in_ptr0 + (x0), xmask)\ntmp1 = tl.full([1], 7, tl.int64)\n{last}\ncheck"
-    assert read_form(source, "tmp4", 4, {"in_ptr0"}, ()) is None
+    source = f"{LOAD['Triton']}\ntmp1 = tl.full([1], 7, tl.int64)\n{last}"
+    assert read_form(source, "Triton") is None
 
 
 @given(st.text(alphabet="tmp0123 =+-*(),<?:wherxin_[]\n", max_size=200))
 def test_damaged_kernels_do_not_raise(source: str) -> None:
     """Any text has a form or none."""
-    form = read_form(source, "tmp1", source.count("\n") + 1, {"in_ptr0"}, {"ks0"})
-    assert form is None or isinstance(form, IndexForm)
+    for language in LOAD:
+        form = read_form(source, language, "tmp1")
+        assert form is None or isinstance(form, IndexForm)

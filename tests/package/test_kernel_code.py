@@ -6,17 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.package.kernel_code import (
-    find_asserts,
-    indexed_by,
-    indexes_unchecked,
-    read_condition,
-    trace_value,
-)
-from mcp_server.package.kernels import find_stores
+from mcp_server.package.kernel_code import find_asserts, indexes_unchecked, read_condition
+from mcp_server.package.kernels import Kernel, find_stores, read_cpp_kernels
+from mcp_server.package.statements import LineCounter
+from mcp_server.package.terms.program import indexed_by, read_program
+from mcp_server.package.terms.term import elements, unwrapped
 from tests.package.summaries import recorded
 
-VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2)
+VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2, float* out_ptr0)
 {
     auto tmp3 = at::vec::VectorizedN<int64_t,2>::loadu(in_ptr1 + static_cast<int64_t>(x1), 4);
     auto tmp4 =
@@ -29,30 +26,30 @@ VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2)
     ()
     ;
     AOTI_TORCH_CHECK((VecMask<int64_t,2>((tmp4 < 9))).all_masked(), "index out of bounds: 0 <= tmp4 < 9L");
-    tmpbuf[x1_inner] = in_ptr2[static_cast<int64_t>(tmp4[x1_inner] + 9L*x0)];
-}"""
+    out_ptr0[static_cast<int64_t>(x1)] = in_ptr2[static_cast<int64_t>(tmp4[x1_inner] + 9L*x0)];
+}
+"""
 
 
 def test_a_triton_index_is_followed_to_its_load() -> None:
     """The checked value stems from one load, is wrapped when negative, and addresses the other tensor."""
-    source = recorded("jagged").kernels["triton_poi_fused_index_mul_0"].source
-    (check,) = find_asserts(source)
-    tensors = ("in_ptr0", "in_ptr1", "out_ptr0")
-    trace = trace_value(source, check.variable, check.line, tensors)
+    kernel = recorded("jagged").kernels["triton_poi_fused_index_mul_0"]
+    (check,) = find_asserts(kernel.source)
+    value, _ = read_program(kernel).value_at(check.variable, check.line)
     assert (check.line, check.text, check.upper) == (33, "0 <= tmp4 < ks0", "ks0")
-    assert [load.parameter for load in trace.loads] == ["in_ptr0"]
-    assert trace.wraps
-    assert [a.parameter for a in indexed_by(source, check.variable, check.line, tensors)] == ["in_ptr1"]
+    assert [load.parameter for load in elements(value)] == ["in_ptr0"]
+    assert unwrapped(value) is not value
+    assert [name for _, name in indexed_by(kernel, check, ("in_ptr0", "in_ptr1", "out_ptr0"))] == ["in_ptr1"]
 
 
 def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     """A C++ index that was unpacked into a temporary array is followed through it."""
-    (check,) = find_asserts(VECTOR)
-    trace = trace_value(VECTOR, check.variable, check.line, ("in_ptr1", "in_ptr2"))
-    assert [load.parameter for load in trace.loads] == ["in_ptr1"]
-    assert not trace.wraps
-    indexed = indexed_by(VECTOR, check.variable, check.line, ("in_ptr1", "in_ptr2"))
-    assert [a.parameter for a in indexed] == ["in_ptr2"]
+    kernel = read_cpp_kernels(VECTOR, LineCounter(VECTOR))["k"]
+    (check,) = find_asserts(kernel.source)
+    value, _ = read_program(kernel).value_at(check.variable, check.line)
+    assert [load.parameter for load in elements(value)] == ["in_ptr1"]
+    assert unwrapped(value) is value
+    assert [name for _, name in indexed_by(kernel, check, ("in_ptr1", "in_ptr2"))] == ["in_ptr2"]
 
 
 @pytest.mark.parametrize(
@@ -94,8 +91,10 @@ _CODE = st.text(alphabet="tmp012 =+<(){}[],\n:*in_ptr", max_size=400)
 def test_any_source_is_traced_to_an_end(source: str) -> None:
     """Whatever the text, tracing ends, and every line that it names exists."""
     lines = source.count("\n") + 1
-    trace = trace_value(source, "tmp0", lines, ("in_ptr0",))
-    assert all(1 <= d.line <= lines for d in trace.definitions)
+    for kind in ("cpp", "triton"):
+        kernel = Kernel("k", kind, "k", (), 1, source)
+        value, _ = read_program(kernel).value_at("tmp0", lines)
+        assert all(1 <= load.line <= lines for load in elements(value))
     find_stores(source, ("in_ptr0",))
 
 

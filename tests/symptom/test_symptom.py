@@ -15,7 +15,7 @@ from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments, TryArguments
 from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
-from mcp_server.package.literals import Literal, likeliest_first, literals_of, with_number
+from mcp_server.package.kernel_code import Literal, likeliest_first, literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.tools.context import Context
 from tests.served import served

@@ -16,9 +16,8 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
-from mcp_server.tools.bisect import TIMED, Bisected, bisect
+from mcp_server.tools.bisect import TIMED, Bisected, bisect, of_eager
 from mcp_server.tools.reduce.failing import FailureShown
-from mcp_server.tools.reduce.not_the_compiler import of_eager
 from mcp_server.tools.reduce.reduce import Failing, Target, failing_program
 from mcp_server.tools.switches import fewest, try_switches
 from tests.conftest import CACHE

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.try_fix import Asked, TriedFix, try_fix
+from mcp_server.diagnosis.try_fix import TriedFix, try_fix
 from mcp_server.errors import ProblemError
+from mcp_server.operations.arguments import TryArguments
 from tests.conftest import ZooPackage
 from tests.served import served
 from tests.worker.support import context_in
@@ -21,7 +22,8 @@ Wrong = Callable[[str], Path]
 
 def tried(directory: Path, package: Path, launch: int, **asked: object) -> TriedFix:
     program = package.with_name(f"{package.stem}.exported.pt2")
-    fix = Asked(launch=launch, exported=program, **{"how": "eager", **asked})  # type: ignore[arg-type]
+    given = {"package": str(package), "launch": launch, "exported": str(program), "how": "eager"}
+    fix = TryArguments.model_validate({**given, **asked})
     return served(try_fix, context_in(directory), call_of(package), fix)
 
 

@@ -16,7 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import Component, Fix, PackageWorkload
-from mcp_server.package.literals import Literal, forms_of, likeliest_first, literals_of, same
+from mcp_server.package.kernel_code import Literal, forms_of, likeliest_first, literals_of, same
 from mcp_server.package.signature import leaf_paths
 
 _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)

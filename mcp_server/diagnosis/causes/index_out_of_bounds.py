@@ -206,7 +206,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 def _range(candidate: Candidate, case: DiagnosisState) -> str:
     """The indices that pass in this call, and what a size in it is that the call decides."""
     value, bound = bound_value(candidate, case), candidate.bound
-    wraps = candidate.trace.wraps
+    wraps = candidate.wraps
     if bound is None or bound.value is not None:
         return f"{candidate.lowest}..{value - 1 if value is not None else f'{candidate.check.upper} - 1'}"
     words = in_words(bound.expression)

@@ -14,8 +14,8 @@ from mcp_server.diagnosis.interventions.run import TriedCall
 from mcp_server.diagnosis.origin import Operation, Origin
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
+from mcp_server.package.kernel_code import Literal, with_number
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.literals import Literal, with_number
 from mcp_server.package.terms.term import number
 from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel

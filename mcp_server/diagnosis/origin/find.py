@@ -39,7 +39,6 @@ from mcp_server.diagnosis.origin.layers import (
     Sibling,
     difference,
     layer_of,
-    odd_constant,
     of_bound,
     siblings,
     tables_of,
@@ -343,16 +342,16 @@ class _Finder:
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
         dormant = list(self._dormant(others, origin.condition)) if checked and origin.condition else []
         found = difference(term, others, atens)
+        odd = OddConstant(value=found.old, usual=found.new) if found.odd else None  # type: ignore[arg-type]
         if checked and check is not None and not found.text:
             alike = of_bound(others, check)
             rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
             found = difference(term, alike, atens, f"with {rows} rows")
-        odd = odd_constant(term, others)
         origin = origin.model_copy(
             update={
                 "sibling_difference": found.text,
                 "dormant": dormant,
-                "odd_constant": OddConstant(value=odd[0], usual=odd[1]) if odd is not None else None,
+                "odd_constant": odd,
             }
         )
         left = outside_of(self.walker, source) if check is None else None

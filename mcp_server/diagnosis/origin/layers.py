@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mcp_server.package.kernel_code import find_asserts, indexed_by
+from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
-from mcp_server.package.terms.program import Check, Store, read_program
+from mcp_server.package.terms.program import Check, Store, indexed_by, read_program
 from mcp_server.package.terms.term import Apply, Fold, Number, Scalar, Term, key, number, parts
 from mcp_server.package.view import PackageView
 
@@ -66,8 +66,7 @@ def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
     if assertion is None:
         return []
     tensors = {argument.name: argument.target or "" for argument in launch.tensors}
-    found = indexed_by(kernel.source, assertion.variable, check.line, tensors)
-    return list(dict.fromkeys(tensors[load.parameter] for load in found))
+    return list(dict.fromkeys(tensors[name] for _, name in indexed_by(kernel, assertion, tensors)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,11 +121,26 @@ def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[
 
 @dataclass(frozen=True)
 class Difference:
-    """How a term differs from its siblings, in words. `old` and `new` are set where one constant decides."""
+    """How a term differs from its siblings, in words; `old` where one constant decides that none of them has.
+
+    `new` is what most of the `others` have there, namely `alike` of them.
+    """
 
     text: str = ""
     old: Scalar | None = None
     new: Scalar | None = None
+    others: int = 0
+    alike: int = 0
+
+    @property
+    def unanimous(self) -> bool:
+        """Whether all siblings have the same constant there."""
+        return self.old is not None and self.alike == self.others
+
+    @property
+    def odd(self) -> bool:
+        """Whether the siblings are enough, and enough of them alike, to say what is usual."""
+        return self.old is not None and self.others >= _FEW and 2 * self.alike > self.others
 
 
 def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
@@ -140,41 +154,27 @@ def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
 
 
 def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str], which: str = "") -> Difference:
-    """The constants in which a term differs from most of its siblings; empty when it differs in none.
+    """The constants that no sibling has; empty when there are none.
 
     `which` says what these siblings have in common.
     """
-    found = _differing(term, others)
-    if not found:
-        return Difference()
-    place, value, theirs = found[0]
-    values = [each for each, _ in theirs.most_common(8)]
-    sign, dtype = _context(term, place)
-    operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
-    there = ", ".join(number(each, dtype, operators) for each in sorted(values))
-    who = "the other layer{} has" if len(others) == 1 else f"the {len(others)} other layers{{}} have"
-    who = who.format(f" {which}" if which else "")
-    more = f" (and {len(found) - 1} more constants)" if found[1:] else ""
-    text = f"{sign}{number(value, dtype, operators)} where {who} {there}{more}"
-    single = not more and len(values) == 1
-    return Difference(text, value, values[0]) if single else Difference(text)
-
-
-def odd_constant(term: Term, others: Sequence[Sibling]) -> tuple[Scalar, Scalar] | None:
-    """The only constant in which a term differs from all its siblings, and the one that most of them have."""
-    found = _differing(term, others)
-    if len(found) != 1 or len(others) < _FEW:
-        return None
-    _, value, theirs = found[0]
-    ((usual, count),) = theirs.most_common(1)
-    return (value, usual) if 2 * count > len(others) else None
-
-
-def _differing(term: Term, others: Sequence[Sibling]) -> list[tuple[int, Scalar, Counter[Scalar]]]:
-    """The constants that no sibling has, by their number in `key`, with those of the siblings."""
     own = key(term)[1] if others else ()
     theirs = [Counter(sibling.constants[place] for sibling in others) for place in range(len(own))]
-    return [(n, own[n], theirs[n]) for n in range(len(own)) if own[n] not in theirs[n]]
+    found = [place for place in range(len(own)) if own[place] not in theirs[place]]
+    if not found:
+        return Difference()
+    place, *more = found
+    usual = theirs[place].most_common(8)
+    sign, dtype = _context(term, place)
+    operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
+    there = ", ".join(number(each, dtype, operators) for each in sorted(value for value, _ in usual))
+    who = "the other layer{} has" if len(others) == 1 else f"the {len(others)} other layers{{}} have"
+    who = who.format(f" {which}" if which else "")
+    text = f"{sign}{number(own[place], dtype, operators)} where {who} {there}"
+    if more:
+        return Difference(f"{text} (and {len(more)} more constants)")
+    (new, alike), *_ = usual
+    return Difference(text, own[place], new, len(others), alike)
 
 
 def _context(term: Term, place: int) -> tuple[str, str]:

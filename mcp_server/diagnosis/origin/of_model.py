@@ -16,8 +16,8 @@ from mcp_server.diagnosis.origin.condition import Allowed, applied_text, culprit
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.layers import Difference
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
+from mcp_server.package.kernel_code import places_of
 from mcp_server.package.launches import Launch
-from mcp_server.package.literals import places_of
 from mcp_server.package.terms.cpp import definitions
 from mcp_server.package.terms.evaluate import DOMAINS, Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds
@@ -238,7 +238,7 @@ def correction_of(
     if not lines:
         return None
     alone = sum(launch.kernel == kernel.name for launch in view.wrapper.launches) == 1
-    if alone and usual.old is not None and usual.new is not None:
+    if alone and usual.unanimous and usual.old is not None and usual.new is not None:
         old = [e for e in parts(expression.term) if isinstance(e, Number) and e.value == usual.old]
         if len(old) == 1 and places_of(kernel, float(usual.old)) == len(lines):
             new = replace(old[0], value=usual.new)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.statements import split_arguments
-from mcp_server.package.terms.program import Check, Store
+from mcp_server.package.terms.program import Check, Program, Store, Value
 from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import (
     Element,
@@ -36,6 +36,9 @@ _ASSIGN = re.compile(
 _PLAIN_STORE = re.compile(r"^(?P<to>\w+)\[(?P<index>.+)\]\s*=(?!=)\s*(?P<value>.+);$", re.S)
 _VECTOR_STORE = re.compile(r"^(?P<value>.+)\.store\((?P<place>.+)\);$", re.S)
 _ATOMIC = re.compile(r"^atomic_add\(&?(?P<to>\w+)\[(?P<index>.+)\],\s*(?P<value>.+)\);$", re.S)
+_ATOMIC_VECTOR = re.compile(
+    r"^atomic_add_vec<[^()]*>\((?P<to>\w+),\s*(?P<index>\w+),\s*(?P<value>\w+)(?:,.+)?\);$", re.S
+)
 _LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]$")
 _REDUCE_ALL = re.compile(r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\].*?\{.*?\}\s*,\s*(\w+)\s*\)")
 # A buffer of the kernel's own, and a second name for a parameter that two arguments would share.
@@ -79,18 +82,30 @@ _Place = tuple[_Block, int]
 """Just before an item of a block, by its number."""
 
 
-def read_cpp_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
-    """The stores and the index checks of a C++ kernel, in the order of its text."""
+def read_cpp_program(kernel: Kernel) -> Program:
+    """What a C++ kernel does, in the order of its text."""
     reader = _Reader(kernel)
+    root = _blocks(reader.source)
     asserts = {check.line: check for check in find_asserts(kernel.source)}
     stores: list[Store] = []
     checks: list[Check] = []
-    for place, statement in _statements(_blocks(reader.source)):
+    for place, statement in _statements(root):
         if statement.line in asserts:
             checks.append(reader.check(asserts[statement.line], statement, place))
         elif (store := reader.store(statement, place)) is not None:
             reader.local.get(store.parameter, stores).append(store)
-    return tuple(stores), tuple(checks)
+    for (block, number), statement in _statements(root, lambdas=True):  # also what reaches no store
+        if match := _ASSIGN.match(statement.text):
+            reader.defined(match["name"], block, number)
+
+    def value_at(name: str, line: int) -> Value:
+        place = (root, 0)
+        for (block, number), statement in _statements(root, lambdas=True):
+            if statement.line <= line:
+                place = (block, number + (statement.line < line))
+        return reader.look(name, place), reader.ranges(place)
+
+    return Program(tuple(stores), tuple(checks), tuple(reader.translator.loads), value_at)
 
 
 def definitions(kernel: Kernel) -> Iterator[tuple[int, Term]]:
@@ -126,13 +141,15 @@ def _blocks(source: str) -> _Block:
     return root
 
 
-def _statements(block: _Block, end: int | None = None) -> Iterator[tuple[_Place, _Statement]]:
-    """The statements of a block and of the blocks in it, lambdas left out; only those before item `end`."""
+def _statements(
+    block: _Block, end: int | None = None, *, lambdas: bool = False
+) -> Iterator[tuple[_Place, _Statement]]:
+    """The statements of a block and of the blocks in it, in `lambdas` on request; only those before `end`."""
     for number, item in enumerate(block.items[:end]):
         if isinstance(item, _Statement):
             yield (block, number), item
-        elif not item.function:
-            yield from _statements(item)
+        elif lambdas or not item.function:
+            yield from _statements(item, lambdas=lambdas)
 
 
 def _upward(place: _Place) -> Iterator[_Place]:
@@ -281,9 +298,9 @@ class _Reader:
     def store(self, statement: _Statement, place: _Place) -> Store | None:
         """The store of a statement to a parameter or a local buffer; None for another statement."""
         text, line, mode = statement.text, statement.line, "plain"
-        if match := _ATOMIC.match(text) or _PLAIN_STORE.match(text):
+        if match := _ATOMIC.match(text) or _ATOMIC_VECTOR.match(text) or _PLAIN_STORE.match(text):
             to, index = match["to"], match["index"]
-            mode = "add" if match.re is _ATOMIC else mode
+            mode = "plain" if match.re is _PLAIN_STORE else "add"
         if (match is None or to not in self.pointers) and (match := _VECTOR_STORE.match(text)):
             start, end = split_arguments(match["place"], 0, len(match["place"]))[0]
             to, _, index = (part.strip() for part in match["place"][start:end].partition("+"))

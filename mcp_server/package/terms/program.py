@@ -6,12 +6,13 @@ neither has a kernel of the user's: `index_checks` makes them from accesses at a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from math import gcd, prod
 
+from mcp_server.package.kernel_code import IndexAssert
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
 from mcp_server.package.terms.term import (
@@ -22,12 +23,14 @@ from mcp_server.package.terms.term import (
     Position,
     Range,
     Term,
+    Unread,
     parts,
     understood,
 )
 
 _MOST = 1 << 17
 _MOST_ACCESSES = 16  # of one tensor
+_NEAR = 40  # lines below a check in which its index is used
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,12 +57,32 @@ class Check:
     test: Term | None = None
 
 
+Value = tuple[Term, tuple[Range, ...]]
+"""The value of a variable, and the loops that it depends on."""
+
+
+def _unknown(name: str, _line: int) -> Value:
+    return Unread(name), ()
+
+
 @dataclass(frozen=True, eq=False)
 class Program:
-    """What a kernel does, in the order of its source."""
+    """What a kernel does, in the order of its source.
+
+    `value_at` gives the value of a variable just before a 1-based line.
+    """
 
     stores: tuple[Store, ...]
     checks: tuple[Check, ...]
+    loads: tuple[Element, ...] = ()
+    value_at: Callable[[str, int], Value] = _unknown
+
+    @property
+    def accesses(self) -> list[tuple[int, str, Term]]:
+        """Line, tensor and place of each store and load, in the order of the lines."""
+        every: list[Store | Element] = [*self.stores, *self.loads]
+        found = [(each.line, each.parameter, each.index) for each in every]
+        return sorted(found, key=lambda access: access[0])
 
     def stores_to(self, parameter: str, before: int | None = None) -> tuple[Store, ...]:
         """The stores to a tensor, the last one first; only those above a line if given."""
@@ -132,7 +155,29 @@ def read_program(kernel: Kernel) -> Program:
 
     if not kernel.source:
         return Program((), ())
-    return Program(*(read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)))
+    return read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)
+
+
+def indexed_by(kernel: Kernel, check: IndexAssert, tensors: Collection[str]) -> list[tuple[int, str]]:
+    """Line and tensor of each access below an index check whose place the checked value decides."""
+    program = read_program(kernel)
+    value, _ = program.value_at(check.variable, check.line)
+    decisive = {value}
+    while isinstance(value, Apply) and value.op == "cast":  # the check may be on a converted copy
+        (value,) = value.args
+        decisive.add(value)
+    position = value.name if isinstance(value, Position) else None
+    found = (
+        (line, parameter)
+        for line, parameter, place in program.accesses
+        if check.line < line <= check.line + _NEAR
+        and parameter in tensors
+        and any(
+            each in decisive or (isinstance(each, Position) and each.name == position)
+            for each in parts(place)
+        )
+    )
+    return list(dict.fromkeys(found))
 
 
 def index_checks(

@@ -84,10 +84,14 @@ class Fold:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Unread:
-    """Code that was not understood. Nothing may be concluded from a term that contains one."""
+    """Code that was not understood. Nothing may be concluded from a term that contains one.
+
+    `args` are the operands of a function that is not known.
+    """
 
     text: str
     dtype: str = "float32"
+    args: tuple[Term, ...] = ()
 
 
 Term = Number | Position | Size | Element | Apply | Fold | Unread
@@ -112,7 +116,7 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
         yield each
         inner: tuple[Term, ...] = ()
         match each:
-            case Apply(args=args):
+            case Apply(args=args) | Unread(args=args):
                 inner = args
             case Fold(body=body, ranges=ranges):
                 inner = (body, *(end for r in ranges for end in (r.start, r.stop)))

@@ -88,10 +88,14 @@ def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
 
 
 class Translator:
-    """Turns the expressions of one kernel into terms. `pointers` maps its tensors to their element types."""
+    """Turns the expressions of one kernel into terms. `pointers` maps its tensors to their element types.
+
+    `loads` are the elements in all of these.
+    """
 
     def __init__(self, pointers: dict[str, str]) -> None:
         self.pointers = pointers
+        self.loads: list[Element] = []
 
     def term(self, syntax: Syntax, look: Lookup, line: int) -> Term:
         """What an expression computes, its names looked up by `look`."""
@@ -105,7 +109,7 @@ class Translator:
             case Name(name=name):
                 return look(name)
             case Item(base=Name(name=name), index=index) if name in self.pointers:
-                return Element(name, self.term(index, look, line), self.pointers[name], line)
+                return self._element(name, self.term(index, look, line), line)
             case Item(base=base):
                 return self.term(base, look, line)  # one lane of a vector in an array
             case Operation(op="div") if operation_of(syntax)[0] == "rsqrt":
@@ -157,8 +161,12 @@ class Translator:
         if last == "vec_reduce_all" and args:
             return at(len(args) - 1)
         if last not in _NAMED:
-            return Unread(call.name)
+            return Unread(call.name, args=tuple(map(at, range(len(args)))))
         return operator(_NAMED[last], tuple(map(at, range(len(args)))))
+
+    def _element(self, parameter: str, index: Term, line: int) -> Element:
+        self.loads.append(Element(parameter, index, self.pointers[parameter], line))
+        return self.loads[-1]
 
     def _load(
         self, pointer: tuple[str, Syntax | None] | None, args: tuple[Syntax, ...], look: Lookup, line: int
@@ -167,7 +175,7 @@ class Translator:
             return self.term(args[0], look, line) if args else Unread("load")
         name, index = pointer
         place = self.term(index, look, line) if index is not None else Number(0, "int64")
-        loaded = Element(name, place, self.pointers[name], line)
+        loaded = self._element(name, place, line)
         other = next((a for a in args if isinstance(a, Call) and a.name == "other"), None)
         mask = next((a for a in args[1:] if a is not other and not isinstance(a, Literal)), None)
         # `static_cast<int64_t>(8L)` behind a C++ pointer is the number of lanes.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel, constants_of, signature_of
-from mcp_server.package.terms.program import Check, Store
+from mcp_server.package.terms.program import Check, Program, Store, Value
 from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp, read_python
 from mcp_server.package.terms.term import Fold, Number, Position, Range, Size, Term, Unread, parts, promoted
 from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
@@ -45,15 +45,15 @@ class _Assign:
     number: int | None = None
 
 
-def read_triton_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check, ...]]:
-    """The stores and index checks of a Triton kernel; none if its text cannot be parsed."""
+def read_triton_program(kernel: Kernel) -> Program:
+    """What a Triton kernel does; nothing if its text cannot be parsed."""
     try:
         tree = ast.parse(textwrap.dedent(kernel.source))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return (), ()
+        return Program((), ())
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     if not functions:
-        return (), ()
+        return Program((), ())
     reader = _Reader(kernel, functions[-1])
     asserts = {check.line: check for check in find_asserts(kernel.source)}
     stores: list[Store] = []
@@ -66,7 +66,16 @@ def read_triton_program(kernel: Kernel) -> tuple[tuple[Store, ...], tuple[Check,
             stores += reader.store(node, at, "plain" if name == "tl.store" else "add")
         elif name == "tl.device_assert" and node.lineno in asserts:
             checks.append(reader.check(asserts[node.lineno], node, at))
-    return tuple(stores), tuple(checks)
+    for at, node in enumerate(reader.statements, 1):  # also what reaches no store
+        if isinstance(node, _Assign):
+            reader.look(node.name, at)
+
+    def value_at(name: str, line: int) -> Value:
+        lines = [each.line if isinstance(each, _Assign) else each.lineno for each in reader.statements]
+        value = reader.look(name, sum(each < line for each in lines))
+        return value, reader.ranges((value,))
+
+    return Program(tuple(stores), tuple(checks), tuple(reader.translator.loads), value_at)
 
 
 def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:

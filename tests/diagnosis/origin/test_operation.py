@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, culprit_of
-from mcp_server.diagnosis.origin.layers import Sibling, odd_constant
+from mcp_server.diagnosis.origin.layers import Sibling, difference
 from mcp_server.diagnosis.origin.of_model import guarded_line, guarded_lines, outside_of
 from mcp_server.diagnosis.origin.values import NoValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
@@ -131,4 +131,5 @@ def test_the_constant_that_most_layers_have(others: tuple[float, ...], odd: obje
     """Of layers with values of their own, or of one other layer alone, none is usual."""
     (launch, *_) = view_package(build("buckets")).wrapper.launches
     siblings = [Sibling(launch, layer(each), key(layer(each))[1]) for each in others]
-    assert odd_constant(layer(1e-50), siblings) == odd
+    found = difference(layer(1e-50), siblings, ())
+    assert ((found.old, found.new) if found.odd else None) == odd
