@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Literal
 
 from mcp_server.package.assertion import source_location
@@ -31,6 +32,7 @@ FindingKind = Literal["overflow", "beyond", "order", "never_stored", "grid"]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # blocks in x, y and z, of every CUDA architecture
 # What the grid says of constants for which a launcher was tuned (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
+_LARGEST = 1 << 40  # elements of an input
 _LOOP = r"\s*for\b"  # those of C++ are run one after another
 # What every warp of a block waits at: a barrier, and a reduction over it.
 _JOINED = r".*(?:barrier|tl\.(?:sum|max|min|reduce)|triton_helpers\.(?:max2|min2|any|prod|welford\w*))\("
@@ -71,9 +73,14 @@ def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict
 
 
 def largest_sizes(view: PackageView) -> dict[str, int]:
-    """The largest sizes that a package was compiled for, as far as it says."""
-    dims = [dim for each in view.package.inputs for dim in each.dims if dim.size is None and dim.expression]
-    return {str(dim.expression): dim.upper for dim in dims if dim.upper is not None}
+    """The largest sizes that a package was compiled for, of inputs that a machine could hold."""
+    found: dict[str, int] = {}
+    for each in view.package.inputs:
+        sizes = [(dim.expression, dim.size if dim.size is not None else dim.upper) for dim in each.dims]
+        most = [size for _, size in sizes if size is not None]
+        if len(most) == len(sizes) and prod(most) <= _LARGEST:
+            found |= {name: size for name, size in sizes if name is not None and size is not None}
+    return found
 
 
 def _whole(text: str, values: Mapping[str, int]) -> int | None:
@@ -112,7 +119,7 @@ class _Launched:
             try:
                 spans = Spans(access, self.sizes)
                 found = None if spans.empty else self._overflow(access, spans) or self._beyond(access, spans)
-            except (UnknownValue, RecursionError):
+            except (UnknownValue, RecursionError, OverflowError):
                 continue
             if found is not None:
                 yield found
@@ -187,8 +194,8 @@ class _Launched:
         """The first byte and the end of the wrapper's own allocation, from the argument's pointer on."""
         buffers = self.view.wrapper.buffers
         buffer = root = buffers.get(argument.target or "")
-        while root is not None and root.base in buffers and root.kind != "pool":
-            root = buffers[root.base]
+        while root is not None and root.kind != "pool" and (base := buffers.get(root.base or "")) is not None:
+            root = base
         if buffer is None or root is None or root.kind != "allocated" or not (root.dtype and buffer.dtype):
             return None
         offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
@@ -250,7 +257,7 @@ class _Launched:
                 if at is not None and other is not None and other.positions != lane.positions:
                     where = (", ".join(f"{n} = {v}" for n, v in e.positions.items()) for e in (lane, other))
                     return "byte {:,} at {} and at {}".format(at, *where)
-        except (UnknownValue, RecursionError):
+        except (UnknownValue, RecursionError, OverflowError):
             pass
         return ""
 

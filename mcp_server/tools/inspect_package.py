@@ -14,6 +14,7 @@ from pydantic import Field
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
 from mcp_server.package.graph import dataflow_graph, render_svg
+from mcp_server.package.prover import find_kernel_defects, largest_sizes
 from mcp_server.package.query import Fact
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.context import Context
@@ -201,6 +202,18 @@ def _launches_in_short(view: PackageView) -> _Answer:
     return _Answer((), range(len(view.wrapper.launches)), (), tuple(filter(None, notes)))
 
 
+def _of_kernels(view: PackageView, kernel: str | None = None) -> list[str]:
+    """The defects that the code of the kernels shows for the largest sizes that were compiled for."""
+    sizes = largest_sizes(view)
+    said = (
+        f" (for {', '.join(f'{name} = {size}' for name, size in sizes.items())}, the largest)"
+        if sizes
+        else ""
+    )
+    found = find_kernel_defects(view, sizes)
+    return [f"{each.sentence}{said}" for each in found if kernel in (None, each.kernel)]
+
+
 def _kernel(view: PackageView, name: str) -> _Answer:
     """A kernel, then its launches; a shim or a custom operator has launches only."""
     numbers = query.launches_of_kernel(view, name)
@@ -208,7 +221,8 @@ def _kernel(view: PackageView, name: str) -> _Answer:
         return _Answer((), numbers, numbers)
     kernel = query.kernel_fact(view, name)
     cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})
-    notes = ("the source is cut",) if len(kernel.source) > SOURCE_CHARACTERS else ()
+    short = ["the source is cut"] if len(kernel.source) > SOURCE_CHARACTERS else []
+    notes = (*short, *_of_kernels(view, kernel.name))
     return _Answer([cut, *query.folding_facts(view, kernel=kernel.name)], numbers, numbers, notes)
 
 
@@ -252,5 +266,5 @@ def _overview(view: PackageView) -> Overview:
         kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
         unchecked=[f"launch {n.index} {n.kernel} (line {n.line})" for n in unchecked[:_SHOWN]],
         model_lines=model_lines,
-        defects=[defect.what for defect in package.defects[:_SHOWN]],
+        defects=[*(each.what for each in package.defects), *_of_kernels(view)][:_SHOWN],
     )

@@ -1,14 +1,14 @@
 """The lanes of a kernel in which a place has its extremes, and what the machine computes in one lane.
 
-A lane is one combination of the loop variables. Those that are tried are the ends of each loop, and the ends
-of the digits into which `//` and `%` take it apart: a sum of multiples of digits has its extremes there.
+A lane is one combination of the loop variables. Those that are tried are the ends of each loop, and of the
+digits into which `//` and `%` take it apart: a sum of multiples of nested digits has its extremes there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice, product
+from itertools import islice, pairwise, product
 from math import prod
 
 from mcp_server.package.terms.accesses import Access, terms_of
@@ -18,7 +18,7 @@ from mcp_server.package.terms.program import places
 from mcp_server.package.terms.term import Apply, Position, Scalar, Size, Term, is_float, parts
 
 _MOST_LANES = 4096
-_MOST_ENDS = 12  # of one loop variable
+_MOST_ENDS = 256  # of one loop variable
 _WHOLE = frozenset({"add", "sub", "mul", "neg", "shl"})
 _DIVIDES = frozenset({"floordiv", "truncdiv", "div"})
 _REMAINDER = frozenset({"mod", "remainder"})
@@ -73,13 +73,20 @@ def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
         yield from first_lanes(access, sizes)
         return
     digits = _digits(access, plain)
-    choices = []
-    for span in spans.values():
-        ends = {end for d in digits for end in (len(span) // d * d, len(span) // d * d - 1)}
-        inside = sorted({0, len(span) - 1, *(end for end in ends if 0 <= end < len(span))}, reverse=True)
-        choices.append([span[end] for end in inside[:_MOST_ENDS]])
+    choices = [[span[turn] for turn in _ends(len(span), digits)] for span in spans.values()]
     for place in islice(product(*choices), _MOST_LANES):
         yield Lane(dict(zip(spans, place, strict=True)), sizes)
+
+
+def _ends(turns: int, digits: list[int]) -> list[int]:
+    """The turns in which each digit is 0 or as large as the others allow, the last one first."""
+    found, below = {0, turns - 1}, {0}
+    for low, high in pairwise([1, *digits, turns]):
+        last = (turns - 1) // low
+        found |= {turn * low + rest for turn in (0, last - 1, last) for rest in below}
+        if len(below) < _MOST_ENDS:
+            below |= {rest + high - low for rest in below}
+    return sorted((each for each in found | below if 0 <= each < turns), reverse=True)[:_MOST_ENDS]
 
 
 def first_lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:

@@ -137,8 +137,10 @@ class Reader:
             if types.get(name, "").startswith("*")
         }
         self.constants = constants_of(kernel.source)
+        noted = ((each.arg, each.annotation) for each in function.args.args if each.annotation is not None)
+        fixed = {name for name, note in noted if ast.unparse(note) == "tl.constexpr"}
         self.scalars = {
-            name: "int32" if types.get(name) == "constexpr" else _POINTERS.get(types.get(name, ""), "int64")
+            name: "int32" if name in fixed else _POINTERS.get(types.get(name, ""), "int64")
             for name in names
             if name not in self.pointers
         }
