@@ -210,7 +210,8 @@ class _Launched:
     def _order(self, accesses: Sequence[Access]) -> Iterator[Finding]:
         """A load and a store of one element by two lanes, with no barrier between."""
         cpp = self.kernel.kind == "cpp"
-        if cpp and "#pragma omp" not in self.kernel.source:
+        # Lanes of one thread follow each other, and atomic updates may be a lock.
+        if "tl.atomic_" in self.kernel.source or (cpp and "#pragma omp" not in self.kernel.source):
             return
         source, apart = self.kernel.source.split("\n"), re.compile(_LOOP if cpp else _JOINED)
         stores = [each for each in accesses if each.kind == "store"]

@@ -21,6 +21,7 @@ from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored
 from mcp_server.package.terms.accesses import read_accesses
 from mcp_server.package.terms.lanes import Spans, lanes
+from mcp_server.package.terms.term import say
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.probes.rewrite import with_barrier, with_wide_indices
 from mcp_server.tools.check_devices import from_leaves
@@ -116,6 +117,48 @@ def test_an_index_has_the_type_of_its_code(numel: int, wide: bool, wrong: bool) 
     assert Spans(access, {"xnumel": numel}).may_overflow == wrong
     last = next(iter(lanes(access, {"xnumel": numel})))
     assert last.offset(access) == (numel - 1 if not wrong else -(1 << 31))
+
+
+USER = """
+@triton_heuristics.user_autotune(triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'stride': 'i32',
+    'n': 'i32', 'block': 'constexpr'}, 'constants': {'block': 64}})
+@triton.jit
+def user(x, out, stride, n, block: tl.constexpr):
+    row, batch = tl.program_id(0), tl.program_id(axis=1)
+    x += batch * stride
+    at = row * block + tl.arange(0, block)
+    other, at2 = at, row
+    at2, other = other, at2
+    keep = at < n
+    here, moved = x + at, out
+    for turn in range(0, n, block):
+        tl.store(out + at, tl.load(here + turn, mask=keep), mask=keep)
+        moved += block
+        tl.store(moved, 2)
+    tl.store(out + other, 0)
+    if n > 4:
+        at = at * stride
+        tl.store(out + stride, 0)
+    tl.store(out + at, 1)
+"""
+
+
+def test_a_kernel_of_the_user_is_read() -> None:
+    """Pointers that move, several results, loops and masks; not branches, swaps and later turns of a loop."""
+    kernel = Kernel("user", "user_triton", "user", (), 1, USER, 0, ("((n + 63) / 64)", "8", "1"))
+    load, store = sorted(read_accesses(kernel), key=lambda access: access.kind)
+    assert (load.parameter, store.parameter) == ("x", "out")
+    assert [say(part, str) for part, _ in load.index] == [
+        "tl.program_id(1) * stride",
+        "tl.program_id(0) * 64 + tl.arange(0, block)",
+        "0 + turn@13 * 64",
+    ]
+    assert load.test is not None and say(load.test, str) == "tl.program_id(0) * 64 + tl.arange(0, block) < n"
+    sizes = {"n": 130, "stride": 1 << 20}
+    made = [lane.offset(load) for lane in lanes(load, sizes)]
+    assert max(each for each in made if each is not None) == 4 * (7 * (1 << 20) + 129 + 128)
+    assert None in made and not Spans(load, sizes).may_overflow
+    assert Spans(load, {"n": 130, "stride": 1 << 29}).may_overflow
 
 
 def defects(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, str]]:

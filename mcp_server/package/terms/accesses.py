@@ -11,7 +11,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.program import loads, read_program
 from mcp_server.package.terms.term import Number, Range, Term, Unread, itemsize_of, parts, understood
 from mcp_server.package.terms.translate import Translator, dtype_of
-from mcp_server.package.terms.triton import Reader, function_of
+from mcp_server.package.terms.triton import Place, Reader, function_of
 
 _KINDS = {"tl.load": "load", "tl.store": "store"}  # all other calls of `tl.atomic_*` are updates
 _OTHER_PATH = (ast.If, ast.While, ast.Try, ast.FunctionDef, ast.Match)
@@ -79,31 +79,50 @@ def _branches(source: str) -> set[int]:
 
 
 class _SureReader(Reader):
-    """Follows names that have one value wherever they are used: not those that a branch assigns."""
+    """Follows names where they have one value: not behind a branch or a loop that assigns them."""
 
     def __init__(self, kernel: Kernel, function: ast.FunctionDef) -> None:
         super().__init__(kernel, function)
         self.translator = Translator(self.pointers, masks_hold=kernel.kind != "user_triton")
-        branches = [
-            node for node in ast.walk(function) if node is not function and isinstance(node, _OTHER_PATH)
-        ]
-        inner = [node for branch in branches for node in ast.walk(branch)]
-        self.unsure = {
-            node.id for node in inner if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
-        self.skipped = {line for each in branches for line in range(each.lineno, (each.end_lineno or 0) + 1)}
-        returns = [node.lineno for node in inner if isinstance(node, ast.Return)]
-        self.last = min(returns, default=function.end_lineno or 0)
+        self.unsure: dict[str, int] = {}  # from which line on
+        self.skipped: set[int] = set()
+        self.last = end = function.end_lineno or 0
         self.around = [node for node in ast.walk(function) if isinstance(node, ast.For)]
+        for branch in ast.walk(function):
+            if branch is not function and isinstance(branch, _OTHER_PATH):
+                self.skipped.update(range(branch.lineno, (branch.end_lineno or end) + 1))
+                returns = [each.lineno for each in ast.walk(branch) if isinstance(each, ast.Return)]
+                self.last = min([self.last, *returns])
+                begin = min([branch.lineno, *(each.lineno for each in self._loops(branch.lineno))])
+                self._from(begin, _stored(branch))
+        for loop in self.around:
+            # In later turns a value that is updated is another one than in the first, which is read here.
+            self._from((loop.end_lineno or end) + 1, _stored(loop))
+            self._from(loop.lineno, _stored(loop) & _updated(loop))
+
+    def _from(self, line: int, names: set[str]) -> None:
+        self.unsure |= {name: min(line, self.unsure.get(name, line)) for name in names}
+
+    def _loops(self, line: int) -> list[ast.For]:
+        return [each for each in self.around if each.lineno < line <= (each.end_lineno or 0)]
+
+    def _is_sure(self, name: str, at: int) -> bool:
+        statement = self.statements[min(at, len(self.statements) - 1)]
+        line = statement.lineno if isinstance(statement, ast.Call) else statement.line
+        return line < self.unsure.get(name, line + 1)
 
     def look(self, name: str, at: int) -> Term:
-        return Unread(name) if name in self.unsure else super().look(name, at)
+        return super().look(name, at) if self._is_sure(name, at) else Unread(name)
+
+    def place(self, node: ast.expr, at: int, line: int) -> Place | None:
+        sure = not isinstance(node, ast.Name) or self._is_sure(node.id, at)
+        return super().place(node, at, line) if sure else None
 
     def reached(self, line: int, at: int) -> tuple[Range, ...] | None:
         """The loops around a line; None where it may not be reached."""
         if line > self.last or line in self.skipped:
             return None
-        loops = [each for each in self.around if each.lineno < line <= (each.end_lineno or 0)]
+        loops = self._loops(line)
         variables = [self.look(node.target.id, at) for node in loops if isinstance(node.target, ast.Name)]
         if len(variables) < len(loops) or not all(map(understood, variables)):
             return None
@@ -123,7 +142,7 @@ def _of_triton(kernel: Kernel) -> Iterator[Access]:
             kind = _KINDS.get(name, "update" if name.startswith("tl.atomic_") else "")
             loops = reader.reached(node.lineno, at) if kind else None
             place = reader.place(node.args[0], at, node.lineno) if loops is not None else None
-            if loops is None or place is None or reader.unsure & _names(node.args[0]):
+            if loops is None or place is None:
                 continue
             mask = next((word.value for word in node.keywords if word.arg == "mask"), None)
             position = 1 if kind == "load" else 2
@@ -138,8 +157,20 @@ def _of_triton(kernel: Kernel) -> Iterator[Access]:
             )
 
 
-def _names(node: ast.expr) -> set[str]:
-    return {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+def _stored(node: ast.AST) -> set[str]:
+    """The names that a branch or a loop assigns."""
+    names = (each for each in ast.walk(node) if isinstance(each, ast.Name))
+    return {each.id for each in names if isinstance(each.ctx, ast.Store)}
+
+
+def _updated(loop: ast.For) -> set[str]:
+    """The names that a loop computes from their value of the turn before."""
+    found: set[str] = set()
+    for node in ast.walk(loop):
+        if isinstance(node, ast.AugAssign | ast.Assign):
+            used = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+            found |= _stored(node) & used if isinstance(node, ast.Assign) else _stored(node)
+    return found
 
 
 def terms_of(access: Access) -> tuple[Term, ...]:

@@ -104,6 +104,12 @@ def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 yield _Assign(name, value, node.lineno)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if not (
+                _names(names) & _names(values)  # a swap
+            ):
+                for each, value in zip(names, values, strict=False):
+                    if isinstance(each, ast.Name):
+                        yield _Assign(each.id, value, node.lineno)
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
                 for number, each in enumerate(names):
                     if isinstance(each, ast.Name):
@@ -123,6 +129,10 @@ def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
             case ast.If(body=inner, orelse=other):
                 yield from _flat(inner)
                 yield from _flat(other)
+
+
+def _names(nodes: list[ast.expr]) -> set[str]:
+    return {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
 
 
 class Reader:
