@@ -161,6 +161,19 @@ def test_a_kernel_of_the_user_is_read() -> None:
     assert Spans(load, {"n": 130, "stride": 1 << 29}).may_overflow
 
 
+@given(n=st.integers(2, 1 << 20))
+def test_a_mask_is_exact(n: int) -> None:
+    """The largest factor with which the last element that a mask leaves still fits, and the one above it."""
+    source = USER.partition("    if n >")[0] + "    tl.store(out + at * stride, 1, mask=keep)\n"
+    kernel = Kernel("user", "user_triton", "user", (), 1, source, 0, ("((n + 63) / 64)", "8", "1"))
+    access = read_accesses(kernel)[-1]
+    factor = INDEX_LIMIT // (n - 1)
+    for stride in (factor, factor + 1):
+        tried = list(lanes(access, {"n": n, "stride": stride}))
+        reached = [lane for lane in tried if lane.offset(access) is not None]
+        assert any(lane.overflow for lane in reached) == (stride > factor)
+
+
 def defects(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, str]]:
     return [(each.kind, each.parameter) for each in find_kernel_defects(view, given)]
 

@@ -2,10 +2,12 @@
 
 A lane is one combination of the loop variables. Those that are tried are the ends of each loop, and of the
 digits into which `//` and `%` take it apart: a sum of multiples of nested digits has its extremes there.
+Where a mask cuts such an end off, the last lane that it leaves is tried.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, pairwise, product
@@ -18,6 +20,7 @@ from mcp_server.package.terms.program import places
 from mcp_server.package.terms.term import Apply, Position, Scalar, Size, Term, is_float, parts
 
 _MOST_LANES = 4096
+_MOST_MASKED = 64
 _MOST_ENDS = 256  # of one loop variable
 _WHOLE = frozenset({"add", "sub", "mul", "neg", "shl"})
 _DIVIDES = frozenset({"floordiv", "truncdiv", "div"})
@@ -74,8 +77,22 @@ def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
         return
     digits = _digits(access, plain)
     choices = [[span[turn] for turn in _ends(len(span), digits)] for span in spans.values()]
-    for place in islice(product(*choices), _MOST_LANES):
-        yield Lane(dict(zip(spans, place, strict=True)), sizes)
+    masked: list[dict[str, int]] = []
+    for chosen in islice(product(*choices), _MOST_LANES):
+        place = dict(zip(spans, chosen, strict=True))
+        yield (lane := Lane(place, sizes))
+        if access.test is not None and len(masked) < _MOST_MASKED and not lane.value(access.test):
+            masked.append(place)
+    for place in masked:
+        for name, span in spans.items():
+            # The last turn that a mask leaves, if it leaves the first ones.
+            left = bisect_left(span, True, key=lambda turn: not _made(access, {**place, name: turn}, sizes))
+            if left:
+                yield Lane({**place, name: span[left - 1]}, sizes)
+
+
+def _made(access: Access, place: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    return Lane(place, sizes).offset(access) is not None
 
 
 def _ends(turns: int, digits: list[int]) -> list[int]:
