@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.program import loads, read_program
@@ -34,6 +35,7 @@ class Access:
     line: int
 
 
+@lru_cache(maxsize=512)
 def read_accesses(kernel: Kernel) -> tuple[Access, ...]:
     """The accesses in the order of the text, as far as they are understood.
 
