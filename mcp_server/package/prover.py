@@ -32,6 +32,7 @@ FindingKind = Literal["overflow", "beyond", "order", "never_stored", "grid"]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # blocks in x, y and z, of every CUDA architecture
 # What the grid says of constants for which a launcher was tuned (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
+_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # what hostile text may lead to as well
 _LARGEST = 1 << 40  # elements of an input
 _LOOP = r"\s*for\b"  # those of C++ are run one after another
 # What every warp of a block waits at: a barrier, and a reduction over it.
@@ -107,7 +108,7 @@ class _Launched:
     def _blocks(self, text: str) -> int | None:
         try:
             return int(Lane({}, self.sizes).value(Translator({}).term(read_cpp(text), Size, 0)))
-        except (NotRead, UnknownValue, RecursionError):
+        except (NotRead, *_OPEN):
             return None
 
     def findings(self) -> Iterator[Finding]:
@@ -119,7 +120,7 @@ class _Launched:
             try:
                 spans = Spans(access, self.sizes)
                 found = None if spans.empty else self._overflow(access, spans) or self._beyond(access, spans)
-            except (UnknownValue, RecursionError, OverflowError):
+            except _OPEN:
                 continue
             if found is not None:
                 yield found
@@ -199,10 +200,10 @@ class _Launched:
         if buffer is None or root is None or root.kind != "allocated" or not (root.dtype and buffer.dtype):
             return None
         offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
-        steps = zip(root.sizes or (), root.strides or (), strict=True)
+        steps = list(zip(root.sizes or (), root.strides or (), strict=False))
         extent = [_whole(f"({size} - 1) * ({step})", self.known) for size, step in steps]
         skipped, counts = _whole(offset, self.known), [each for each in extent if each is not None]
-        if skipped is None or root.sizes is None or len(counts) < len(extent):
+        if skipped is None or root.sizes is None or len(counts) < len(root.sizes):
             return None
         before = skipped * itemsize_of(buffer.dtype)
         return -before, (sum(counts) + 1) * itemsize_of(root.dtype) - before
@@ -258,7 +259,7 @@ class _Launched:
                 if at is not None and other is not None and other.positions != lane.positions:
                     where = (", ".join(f"{n} = {v}" for n, v in e.positions.items()) for e in (lane, other))
                     return "byte {:,} at {} and at {}".format(at, *where)
-        except (UnknownValue, RecursionError, OverflowError):
+        except _OPEN:
             pass
         return ""
 
@@ -296,7 +297,7 @@ def never_stored(kernel: Kernel, name: str) -> bool:
             id(node) in loaded for node in nodes if isinstance(node, ast.Name) and node.id == name
         )
     body = kernel.source[kernel.source.find("{") :]
-    for use in re.finditer(rf"\b{name}\b", body):
+    for use in re.finditer(rf"\b{re.escape(name)}\b", body):
         before, end = body[: use.start()], closing(body, use.end() + 1)
         item = body.startswith("[", use.end()) and not before.endswith("&")
         if not before.endswith("loadu(") and not (item and not re.match(r"\]\s*[^\s\w]?=(?!=)", body[end:])):
