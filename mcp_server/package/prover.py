@@ -33,6 +33,7 @@ GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # blocks in x, y and z, of every 
 # What the grid says of constants for which a launcher was tuned (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
 _OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # what hostile text may lead to as well
+_MOST_BASES = 32  # of a view: damaged text may have one that is its own
 _LARGEST = 1 << 40  # elements of an input
 _LOOP = r"\s*for\b"  # those of C++ are run one after another
 # What every warp of a block waits at: a barrier, and a reduction over it.
@@ -195,8 +196,13 @@ class _Launched:
         """The first byte and the end of the wrapper's own allocation, from the argument's pointer on."""
         buffers = self.view.wrapper.buffers
         buffer = root = buffers.get(argument.target or "")
-        while root is not None and root.kind != "pool" and (base := buffers.get(root.base or "")) is not None:
-            root = base
+        for _ in range(_MOST_BASES):
+            if (
+                root is not None
+                and root.kind != "pool"
+                and (base := buffers.get(root.base or "")) is not None
+            ):
+                root = base
         if buffer is None or root is None or root.kind != "allocated" or not (root.dtype and buffer.dtype):
             return None
         offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
