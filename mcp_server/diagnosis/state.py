@@ -28,6 +28,7 @@ from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.launches import Launch
 from mcp_server.package.mismatch import Mismatch, symbol_values
 from mcp_server.package.problems import PackageError
+from mcp_server.package.prover import Finding
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView
 from mcp_server.tools.capture import Capture
@@ -133,6 +134,7 @@ class DiagnosisState:
     padding: dict[str, Variant] = field(default_factory=dict)  # by kernel, with neutral fillers in its source
     widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
+    kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each
     index_values: dict[InputSlice, Event] = field(default_factory=dict)
     origin: Origin | None = None
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin

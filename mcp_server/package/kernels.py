@@ -192,8 +192,9 @@ def _cpp_parameter(declared: str, source: str) -> Parameter:
     type_, _, name = declared.rpartition(" ")
     if "*" not in type_ or type_.startswith("const "):
         return Parameter(name, type_, "read")
-    stores = re.findall(rf"(?:\b{name}\[([^\n;]*)\] = |store\({name} \+([^\n;]*))", source)
-    added = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{name}\b", source)
+    word = re.escape(name)  # damaged text has any name
+    stores = re.findall(rf"(?:\b{word}\[([^\n;]*)\] = |store\({word} \+([^\n;]*))", source)
+    added = re.search(rf"atomic_add\w*(?:<[^()]*>)?\(&?{word}\b", source)
     both = name.startswith("in_out_ptr") or (added is not None and not stores)
     partial = bool(stores) and all("tmp" in "".join(index) for index in stores)
     return Parameter(name, type_, "read_write" if both else "written", partial)

@@ -360,7 +360,7 @@ def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
         return None
     try:
         return _value(parse_cpp(text).body, values)
-    except (_Unknown, SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+    except (_Unknown, SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
         return None
 
 

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.kernel_code import copied_name, definition_above, find_asserts
-from mcp_server.package.kernels import Kernel
+from mcp_server.package.kernels import Kernel, signature_of
 from mcp_server.package.launches import Argument, Launch, Role
+from mcp_server.package.terms.triton import function_of
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.commands import Skipped
 from mcp_server.probes.domain_guard import GUARDED, HELPERS
@@ -31,6 +32,8 @@ _PURE = re.compile(
 )
 _HANDLE_ADDRESS = re.compile(r"&(\w+_handle)")
 _PLAIN = re.compile(r"[^\x20-\x7e]|[\"\\]")
+_NARROW_CPP = re.compile(r"(?P<head>static_cast<|\bfor\s*\(\s*)(?:int32_t|int)\b")
+_NARROW_TRITON = re.compile(r"\btl\.(?:program_id|num_programs|arange)\([^()]*\)(?!\.to\()")
 _STATEMENT = re.compile(r"\s*(?:AOTI_TORCH_ERROR_CODE_CHECK\s*\(|[\w:.]+\s*\()")
 _DECLARATION = re.compile(r"\s*(?:const\s+)?(?:auto|[\w:]+(?:<[^;=]*>)?)[&*]?\s+\w+\s*[=({]")
 
@@ -398,3 +401,36 @@ def with_zeros(kernel: Kernel) -> str:
     if not first + second:
         raise ProblemError(f"no store of {kernel.name} is found that could be made 0", value=kernel.name)
     return text
+
+
+def with_wide_indices(kernel: Kernel) -> str:
+    """The kernel with its indices computed in 64 bits. Raises `ProblemError` where they are so anyway."""
+    if kernel.kind == "cpp":
+        text, count = _NARROW_CPP.subn(r"\g<head>int64_t", kernel.source)
+    else:
+        text, count = _NARROW_TRITON.subn(r"\g<0>.to(tl.int64)", kernel.source)
+        function = function_of(kernel)
+        assert function is not None, "only a kernel that was read has a defect"
+        stored = {
+            n.id for n in ast.walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+        }
+        narrow = [name for name, type_ in signature_of(kernel.source).items() if type_ == "i32"]
+        lines = text.split("\n")
+        head, body = (lines[: function.body[0].lineno - 1], lines[function.body[0].lineno - 1 :])
+        for name in set(narrow) - stored:
+            body = [re.sub(rf"(?<![\w.])({name})\b(?!\s*=[^=])", r"\1.to(tl.int64)", line) for line in body]
+        text = "\n".join([*head, *body])
+    if text == kernel.source or not count:
+        raise ProblemError(f"no index of {kernel.name} is computed in fewer than 64 bits", value=kernel.name)
+    return text
+
+
+def with_barrier(kernel: Kernel, line: int) -> str:
+    """The kernel with a barrier of its block before a line. Raises `ProblemError` for C++, which has none."""
+    if kernel.kind == "cpp":
+        raise ProblemError("a loop of C++ has no barrier between its turns", value=kernel.name)
+    lines = kernel.source.split("\n")
+    code = lines[line - 1].lstrip()
+    indent = lines[line - 1].removesuffix(code)
+    lines[line - 1] = f"{indent}tl.debug_barrier(); {code}"
+    return "\n".join(lines)

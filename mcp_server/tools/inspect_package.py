@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import anyio.to_thread
@@ -14,6 +15,7 @@ from pydantic import Field
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
 from mcp_server.package.graph import dataflow_graph, render_svg
+from mcp_server.package.prover import Finding, find_kernel_defects, largest_sizes
 from mcp_server.package.query import Fact
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.context import Context
@@ -201,6 +203,15 @@ def _launches_in_short(view: PackageView) -> _Answer:
     return _Answer((), range(len(view.wrapper.launches)), (), tuple(filter(None, notes)))
 
 
+@lru_cache(maxsize=4)
+def _of_kernels(view: PackageView) -> dict[Finding, str]:
+    """The defects that the code of the kernels shows for the largest sizes that were compiled for."""
+    sizes = largest_sizes(view)
+    named = ", ".join(f"{name} = {size}" for name, size in sizes.items())
+    said = f" (for {named}, the largest)" if named else ""
+    return {each: f"{each.sentence}{said}" for each in find_kernel_defects(view, sizes)}
+
+
 def _kernel(view: PackageView, name: str) -> _Answer:
     """A kernel, then its launches; a shim or a custom operator has launches only."""
     numbers = query.launches_of_kernel(view, name)
@@ -208,7 +219,8 @@ def _kernel(view: PackageView, name: str) -> _Answer:
         return _Answer((), numbers, numbers)
     kernel = query.kernel_fact(view, name)
     cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})
-    notes = ("the source is cut",) if len(kernel.source) > SOURCE_CHARACTERS else ()
+    short = ["the source is cut"] if len(kernel.source) > SOURCE_CHARACTERS else []
+    notes = (*short, *(said for found, said in _of_kernels(view).items() if found.kernel == kernel.name))
     return _Answer([cut, *query.folding_facts(view, kernel=kernel.name)], numbers, numbers, notes)
 
 
@@ -252,5 +264,5 @@ def _overview(view: PackageView) -> Overview:
         kernels=[f"{name} ×{count}" for name, count in kernels.most_common(_SHOWN)],
         unchecked=[f"launch {n.index} {n.kernel} (line {n.line})" for n in unchecked[:_SHOWN]],
         model_lines=model_lines,
-        defects=[defect.what for defect in package.defects[:_SHOWN]],
+        defects=[*(each.what for each in package.defects), *_of_kernels(view).values()][:_SHOWN],
     )

@@ -65,6 +65,8 @@ CALLS: dict[str, Call] = {
     "diagnose-bad-read": diagnosed("user_lookup", "bad-read"),
     "diagnose-bad-write": diagnosed("user_spread", "bad-write"),
     "diagnose-bad-shift": diagnosed("user_shift", "bad-read"),
+    "diagnose-bad-wide": diagnosed("user_wide", "bad-rows"),
+    "diagnose-bad-tall": diagnosed("user_tall", "bad-rows"),
     "diagnose-static-toolchain": lambda context, zoo: diagnose(context, zoo.static_call(), budget_s=150),
     "diagnose-good-logarithm": diagnosed("logarithm", "inputs"),
     "diagnose-good-lookup": diagnosed("user_lookup", "inputs"),

@@ -36,6 +36,22 @@ def test_a_bad_input_is_guilty(answers: Answers, name: str, category: str, posit
     assert seen.fix is not None and seen.evidence
 
 
+def test_an_index_of_32_bits_is_proven_by_one_of_64(answers: Answers) -> None:
+    """The address is 2**32 elements away from its tensor: the code says so, and a wider index removes it."""
+    seen = verdict(answers, "bad-wide")
+    assert (seen.category, seen.confidence) == ("illegal_memory_access", "proven"), seen.summary
+    assert seen.guilty is not None and seen.guilty.name == "first_kernel"
+    assert seen.intervention is not None and "indices of 64 bits" in seen.intervention.what
+    assert any("2**32" in each.fact for each in seen.evidence)
+
+
+def test_a_grid_that_the_driver_refuses_is_named(answers: Answers) -> None:
+    """70,000 blocks in y: the kernel, the number and the limit."""
+    seen = verdict(answers, "bad-tall")
+    assert seen.guilty is not None and seen.guilty.name == "tall_kernel", seen.summary
+    assert "70,000 blocks in y" in seen.summary and "65,535" in seen.summary
+
+
 def test_an_assertion_names_the_kernel_that_crashed(answers: Answers) -> None:
     """Beside the guilty input: the launch that asserts, the line of its Triton code, the value."""
     seen = verdict(answers, "bad-index")

@@ -15,7 +15,8 @@ from mcp_server.model import ExportedWorkload, PackageWorkload, TensorSpec
 from tests.conftest import ROOT, torch_environment
 
 TF32 = "tf32"
-NAMES = ("ranker", "logarithm", "jagged", "scatter", "user_lookup", "user_spread", "user_shift")
+USER = ("user_lookup", "user_spread", "user_shift", "user_wide", "user_tall")
+NAMES = ("ranker", "logarithm", "jagged", "scatter", *USER)
 STATIC = "static"  # a directory below the zoo's
 COMPILER = "/usr/bin/g++"
 

@@ -28,6 +28,7 @@ from mcp_server.package.view import view_package
 from mcp_server.tools.context import Context
 from mcp_server.tools.inspect_package import Inspection, Question, inspect_package
 from tests.conftest import ZooPackage
+from tests.memory_faults.test_recorded_gpu import FAULTS, view_of
 from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import WRAPPERS
 from tests.recorded import RECORDINGS
@@ -63,6 +64,17 @@ def made(tmp_path: Path) -> Path:
     (where / "made.wrapper.cpp").write_text(make_wrapper(2_000), encoding="utf-8")
     (where / "made.wrapper.so").write_bytes(b"")
     return where
+
+
+def test_defects_of_kernels_are_listed_for_the_largest_sizes(ask: Ask, tmp_path: Path) -> None:
+    """An index of 32 bits at 100,000 rows, with the kernel's own page; none for a healthy kernel."""
+    view_of(FAULTS / "int32_overflow", tmp_path)
+    overview = ask(tmp_path).overview
+    assert overview is not None
+    (defect,) = (each for each in overview.defects if "in 32 bits" in each)
+    assert "99,999" in defect and defect.endswith("(for s97 = 100000, the largest)")
+    assert defect in ask(tmp_path, Question(kernel="wide_kernel_0")).notes
+    assert not ask(tmp_path, Question(kernel="triton_poi_fused_add_1")).notes
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ graph that Inductor gets, so that chosen kernels compute something else than the
 
 `one`: layer 1 scales by 0.25 in place of 0.5. `two`: layers 0 and 2 do. `clean`: none does. `nan`: layer 1
 takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`, and `narrow`
-without them. `scores` is in float16, compiled as it is, and overflows.
+without them. `scores` is in float16, compiled as it is, and overflows. `wrapped` computes an index of its C++
+kernel in 32 bits, which has more.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import sympy  # type: ignore[import-untyped]
 import torch
 import torch._inductor.config as inductor
 from torch import nn
+from torch._inductor.codegen import cpp
 
 SCALE, WRONG_SCALE = 0.5, 0.25
 
@@ -60,6 +63,26 @@ class Scores(nn.Module):  # type: ignore[misc]
         return self.last(weights @ rows).tanh()
 
 
+class Offset(nn.Module):  # type: ignore[misc]
+    """The last rows of a table, which begin 64 elements behind its first."""
+
+    def __init__(self, d: int = 16) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(12, d))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(x + self.table[4:]) * SCALE
+
+
+def wrapped(expression: sympy.Expr) -> str:
+    """The C++ of an index, with a product of 32 bits in that of the last rows; it stays within the table."""
+    first, rest = sympy.sympify(expression).as_coeff_Add()
+    text, factor = cpp.cexpr(rest), 1 << 26
+    if first < 32:
+        return f"static_cast<int64_t>({cpp.cexpr(expression)})"
+    return f"static_cast<int64_t>({first}L + static_cast<int32_t>({factor}L*({text})) / {factor}L)"
+
+
 def changing(target: object, places: set[int], old: float, new: float) -> Callable[[torch.fx.Graph], None]:
     """A pass that replaces a constant of some of the nodes with that target and constant."""
 
@@ -78,6 +101,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.dtype, Callable[[torch.fx
     "one": (Scaled, torch.float32, changing(MUL, {1}, SCALE, WRONG_SCALE)),
     "two": (Scaled, torch.float32, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
     "nan": (Rooted, torch.float32, changing(ADD, {0}, 1.0, -1.0)),
+    "wrapped": (Offset, torch.float32, None),
     "scores": (Scores, torch.float16, None),
     "narrow": (Scaled, torch.bfloat16, None),
     "half": (Scaled, torch.bfloat16, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
@@ -93,6 +117,8 @@ def main(name: str, directory: str, device: str = "cpu") -> None:
     torch.export.save(exported, where / f"{name}.exported.pt2")
     torch.save([x], where / f"{name}.inputs.pt")
     partial = where / f"{name}.partial.pt2"
+    if name == "wrapped":
+        cpp.cexpr_index = wrapped
     with torch.no_grad(), inductor.patch(post_grad_custom_post_pass=wrong):
         torch._inductor.aoti_compile_and_package(exported, package_path=str(partial))
     partial.rename(where / f"{name}.pt2")

@@ -53,6 +53,17 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
     assert found.fix is not None and found.fix.ran is not None and "eager mode" in found.fix.ran.result
 
 
+def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path) -> None:
+    """A product that wraps: the verdict names it with sizes and limit; without it the call is right."""
+    found = verdict(tmp_path, wrong("wrapped"))
+    assert (found.category, found.confidence) == ("wrong_output", "proven"), found.summary
+    assert "`67108864 * x0`" in found.summary and "it is 2,147,483,648, beyond 2,147,483,647" in found.summary
+    assert found.guilty is not None and (found.guilty.kind, found.guilty.launch_index) == ("kernel", 0)
+    assert found.intervention is not None and found.fix is not None and found.fix.ran is not None
+    assert "indices of 64 bits" in found.intervention.what and "64 bits" in found.fix.ran.result
+    assert found.evidence[0].command.startswith("aoti-debug inspect-package ")
+
+
 def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> None:
     """Neither alone makes the call right: each is tried with the other in eager mode in all three calls."""
     package = wrong("two")

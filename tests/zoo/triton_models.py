@@ -40,6 +40,19 @@ def shift_kernel(x, out, count, shift, block: tl.constexpr):  # type: ignore[no-
     tl.store(out + at, tl.load(x + at + shift, mask=keep), mask=keep)
 
 
+@triton.jit
+def first_kernel(x, out, width, count: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0)
+    col = tl.arange(0, count)
+    tl.store(out + row * count + col, tl.load(x + row * width + col))
+
+
+@triton.jit
+def tall_kernel(x, out, width: tl.constexpr):  # type: ignore[no-untyped-def]
+    at = tl.program_id(1) * width + tl.arange(0, width)
+    tl.store(out + at, tl.load(x + at))
+
+
 @triton_op("aotizoo::lookup", mutates_args={})
 def lookup(table: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
     out = torch.empty(ids.shape[0], table.shape[1], device=table.device, dtype=table.dtype)
@@ -60,6 +73,38 @@ def shift(x: torch.Tensor, by: int) -> torch.Tensor:
     count = x.numel()
     wrap_triton(shift_kernel)[(triton.cdiv(count, 128),)](x, out, count, by, block=128)
     return out
+
+
+@triton_op("aotizoo::first", mutates_args={})
+def first(x: torch.Tensor, count: int) -> torch.Tensor:
+    out = torch.empty(x.shape[0], count, device=x.device, dtype=x.dtype)
+    wrap_triton(first_kernel)[(x.shape[0],)](x, out, x.shape[1], count=count)
+    return out
+
+
+@triton_op("aotizoo::tall", mutates_args={})
+def tall(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    wrap_triton(tall_kernel)[(1, x.shape[0])](x, out, width=x.shape[1])
+    return out
+
+
+class UserWide(nn.Module):
+    """A user kernel whose index has 32 bits: 65,536 rows of 32,768 elements are one too many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("row", torch.arange(32_768).to(torch.int8)[None])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return first(x + self.row, 16) + 1
+
+
+class UserTall(nn.Module):
+    """A user kernel with one block in y for each row."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return tall(x.sigmoid()) * 2
 
 
 class UserLookup(nn.Module):
@@ -109,6 +154,21 @@ def _add(name: str, build: Any, sample: Any, dynamic: Any, bad: Any) -> None:
     ENTRIES[name] = Entry(name, build, sample, dynamic, bad, cuda_only=True)
 
 
+_ROWS = Dim("rows", min=2, max=80_000)
+_add(
+    "user_wide",
+    UserWide,
+    lambda n: (torch.ones(n, 1, dtype=torch.int8),),
+    ({0: _ROWS},),
+    {"rows": lambda: (torch.ones(66_000, 1, dtype=torch.int8),)},
+)
+_add(
+    "user_tall",
+    UserTall,
+    lambda n: (torch.ones(n, 16),),
+    ({0: _ROWS},),
+    {"rows": lambda: (torch.ones(70_000, 16),)},
+)
 _B = Dim("b", min=2, max=64)
 _add(
     "user_lookup",

@@ -16,15 +16,18 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.archive import Package
 from mcp_server.package.kernel_code import Literal, with_number
 from mcp_server.package.kernels import Kernel
+from mcp_server.package.prover import Finding
 from mcp_server.package.terms.term import number
 from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
 from mcp_server.probes.domain_guard import with_domain_guarded
 from mcp_server.probes.rewrite import (
     replaced_once,
+    with_barrier,
     with_bounds_kept,
     with_finite_mask,
     with_limits,
+    with_wide_indices,
     with_zeros,
 )
 from mcp_server.tools.context import Context
@@ -114,6 +117,8 @@ HOWS = {
         with_zeros, "zeros in place of what {kernel} computes", "# launch {launch}: {kernel}", "zeros"
     ),
 }
+
+REPAIRS = {"overflow": "indices of 64 bits", "order": "a barrier between load and store"}
 
 
 async def edit_kernel(context: Context, call: TriedCall, edit: Edit) -> Intervention:
@@ -253,6 +258,21 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
         options=Options(package=await _made(context, call, package, kernel, source)),
         before_code=origin.expression,
         after_code=correction.text,
+    )
+
+
+async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
+    """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` where it cannot be made."""
+    package = await _package(call)
+    kernel = kernel_named(package, found.kernel)
+    wide = found.kind == "overflow"
+    source = with_wide_indices(kernel) if wide else with_barrier(kernel, found.line)
+    return Intervention(
+        key=f"kernel:{found.kernel}:{found.kind}",
+        kind=Kind.KERNEL,
+        what=f"the call with {REPAIRS[found.kind]} in {found.kernel}",
+        options=Options(package=await _made(context, call, package, kernel, source)),
+        spelling=_spelled(kernel, source),
     )
 
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import anyio.to_thread
 
 from mcp_server.diagnosis.causes.input_mismatch import place
+from mcp_server.diagnosis.causes.kernel_defect import FIXES, explains
+from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
+from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import (
@@ -22,10 +27,12 @@ from mcp_server.diagnosis.value_sources import (
     operator_indices,
     whole_slice,
 )
+from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.exported import node_lines, read_exported
 from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_structure
 from mcp_server.package.problems import PackageError
+from mcp_server.package.prover import Finding, find_kernel_defects
 from mcp_server.package.view import view_package
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.compile_with_flags import compile_with_flags
@@ -288,6 +295,7 @@ class LookAtIndices(Observation):
             case.index_values[InputSlice(**event["part"])] = event
 
 
+MOST_MENDED = 3
 MACHINE_CATEGORIES = frozenset(
     {"arch_mismatch", "toolchain", "environment", "device_mismatch", "invalid_package"}
 )
@@ -313,3 +321,64 @@ class CheckMachine(Observation):
         python = context.python_for(workload) if workload else context.python
         machine = await read_machine(context, workload.env if workload else {}, python)
         case.problems = tuple(find_problems(case.package, machine, case.device_index))
+
+
+class ReadKernels(Observation):
+    """Work out from the code and the sizes of the call what kernels do wrong."""
+
+    name = "read_kernels"
+    seconds = 1.0
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        sized = case.given is not None or not case.compiled_inputs
+        if case.view is None or not sized or not case.launches:
+            return 0.0
+        return 0.6 if any(explains(kind, case) for kind in FIXES) else 0.0
+
+    async def act(self, case: DiagnosisState, _context: Context) -> None:
+        assert case.view is not None
+        found = await anyio.to_thread.run_sync(find_kernel_defects, case.view, case.sizes)
+        case.kernel_defects = dict.fromkeys(found)
+
+
+class MendKernels(Observation):
+    """Compile the kernels without the defects that were read in them.
+
+    Where only the exported program says that the call is wrong, it is made with them at once: that needs what
+    eager mode returns.
+    """
+
+    name = "mend_kernels"
+    seconds = 4.0
+    extra = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        if case.call is None or case.call.request.get("library") or not _to_mend(case):
+            return 0.0
+        return 0.7 if not _only_by_eager(case) or "compare_with_eager" in case.done else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        assert case.kernel_defects is not None
+        for found in _to_mend(case):
+            call = tried_call(case)
+            try:
+                change = case.kernel_defects[found] = await repair_kernel(context, call, found)
+            except ProblemError as problem:
+                case.notes.append(f"{found.sentence} It was not mended: {problem}")
+                continue
+            every = case.with_eager.every_launch if case.with_eager is not None else None
+            right = every.eager_outputs if every is not None else None
+            if right is not None and _only_by_eager(case):
+                call = replace(call, symptom=replace(call.symptom, expect=right.path))
+                case.trials[change.key] = await try_intervention(context, call, change)
+
+
+def _to_mend(case: DiagnosisState) -> list[Finding]:
+    """The defects that explain the failure and that a change of their kernel removes."""
+    defects = case.kernel_defects or {}
+    return [each for each in defects if each.kind in REPAIRS and explains(each.kind, case)][:MOST_MENDED]
+
+
+def _only_by_eager(case: DiagnosisState) -> bool:
+    """Whether only the exported program says that the call is wrong."""
+    return case.equals_eager is False and not case.call_fails and not case.symptom.judges

@@ -28,7 +28,7 @@ from mcp_server.package.terms.term import (
 from mcp_server.package.terms.translate import Translator, cast, dtype_of
 
 _LOOP = re.compile(
-    r"for\s*\(\s*\w+\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+);[^;]*$"
+    r"for\s*\(\s*(?P<type>\w+)\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+);[^;]*$"
 )
 _ASSIGN = re.compile(
     r"^(?:(?P<type>[A-Za-z_][\w:]*(?:<[^=;]*>)?)\s+)?(?P<name>\w+)\s*=(?!=)\s*(?P<value>.+);$", re.S
@@ -208,7 +208,7 @@ class _Reader:
                 if (found := self.defined(name, block, number)) is not None:
                     return found
             if (loop := block.loop) and loop["name"] == name:
-                return Position(name)
+                return Position(name, dtype_of(loop["type"]) or "int64")
         return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
 
     def defined(self, name: str, block: _Block, number: int) -> Term | None:

@@ -237,7 +237,7 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "bitor": lambda a, b: int(a) | int(b),
     "bitxor": lambda a, b: int(a) ^ int(b),
     "bitnot": operator.invert,
-    "shl": lambda a, b: int(a) << int(b),
+    "shl": lambda a, b: int(a) << min(int(b), 128),  # no type has more bits
     "shr": lambda a, b: int(a) >> int(b),
 }
 

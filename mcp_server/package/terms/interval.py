@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue, applied, rounded
-from mcp_server.package.terms.term import Apply, Element, Fold, Number, Scalar, Term, is_float
+from mcp_server.package.terms.term import Apply, Element, Fold, Number, Position, Scalar, Size, Term, is_float
 
 INF = math.inf
 _ALL = (-INF, INF)
@@ -76,7 +76,7 @@ def anything(dtype: str) -> Interval:
 
 
 class Bounds:
-    """Intervals and directions of terms, for elements whose intervals are known by parameter."""
+    """Intervals and directions of terms, for elements, sizes and loop variables that are known by name."""
 
     def __init__(self, known: Mapping[str, Interval]) -> None:
         self.known = known
@@ -96,6 +96,8 @@ class Bounds:
                 return _NO_NUMBER if exact != exact else Interval(exact, exact)
             case Element(parameter=parameter, dtype=dtype):
                 return self.known.get(parameter, anything(dtype))
+            case Position(name=name, dtype=dtype) | Size(name=name, dtype=dtype):
+                return self.known.get(name, anything(dtype))
             case Apply(op=op, args=args):
                 return _applied(op, [self.of(argument) for argument in args], term.dtype)
             case Fold(kind=("max" | "min"), body=body):

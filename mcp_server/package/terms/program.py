@@ -193,7 +193,8 @@ def index_checks(
         if store.parameter == parameter and _is_loaded(store.index):
             accesses.append((store.line, store.index, store.ranges, None))
         for term in (store.value, store.index):
-            accesses += _loads(term, parameter, store.ranges, None, set())
+            found_there = loads(term, store.ranges)
+            accesses += (made for each, made in found_there if each == parameter and _is_loaded(made[1]))
     found: dict[tuple[Term, tuple[str, ...]], Check] = {}
     for line, place, ranges, test in accesses:
         value, size = _index_and_size(place, shape, stride)
@@ -237,28 +238,28 @@ _Access = tuple[int, Term, tuple[Range, ...], Term | None]
 """The line, the place in elements, the loops around it, and the test under which it is made."""
 
 
-def _loads(
-    term: Term, parameter: str, ranges: tuple[Range, ...], test: Term | None, seen: set[Term]
-) -> Iterator[_Access]:
-    """The loads behind a term, each by the first way to it."""
+def loads(
+    term: Term, ranges: tuple[Range, ...], test: Term | None = None, seen: set[Term] | None = None
+) -> Iterator[tuple[str, _Access]]:
+    """The loads behind a term by tensor, those of their indices included; each by the first way to it."""
+    seen = set() if seen is None else seen
     if term in seen:
         return
     seen.add(term)
     match term:
         case Element(parameter=name, index=index, line=line):
-            if name == parameter and _is_loaded(index):
-                yield line, index, ranges, test
-            yield from _loads(index, parameter, ranges, test, seen)
+            yield name, (line, index, ranges, test)
+            yield from loads(index, ranges, test, seen)
         case Apply(op="where", args=(choice, first, second)):
-            yield from _loads(choice, parameter, ranges, test, seen)
+            yield from loads(choice, ranges, test, seen)
             for branch, holds in ((first, choice), (second, Apply("not", (choice,), "bool"))):
                 both = holds if test is None else Apply("and", (test, holds), "bool")
-                yield from _loads(branch, parameter, ranges, both, seen)
+                yield from loads(branch, ranges, both, seen)
         case Apply(args=args):
             for each in args:
-                yield from _loads(each, parameter, ranges, test, seen)
+                yield from loads(each, ranges, test, seen)
         case Fold(body=body, ranges=inner):
-            yield from _loads(body, parameter, (*ranges, *inner), test, seen)
+            yield from loads(body, (*ranges, *inner), test, seen)
 
 
 def _is_loaded(place: Term) -> bool:

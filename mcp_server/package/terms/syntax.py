@@ -10,6 +10,8 @@ import ast
 import re
 from dataclasses import dataclass
 
+from mcp_server.package.terms.term import whole_dtype
+
 _LONGEST = 4000
 
 
@@ -251,8 +253,9 @@ def read_python(node: ast.expr) -> Syntax:
     """An expression of a Triton kernel. Raises `NotRead`."""
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
-            dtypes = {bool: "bool", int: "int32", float: "float32"}
-            return Literal(value, dtypes[type(value)])
+            if type(value) is int:
+                return Literal(value, whole_dtype(value))
+            return Literal(value, "bool" if isinstance(value, bool) else "float32")
         case ast.Constant(value=str() | None as value):
             return Name(str(value))
         case ast.Name(id=name):
@@ -272,6 +275,8 @@ def read_python(node: ast.expr) -> Syntax:
         case ast.Call(func=function, args=args, keywords=keywords):
             known = [read_python(each) for each in args if not isinstance(each, ast.List | ast.Tuple)]
             named = {word.arg: word.value for word in keywords}
+            if not known and "axis" in named:
+                known.append(read_python(named["axis"]))
             if "mask" in named:
                 known.append(read_python(named["mask"]))
             if "other" in named:

@@ -10,6 +10,7 @@ generation adds: casts that keep the value, the wrap of negative indices, an unr
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
@@ -102,6 +103,17 @@ def promoted(*dtypes: str) -> str:
     if {"float16", "bfloat16"} <= set(dtypes):
         dtypes = (*dtypes, "float32")
     return max((dtype for dtype in dtypes if dtype in DTYPES), key=DTYPES.index, default="float32")
+
+
+def whole_dtype(value: int) -> str:
+    """The type of a whole number in a kernel's code."""
+    return "int32" if -(1 << 31) <= value < 1 << 31 else "int64"
+
+
+def itemsize_of(dtype: str) -> int:
+    """Bytes of one element."""
+    digits = re.search(r"\d+", dtype)  # `float8_e4m3fn`, `bool`
+    return int(digits[0]) // 8 if digits else 1
 
 
 def is_float(dtype: str) -> bool:

@@ -90,11 +90,12 @@ def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
 class Translator:
     """Turns the expressions of one kernel into terms. `pointers` maps its tensors to their element types.
 
-    `loads` are the elements in all of these.
+    `masks_hold`: what is named as a mask of the iteration space holds, in place of what it is defined as.
+    `loads` are the elements in all of these expressions.
     """
 
-    def __init__(self, pointers: dict[str, str]) -> None:
-        self.pointers = pointers
+    def __init__(self, pointers: dict[str, str], *, masks_hold: bool = True) -> None:
+        self.pointers, self.masks_hold = pointers, masks_hold
         self.loads: list[Element] = []
 
     def term(self, syntax: Syntax, look: Lookup, line: int) -> Term:
@@ -102,7 +103,7 @@ class Translator:
         match syntax:
             case Literal(value=value, dtype=dtype):
                 return Number(value, dtype)
-            case Name(name=name) if _MASK.fullmatch(name):
+            case Name(name=name) if self.masks_hold and _MASK.fullmatch(name):
                 return Number(True, "bool")
             case Name(name=("inf" | "-inf" | "nan") as name):
                 return Number(float(name), "float32")
@@ -145,7 +146,7 @@ class Translator:
 
         if (special := _choice_or_cast(call, last, args, at, look)) is not None:
             return special
-        if call.name in ("tl.program_id", "tl.arange"):
+        if call.name in ("tl.program_id", "tl.num_programs", "tl.arange"):
             inner = (str(a.value) if isinstance(a, Literal) else getattr(a, "name", "?") for a in args)
             return look(f"{call.name}({', '.join(inner)})")
         if last == "arange" or (call.name == "()" and isinstance(args[0], Name | Call)):

@@ -6,13 +6,25 @@ import ast
 import re
 import textwrap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel, constants_of, signature_of
 from mcp_server.package.terms.program import Check, Program, Store, Value
 from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp, read_python
-from mcp_server.package.terms.term import Fold, Number, Position, Range, Size, Term, Unread, parts, promoted
+from mcp_server.package.terms.term import (
+    Fold,
+    Number,
+    Position,
+    Range,
+    Size,
+    Term,
+    Unread,
+    itemsize_of,
+    parts,
+    promoted,
+    whole_dtype,
+)
 from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
 
 _INDEX = re.compile(r"(?P<axis>[xyz]|r\d*_?)index$")
@@ -45,16 +57,24 @@ class _Assign:
     number: int | None = None
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """Where a pointer points: `parts` behind a parameter, each an index and the bytes that it counts in.
+
+    A pointer is 64 bits wide, and each index as wide as its own type. `itemsize` is that of the pointer.
+    """
+
+    parameter: str
+    itemsize: int
+    parts: tuple[tuple[Term, int], ...]
+
+
 def read_triton_program(kernel: Kernel) -> Program:
     """What a Triton kernel does; nothing if its text cannot be parsed."""
-    try:
-        tree = ast.parse(textwrap.dedent(kernel.source))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    function = function_of(kernel)
+    if function is None:
         return Program((), ())
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    if not functions:
-        return Program((), ())
-    reader = _Reader(kernel, functions[-1])
+    reader = Reader(kernel, function)
     asserts = {check.line: check for check in find_asserts(kernel.source)}
     stores: list[Store] = []
     checks: list[Check] = []
@@ -78,20 +98,41 @@ def read_triton_program(kernel: Kernel) -> Program:
     return Program(tuple(stores), tuple(checks), tuple(reader.translator.loads), value_at)
 
 
+def function_of(kernel: Kernel) -> ast.FunctionDef | None:
+    """The kernel's own function, the last one of its source; None if that cannot be parsed."""
+    try:
+        tree = ast.parse(textwrap.dedent(kernel.source))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)), None)
+
+
 def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
     """Assignments and calls in the order of the text; the body of a loop counts once."""
     for node in body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
                 yield _Assign(name, value, node.lineno)
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if not (
+                _names(names) & _names(values)  # a swap
+            ):
+                for each, value in zip(names, values, strict=False):
+                    if isinstance(each, ast.Name):
+                        yield _Assign(each.id, value, node.lineno)
             case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
                 for number, each in enumerate(names):
                     if isinstance(each, ast.Name):
                         yield _Assign(each.id, value, node.lineno, number)
             case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                 yield _Assign(name, value, node.lineno)
+            case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
+                before = ast.Name(id=target.id, lineno=node.lineno)
+                yield _Assign(name, ast.BinOp(left=before, op=op, right=value), node.lineno)
             case ast.Expr(value=ast.Call() as call):
                 yield call
+            case ast.For(target=ast.Name(id=name), iter=values, body=inner):
+                yield _Assign(name, values, node.lineno)
+                yield from _flat(inner)
             case ast.For(body=inner) | ast.With(body=inner):
                 yield from _flat(inner)
             case ast.If(body=inner, orelse=other):
@@ -99,7 +140,11 @@ def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
                 yield from _flat(other)
 
 
-class _Reader:
+def _names(nodes: list[ast.expr]) -> set[str]:
+    return {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+
+
+class Reader:
     """Follows the names of one kernel."""
 
     def __init__(self, kernel: Kernel, function: ast.FunctionDef) -> None:
@@ -111,11 +156,19 @@ class _Reader:
             if types.get(name, "").startswith("*")
         }
         self.constants = constants_of(kernel.source)
-        self.scalars = {name for name in names if name not in self.pointers}
+        noted = ((each.arg, each.annotation) for each in function.args.args if each.annotation is not None)
+        fixed = {name for name, note in noted if ast.unparse(note) == "tl.constexpr"}
+        self.scalars = {
+            name: "int32" if name in fixed else _POINTERS.get(types.get(name, ""), "int64")
+            for name in names
+            if name not in self.pointers
+        }
         self.grid = kernel.grid
         self.translator = Translator(self.pointers)
         self.statements = tuple(_flat(function.body))
+        self.loops: dict[str, Range] = {}
         self._known: dict[_Assign, Term] = {}
+        self._places: dict[_Assign, Place | None] = {}
 
     def term(self, node: ast.expr, at: int, line: int) -> Term:
         """The value of an expression just before statement number `at`."""
@@ -137,17 +190,26 @@ class _Reader:
         """The value of a variable just before a statement."""
         statement = self._definition(name, at)
         if _INDEX.fullmatch(name) and not (statement and isinstance(statement.value, ast.Name)):
-            return Position(name)  # unless it is another name, as in `rindex = r0_index`
+            return Position(name, self._index_dtype(statement))  # but for a second name: `rindex = r0_index`
         if statement is not None:
             if statement not in self._known:
                 self._known[statement] = Unread(name)  # for a value that depends on itself
                 self._known[statement] = self._assigned(statement)
             return self._known[statement]
         if name in self.constants:
-            return Number(self.constants[name], "int64")
+            return Number(self.constants[name], whole_dtype(self.constants[name]))
         if name.startswith(("tl.program_id(", "tl.arange(")):
-            return Position(name)
-        return Size(name) if name in self.scalars else Unread(name)
+            return Position(name, "int32")
+        if name.startswith("tl.num_programs("):
+            return Size(name, "int32")
+        return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
+
+    def _index_dtype(self, statement: _Assign | None) -> str:
+        """The type that an index of the iteration space is computed in; the wide one if unknown."""
+        if statement is None:
+            return "int64"
+        dtype = self.term(statement.value, self.statements.index(statement), statement.line).dtype
+        return dtype if dtype in ("int32", "int64") else "int64"
 
     def _definition(self, name: str, at: int) -> _Assign | None:
         found = (s for s in reversed(self.statements[:at]) if isinstance(s, _Assign) and s.name == name)
@@ -155,14 +217,30 @@ class _Reader:
 
     def _assigned(self, statement: _Assign) -> Term:
         at = self.statements.index(statement)
-        if statement.number is None:
-            return self.term(statement.value, at, statement.line)
         match statement.value:
+            case ast.Call(func=function, args=ends) if ast.unparse(function) in ("range", "tl.range"):
+                return self._looped(statement, [self.term(end, at, statement.line) for end in ends[:3]])
             case ast.Call(func=function, args=[operand, *_]) if ast.unparse(function) in _WITH_INDEX:
-                kind = _WITH_INDEX[ast.unparse(function)]
-                kind = f"arg{kind}" if statement.number else kind
-                return self._reduced(kind, read_python(operand), at, statement.line)
-        return Unread(statement.name)
+                if statement.number is not None:
+                    kind = _WITH_INDEX[ast.unparse(function)]
+                    kind = f"arg{kind}" if statement.number else kind
+                    return self._reduced(kind, read_python(operand), at, statement.line)
+        return (
+            self.term(statement.value, at, statement.line)
+            if statement.number is None
+            else Unread(statement.name)
+        )
+
+    def _looped(self, statement: _Assign, ends: list[Term]) -> Term:
+        """The variable of a loop: its first value, and a step for each turn."""
+        start, stop = (Number(0, "int32"), ends[0]) if len(ends) == 1 else ends[:2]
+        step = ends[2] if len(ends) > 2 else Number(1, "int32")
+        turn = Position(f"{statement.name}@{statement.line}", promoted(*(end.dtype for end in ends)))
+        # Rounded up: floor division of what is negated.
+        negated = operator("sub", (cast(start, "int64"), stop))
+        turns = operator("neg", (operator("floordiv", (negated, step)),))
+        self.loops[turn.name] = Range(turn.name, Number(0, "int64"), turns)
+        return operator("add", (start, operator("mul", (turn, step))))
 
     def _reduced(self, kind: str, operand: Syntax, at: int, line: int) -> Term:
         """A reduction over the r axes: of a block, or of the values that a loop has accumulated."""
@@ -203,12 +281,17 @@ class _Reader:
 
     def _range(self, name: str) -> Range:
         start = Number(0, "int64")
+        if name in self.loops:
+            return self.loops[name]
         if match := _INDEX.fullmatch(name):
             return Range(name, start, self.look(f"{match['axis']}numel", len(self.statements)))
         inner = name.partition("(")[2].rstrip(")")
         if name.startswith("tl.arange"):
-            end = inner.rpartition(",")[2].strip()
-            return Range(name, start, Number(int(end), "int64") if end.isdigit() else self.look(end, 0))
+            ends = [each.strip() for each in inner.split(",")]
+            first, last = (
+                Number(int(e), "int64") if e.isdigit() else self.look(e, 0) for e in (ends[0], ends[-1])
+            )
+            return Range(name, first, last)
         try:  # the number of programs along an axis, from the C++ of the launcher
             return Range(name, start, Translator({}).term(read_cpp(self.grid[int(inner)]), Size, 0))
         except (NotRead, ValueError, IndexError):
@@ -217,25 +300,39 @@ class _Reader:
     def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
         """The store of a call; none unless its pointer is a parameter plus an index."""
         line = call.lineno
-        place = self._pointer(call.args[0], at, line)
-        if place is None or len(call.args) < 2:
+        place = self.place(call.args[0], at, line)
+        dtype = self.pointers[place.parameter] if place is not None else ""
+        if place is None or len(call.args) < 2 or place.itemsize != itemsize_of(dtype):
             return []
-        name, index = place
-        value = cast(self.term(call.args[1], at, line), self.pointers[name])
-        return [Store(name, index, value, self.ranges((index,)), line, mode)]
+        value = cast(self.term(call.args[1], at, line), dtype)
+        index = place.parts[0][0] if place.parts else Number(0, "int64")
+        for part, _ in place.parts[1:]:
+            index = operator("add", (cast(index, "int64"), cast(part, "int64")))  # as wide as a pointer
+        return [Store(place.parameter, index, value, self.ranges((index,)), line, mode)]
 
-    def _pointer(self, node: ast.expr, at: int, line: int) -> tuple[str, Term] | None:
-        """`out_ptr0 + (x0)`, in which `tl.broadcast_to` may stand around the index."""
+    def place(self, node: ast.expr, at: int, line: int) -> Place | None:
+        """`out_ptr0 + (x0)`, through assignments, casts and changes of shape; None for what is no pointer."""
         match node:
+            case ast.Name(id=name) if (found := self._definition(name, at)) is not None:
+                if found not in self._places:
+                    self._places[found] = None
+                    self._places[found] = self.place(found.value, self.statements.index(found), line)
+                return self._places[found]
             case ast.Name(id=name) if name in self.pointers:
-                return name, Number(0, "int64")
+                return Place(name, itemsize_of(self.pointers[name]), ())
+            case ast.Subscript(value=value):
+                return self.place(value, at, line)
+            case ast.Call(func=ast.Attribute(attr="to", value=value), args=[ast.Call(args=[type_]) as made]):
+                inner = self.place(value, at, line)
+                dtype = dtype_of(ast.unparse(type_)) if "pointer_type" in ast.unparse(made.func) else None
+                return replace(inner, itemsize=itemsize_of(dtype)) if inner and dtype else None
+            case ast.Call(func=ast.Attribute(attr="broadcast_to"), args=[value, *_]):
+                return self.place(value, at, line)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
-                found = self._pointer(left, at, line)
-                if found is None:
-                    return None
-                more = self.term(right, at, line)
-                name, index = found
-                return name, more if isinstance(index, Number) else operator("add", (index, more))
+                for pointer, offset in ((left, right), (right, left)):
+                    if (base := self.place(pointer, at, line)) is not None:
+                        part = (self.term(offset, at, line), base.itemsize)
+                        return replace(base, parts=(*base.parts, part))
         return None
 
     def check(self, found: IndexAssert, call: ast.Call, at: int) -> Check:

@@ -1,0 +1,311 @@
+"""Defects of kernels that their code and the sizes of a call show; nothing is run.
+
+Each is shown by lanes that are worked out as the kernel would, never by an estimate. What depends on loaded
+data, on a branch, or on code that was not understood is left open.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+from mcp_server.package.assertion import source_location
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.launches import Argument, Launch, shifted
+from mcp_server.package.statements import closing, evaluate
+from mcp_server.package.symbols import Symbol
+from mcp_server.package.terms.accesses import Access, read_accesses
+from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.interval import limits
+from mcp_server.package.terms.lanes import Lane, Overflow, Spans, first_lanes, lanes
+from mcp_server.package.terms.syntax import NotRead, read_cpp
+from mcp_server.package.terms.term import Element, Size, Term, itemsize_of, say
+from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.triton import function_of
+from mcp_server.package.view import PackageView
+
+FindingKind = Literal["overflow", "beyond", "order", "never_stored", "grid"]
+GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # blocks in x, y and z, of every CUDA architecture
+# What the grid says of constants for which a launcher was tuned (triton_heuristics.py, torch 2.8-2.15).
+_BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
+_OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # what hostile text may lead to as well
+_MOST_BASES = 32  # of a view: damaged text may have one that is its own
+_LARGEST = 1 << 40  # elements of an input
+_LOOP = r"\s*for\b"  # those of C++ are run one after another
+# What every warp of a block waits at: a barrier, and a reduction over it.
+_JOINED = r".*(?:barrier|tl\.(?:sum|max|min|reduce)|triton_helpers\.(?:max2|min2|any|prod|welford\w*))\("
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A defect of a kernel at one launch. `line` is 1-based in its source, 0 for the launch itself."""
+
+    kind: FindingKind
+    launch: int
+    kernel: str
+    parameter: str
+    line: int
+    location: str
+    sentence: str
+
+
+def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Finding]:
+    """The defects of a call with these values of the symbols: each once, at its first launch."""
+    found: dict[tuple[str, str, str], Finding] = {}
+    known = known_sizes(view.wrapper.symbols, given)
+    for launch in view.wrapper.launches:
+        kernel = view.wrapper.kernels.get(launch.kernel)
+        for each in _Launched(view, launch, kernel, known).findings() if kernel is not None else ():
+            found.setdefault((each.kernel, each.kind, each.parameter), each)
+    return list(found.values())
+
+
+def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict[str, int]:
+    """The symbols of a wrapper that follow from those given."""
+    found = dict(given)
+    for symbol in symbols.values():
+        value = _whole(symbol.expression, found) if symbol.kind == "computed" else None
+        if value is not None:
+            found.setdefault(symbol.name, value)
+    return found
+
+
+def largest_sizes(view: PackageView) -> dict[str, int]:
+    """The largest sizes that a package was compiled for, of inputs that a machine could hold."""
+    found: dict[str, int] = {}
+    for each in view.package.inputs:
+        sizes = [(dim.expression, dim.size if dim.size is not None else dim.upper) for dim in each.dims]
+        most = [size for _, size in sizes if size is not None]
+        if len(most) == len(sizes) and prod(most) <= _LARGEST:
+            found |= {name: size for name, size in sizes if name is not None and size is not None}
+    return found
+
+
+def _whole(text: str, values: Mapping[str, int]) -> int | None:
+    value = evaluate(text, values)
+    return int(value) if value is not None and value.denominator == 1 else None
+
+
+class _Launched:
+    """A kernel with the sizes of one launch."""
+
+    def __init__(self, view: PackageView, launch: Launch, kernel: Kernel, known: Mapping[str, int]) -> None:
+        self.view, self.launch, self.kernel, self.known = view, launch, kernel, known
+        values = {a.name: _whole(a.expression, known) for a in launch.arguments if a.name and not a.is_tensor}
+        self.sizes = {name: value for name, value in values.items() if value is not None}
+        self.grid = [self._blocks(text) for text in kernel.grid]
+        for axis, blocks in enumerate(self.grid):
+            if blocks is not None:
+                self.sizes[f"tl.num_programs({axis})"] = blocks
+                tuned = [
+                    name for grid, (name, at) in _BY_GRID.items() if at == axis and grid in kernel.source
+                ]
+                self.sizes |= dict.fromkeys(tuned, blocks)
+
+    def _blocks(self, text: str) -> int | None:
+        try:
+            return int(Lane({}, self.sizes).value(Translator({}).term(read_cpp(text), Size, 0)))
+        except (NotRead, *_OPEN):
+            return None
+
+    def findings(self) -> Iterator[Finding]:
+        """The defects of this launch."""
+        yield from self._grid()
+        yield from self._never_stored()
+        accesses = () if 0 in self.grid else read_accesses(self.kernel)
+        for access in accesses:
+            try:
+                spans = Spans(access, self.sizes)
+                found = None if spans.empty else self._overflow(access, spans) or self._beyond(access, spans)
+            except _OPEN:
+                continue
+            if found is not None:
+                yield found
+        yield from self._order(accesses)
+
+    def _found(self, kind: FindingKind, parameter: str, line: int, what: str) -> Finding:
+        place = source_location(self.kernel, line) if line else f"wrapper.cpp:{self.launch.line}"
+        sentence = f"{self.kernel.name} (launch {self.launch.index}) {what}."
+        return Finding(kind, self.launch.index, self.kernel.name, parameter, line, place, sentence)
+
+    def _grid(self) -> Iterator[Finding]:
+        if self.kernel.kind == "cpp" or self.view.package.device_type != "cuda":
+            return
+        for axis, (count, limit) in enumerate(zip(self.grid, GRID_LIMITS, strict=False)):
+            if count is not None and count > limit:
+                name, text = "xyz"[axis], self.view.wrapper.grid(self.launch)[axis]
+                asked = f"asks for {count:,} blocks in {name} ({text}{_with(self.known, text)})"
+                yield self._found("grid", name, 0, f"{asked}, and the driver allows {limit:,}")
+
+    def _never_stored(self) -> Iterator[Finding]:
+        for argument in self.launch.tensors:
+            if argument.role != "read" and argument.name and never_stored(self.kernel, argument.name):
+                label, sizes = self.view.label(argument.target), self._shape(argument)
+                what = f"has {argument.name} as an output ({label}, {sizes}) and never stores to it"
+                yield self._found("never_stored", argument.name, 1, what)
+
+    def _shape(self, argument: Argument) -> str:
+        buffer = self.view.wrapper.buffers.get(argument.target or "")
+        sizes = argument.view.sizes if argument.view else buffer.sizes if buffer else None
+        values = [_whole(size, self.known) for size in sizes or ()]
+        return f"shape {values}" if sizes is not None and None not in values else "of unknown shape"
+
+    def _overflow(self, access: Access, spans: Spans) -> Finding | None:
+        """Whole-number arithmetic of an index that its type cannot hold."""
+        for lane in lanes(access, self.sizes) if spans.may_overflow else ():
+            if lane.offset(access) is not None and lane.overflow is not None:
+                what = self._overflown(access, lane, lane.overflow)
+                return self._found("overflow", access.parameter, access.line, what)
+        return None
+
+    def _overflown(self, access: Access, lane: Lane, seen: Overflow) -> str:
+        text, bits, limit = _said(seen.term), itemsize_of(seen.term.dtype) * 8, limits(seen.term.dtype)
+        turns, beyond = abs(seen.exact - seen.wrapped) >> bits, limit.high if seen.exact > 0 else limit.low
+        return (
+            f"computes `{text}` for {access.parameter} in {bits} bits{_with(self._values(lane), text)}: "
+            f"it is {seen.exact:,}, beyond {int(beyond):,}, and becomes {seen.wrapped:,}, "
+            f"{f'{turns} * ' if turns != 1 else ''}2**{bits} away"
+        )
+
+    def _values(self, lane: Lane) -> dict[str, int]:
+        return {**lane.positions, **self.sizes}
+
+    def _beyond(self, access: Access, spans: Spans) -> Finding | None:
+        """An access outside of the memory that the wrapper allocates for it."""
+        argument = next((each for each in self.launch.tensors if each.name == access.parameter), None)
+        held = self._allocated(argument) if argument is not None else None
+        if argument is None or held is None or not spans.may_leave(*held):
+            return None
+        first, end = held
+        for lane in lanes(access, self.sizes):
+            at = lane.offset(access)
+            if at is not None and (at < first or at + access.itemsize > end):
+                verb, text = "reads" if access.kind == "load" else "stores to", " + ".join(_index(access))
+                what = (
+                    f"{verb} {access.parameter} at {text}{_with(self._values(lane), text)}, byte {at:,} of "
+                )
+                what += f"{self.view.label(argument.target)}, which has {end:,}"
+                return self._found("beyond", access.parameter, access.line, what)
+        return None
+
+    def _allocated(self, argument: Argument) -> tuple[int, int] | None:
+        """The first byte and the end of the wrapper's own allocation, from the argument's pointer on."""
+        buffers = self.view.wrapper.buffers
+        buffer = root = buffers.get(argument.target or "")
+        for _ in range(_MOST_BASES):
+            if (
+                root is not None
+                and root.kind != "pool"
+                and (base := buffers.get(root.base or "")) is not None
+            ):
+                root = base
+        if buffer is None or root is None or root.kind != "allocated" or not (root.dtype and buffer.dtype):
+            return None
+        offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
+        steps = list(zip(root.sizes or (), root.strides or (), strict=False))
+        extent = [_whole(f"({size} - 1) * ({step})", self.known) for size, step in steps]
+        skipped, counts = _whole(offset, self.known), [each for each in extent if each is not None]
+        if skipped is None or root.sizes is None or len(counts) < len(root.sizes):
+            return None
+        before = skipped * itemsize_of(buffer.dtype)
+        return -before, (sum(counts) + 1) * itemsize_of(root.dtype) - before
+
+    def _order(self, accesses: Sequence[Access]) -> Iterator[Finding]:
+        """A load and a store of one element by two lanes, with no barrier between."""
+        cpp = self.kernel.kind == "cpp"
+        # Lanes of one thread follow each other, and atomic updates may be a lock.
+        if "tl.atomic_" in self.kernel.source or (cpp and "#pragma omp" not in self.kernel.source):
+            return
+        source, apart = self.kernel.source.split("\n"), re.compile(_LOOP if cpp else _JOINED)
+        stores = [each for each in accesses if each.kind == "store"]
+        for load in (each for each in accesses if each.kind == "load"):
+            for store in (each for each in stores if each.parameter == load.parameter):
+                first, last = sorted((load.line, store.line))
+                if any(map(apart.match, source[first : last - 1])):
+                    continue
+                same = _index(load) == _index(store)
+                shared = self._broadcast(load, store) if same else self._shared(load, store)
+                if shared:
+                    verbs = ("loads", "stores") if load.line <= store.line else ("stores", "loads")
+                    what = f"{verbs[0]} an element of {load.parameter} (line {first}) and {verbs[1]} it in "
+                    what += f"another lane (line {last}) with no barrier between: {shared}"
+                    yield self._found("order", load.parameter, last, what)
+                    return
+
+    def _broadcast(self, load: Access, store: Access) -> str:
+        """A load of one element by every lane of a reduction, before its store; empty if it is none.
+
+        Inductor puts a barrier before such a store (triton.py `store`, torch 2.8-2.15).
+        """
+        axis = re.search(r"\b(r\d*_?)index = ", self.kernel.source)
+        if (
+            axis is None
+            or self.kernel.kind != "triton"
+            or load.line > store.line
+            or axis[1] in str(_index(load))
+        ):
+            return ""
+        written = re.search(rf"\b{axis[1]}numel = (\d+)$", self.kernel.source, re.M)
+        lanes_ = int(written[1]) if written else self.sizes.get(f"{axis[1]}numel", 1)
+        return f"{lanes_:,} lanes of {axis[1]}index load {' + '.join(_index(load))}" if lanes_ > 1 else ""
+
+    def _shared(self, load: Access, store: Access) -> str:
+        """An element that one lane loads and another one stores, in words; empty if none was found."""
+        if {each.name for each in load.ranges} != {each.name for each in store.ranges}:
+            return ""
+        try:
+            stored = {lane.offset(store): lane for lane in self._tried(store)}
+            for lane in self._tried(load):
+                at = lane.offset(load)
+                other = stored.get(at)
+                if at is not None and other is not None and other.positions != lane.positions:
+                    where = (", ".join(f"{n} = {v}" for n, v in e.positions.items()) for e in (lane, other))
+                    return "byte {:,} at {} and at {}".format(at, *where)
+        except _OPEN:
+            pass
+        return ""
+
+    def _tried(self, access: Access) -> list[Lane]:
+        return [*lanes(access, self.sizes), *first_lanes(access, self.sizes)]
+
+
+def _said(term: Term) -> str:
+    def name(element: Element) -> str:
+        return element.parameter
+
+    return say(term, name)
+
+
+def _index(access: Access) -> list[str]:
+    return [_said(part) for part, _ in access.index]
+
+
+def _with(values: Mapping[str, int], text: str) -> str:
+    """The values of the names in a text."""
+    named = [name for name in values if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text)]
+    return f", with {', '.join(f'{name} = {values[name]:,}' for name in named)}" if named else ""
+
+
+def never_stored(kernel: Kernel, name: str) -> bool:
+    """Whether an output of a generated kernel is loaded at most: every use of its name is a load."""
+    if not kernel.source or not name.startswith(("out_ptr", "in_out_ptr")):
+        return False
+    if kernel.kind != "cpp":
+        function = function_of(kernel)
+        nodes = list(ast.walk(function)) if function is not None else []
+        calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load"]
+        loaded = {id(node) for call in calls for node in ast.walk(call)}
+        return bool(nodes) and all(
+            id(node) in loaded for node in nodes if isinstance(node, ast.Name) and node.id == name
+        )
+    body = kernel.source[kernel.source.find("{") :]
+    for use in re.finditer(rf"\b{re.escape(name)}\b", body):
+        before, end = body[: use.start()], closing(body, use.end() + 1)
+        item = body.startswith("[", use.end()) and not before.endswith("&")
+        if not before.endswith("loadu(") and not (item and not re.match(r"\]\s*[^\s\w]?=(?!=)", body[end:])):
+            return False
+    return True

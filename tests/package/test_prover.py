@@ -1,0 +1,352 @@
+"""What the code of a kernel and the sizes of a call show: on recorded kernels, and against brute force."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from mcp_server.diagnosis.causes.kernel_defect import is_a_turn_away
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.mismatch import GivenTensor, symbol_values
+from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored
+from mcp_server.package.terms.accesses import read_accesses
+from mcp_server.package.terms.lanes import Spans, lanes
+from mcp_server.package.terms.term import say
+from mcp_server.package.view import PackageView, view_package
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.probes.rewrite import with_barrier, with_wide_indices
+from mcp_server.tools.check_devices import from_leaves
+from mcp_server.tools.context import read_events
+from tests.conftest import ZooPackage
+from tests.memory_faults.support import recorded
+from tests.memory_faults.test_recorded_gpu import FAULTS, PROGRAMS, joined, view_of
+from tests.recorded import RECORDINGS
+from tests.zoo.names import CPU_MODELS, THOROUGH
+
+WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.torch-2.11-cuda.cpp"))
+# What the kernels of these recordings do wrong without a value of any tensor.
+WRONG = {
+    "int32_overflow": ("overflow", "x"),
+    "missing_mask": ("beyond", "out"),
+    "scalar_offset": ("beyond", "x"),
+    "wrong_stride": ("beyond", "x"),
+}
+INDEX_LIMIT = (1 << 31) - 1
+
+
+def triton(body: str, signature: Mapping[str, str]) -> Kernel:
+    """A Triton kernel of Inductor's form over `xnumel`."""
+    names = ", ".join(signature)
+    lines = "\n".join(f"    {line}" for line in body.strip().split("\n"))
+    source = f"""
+@triton_heuristics.pointwise(triton_meta={{'signature': {dict(signature)!r}, 'constants': {{}}}})
+@triton.jit
+def triton_poi_0({names}, XBLOCK : tl.constexpr):
+    xoffset = tl.program_id(0) * XBLOCK
+    xindex = xoffset + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+{lines}
+"""
+    return Kernel("triton_poi_0", "triton", "triton_poi_0", (), 1, source)
+
+
+@st.composite
+def digits(draw: st.DrawFn) -> tuple[str, list[tuple[int, int, int]], int]:
+    """An index that moves the digits of `xindex`: its text, with factor, divisor and modulus of each."""
+    sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=4))
+    factors = draw(
+        st.lists(st.integers(-(1 << 22), 1 << 28), min_size=len(sizes) + 1, max_size=len(sizes) + 1)
+    )
+    found, below = [], 1
+    for size, factor in zip(sizes, factors, strict=False):
+        found.append((factor, below, size))
+        below *= size
+    found.append((factors[-1], below, 0))
+    words = [f"({c} * ((xindex // {d}){f' % {m}' if m else ''}))" for c, d, m in found]
+    return " + ".join(words), found, draw(st.integers(1, 4)) * below + draw(st.integers(0, below))
+
+
+@settings(deadline=None)
+@given(made=digits(), blocks=st.integers(0, 3))
+def test_an_overflow_is_found_where_one_lane_has_one(
+    made: tuple[str, list[tuple[int, int, int]], int], blocks: int
+) -> None:
+    """Of all lanes, each multiplied and added in the order of the text, as brute force does in 64 bits."""
+    text, parts, numel = made
+    numel += blocks * 4096 * prod(size or 1 for _, _, size in parts)  # more than are tried one by one
+    assume(numel < 200_000)
+    kernel = triton(f"tl.store(out_ptr0 + ({text}), 0, xmask)", {"out_ptr0": "*i8", "xnumel": "i32"})
+    (access,) = read_accesses(kernel)
+    x, total, beyond = np.arange(numel), np.zeros(numel, dtype=np.int64), np.zeros(numel, dtype=bool)
+    for factor, divisor, size in parts:
+        digit = x // divisor % size if size else x // divisor
+        total = total + factor * digit
+        for value in (factor * digit, total):
+            beyond |= (value > INDEX_LIMIT) | (value < -INDEX_LIMIT - 1)
+    sizes = {"xnumel": numel}
+    found = None
+    for lane in lanes(access, sizes):
+        lane.offset(access)
+        if (found := lane.overflow) is not None:
+            break
+    assert (found is not None) == bool(beyond.any())
+    assert Spans(access, sizes).may_overflow or found is None
+    if found is not None:
+        assert found.wrapped == int(np.int64(found.exact).astype(np.int32)) != found.exact
+
+
+@pytest.mark.parametrize(
+    ("numel", "wide", "wrong"), [(1 << 31, 0, 0), ((1 << 31) + 1, 0, 1), (1 << 33, 1, 0)]
+)
+def test_an_index_has_the_type_of_its_code(numel: int, wide: bool, wrong: bool) -> None:
+    """An index of 32 bits reaches 2**31 elements and no more; one of 64 bits all."""
+    kernel = triton("tl.store(out_ptr0 + (xindex), 0, xmask)", {"out_ptr0": "*i8", "xnumel": "i64"})
+    if wide:
+        changed = kernel.source.replace("tl.program_id(0)", "tl.program_id(0).to(tl.int64)")
+        kernel = Kernel(kernel.name, kernel.kind, kernel.symbol, (), 1, changed)
+    (access,) = read_accesses(kernel)
+    assert Spans(access, {"xnumel": numel}).may_overflow == wrong
+    last = next(iter(lanes(access, {"xnumel": numel})))
+    assert last.offset(access) == (numel - 1 if not wrong else -(1 << 31))
+
+
+USER = """
+@triton_heuristics.user_autotune(triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'stride': 'i32',
+    'n': 'i32', 'block': 'constexpr'}, 'constants': {'block': 64}})
+@triton.jit
+def user(x, out, stride, n, block: tl.constexpr):
+    row, batch = tl.program_id(0), tl.program_id(axis=1)
+    x += batch * stride
+    at = row * block + tl.arange(0, block)
+    other, at2 = at, row
+    at2, other = other, at2
+    keep = at < n
+    here, moved = x + at, out
+    for turn in range(0, n, block):
+        tl.store(out + at, tl.load(here + turn, mask=keep), mask=keep)
+        moved += block
+        tl.store(moved, 2)
+    tl.store(out + other, 0)
+    if n > 4:
+        at = at * stride
+        tl.store(out + stride, 0)
+    tl.store(out + at, 1)
+"""
+
+
+def test_a_kernel_of_the_user_is_read() -> None:
+    """Pointers that move, several results, loops and masks; not branches, swaps and later turns of a loop."""
+    kernel = Kernel("user", "user_triton", "user", (), 1, USER, 0, ("((n + 63) / 64)", "8", "1"))
+    load, store = sorted(read_accesses(kernel), key=lambda access: access.kind)
+    assert (load.parameter, store.parameter) == ("x", "out")
+    assert [say(part, str) for part, _ in load.index] == [
+        "tl.program_id(1) * stride",
+        "tl.program_id(0) * 64 + tl.arange(0, block)",
+        "0 + turn@13 * 64",
+    ]
+    assert load.test is not None and say(load.test, str) == "tl.program_id(0) * 64 + tl.arange(0, block) < n"
+    sizes = {"n": 130, "stride": 1 << 20}
+    made = [lane.offset(load) for lane in lanes(load, sizes)]
+    assert max(each for each in made if each is not None) == 4 * (7 * (1 << 20) + 129 + 128)
+    assert None in made and not Spans(load, sizes).may_overflow
+    assert Spans(load, {"n": 130, "stride": 1 << 29}).may_overflow
+
+
+@given(n=st.integers(2, 1 << 20))
+def test_a_mask_is_exact(n: int) -> None:
+    """The largest factor with which the last element that a mask leaves still fits, and the one above it."""
+    source = USER.partition("    if n >")[0] + "    tl.store(out + at * stride, 1, mask=keep)\n"
+    kernel = Kernel("user", "user_triton", "user", (), 1, source, 0, ("((n + 63) / 64)", "8", "1"))
+    access = read_accesses(kernel)[-1]
+    factor = INDEX_LIMIT // (n - 1)
+    for stride in (factor, factor + 1):
+        tried = list(lanes(access, {"n": n, "stride": stride}))
+        reached = [lane for lane in tried if lane.offset(access) is not None]
+        assert any(lane.overflow for lane in reached) == (stride > factor)
+
+
+def defects(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, str]]:
+    return [(each.kind, each.parameter) for each in find_kernel_defects(view, given)]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recorded_program_on_a_gpu(name: str, tmp_path: Path) -> None:
+    """Of 31 programs those whose code alone is wrong are named, with argument; no other kernel is accused."""
+    view = view_of(FAULTS / name, tmp_path)
+    events = read_events(FAULTS / name / "report.jsonl")
+    leaves: list[Any] = next((event["leaves"] for event in events if event["event"] == "given"), [])
+    passed = from_leaves([{"kind": "tensor", **leaf} for leaf in leaves], None).tensors
+    sizes = symbol_values(view.package.signature, passed)
+    found = defects(view, sizes)
+    assert found[:1] == ([WRONG[name]] if name in WRONG else [])
+
+
+def test_the_mark_of_32_bits(tmp_path: Path) -> None:
+    """The access that memcheck saw is 2**32 elements away from its tensor; a far one is not."""
+    directories = [tmp_path / name for name in ("int32_overflow", "read_far")]
+    for directory, wrapped in zip(directories, (True, False), strict=True):
+        directory.mkdir()
+        fault = joined(directory.name, directory)
+        assert fault is not None and fault.missed is not None
+        assert is_a_turn_away(fault.missed) == wrapped
+
+
+BROKEN = st.sampled_from(
+    ("(", "1e400", "tl.load(", " // 0", "for i in range(0, x0):\n", "in_out_ptr0", "**", "*", "'")
+)
+
+
+@given(edits=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 12), BROKEN), max_size=6))
+def test_damaged_text_is_left_open(edits: list[tuple[float, int, str]]) -> None:
+    """Whatever a file holds, in sizes that no machine has: an answer, and in time."""
+    text = (RECORDINGS / "wrappers" / "views.torch-2.11-cuda.cpp").read_text()
+    for place, length, new in edits:
+        at = int(place * len(text))
+        text = text[:at] + new + text[at + length :]
+    package = SimpleNamespace(device_type="cuda")
+    view = cast(PackageView, SimpleNamespace(wrapper=read_wrapper(text), package=package, label=str))
+    symbols = view.wrapper.symbols.values()
+    for size in (0, -3, 1 << 70):
+        find_kernel_defects(view, {s.name: size for s in symbols if s.kind in ("size", "stride")})
+
+
+@pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.name)
+def test_recorded_cuda_kernels_are_healthy(path: Path, tmp_path: Path) -> None:
+    """Every kernel of every CUDA wrapper is read, and none has a defect at the sizes of its recording."""
+    view = recorded(path.name.partition(".")[0], tmp_path)
+    symbols = view.wrapper.symbols.values()
+    assert not find_kernel_defects(view, {s.name: 8 for s in symbols if s.kind in ("size", "stride")})
+    for kernel in view.wrapper.kernels.values():
+        assert read_accesses(kernel) or not kernel.source
+
+
+@pytest.mark.parametrize("name", CPU_MODELS if THOROUGH else ("norms", "views"))
+def test_kernels_of_the_zoo_are_healthy(name: str, zoo: ZooPackage) -> None:
+    """C++ kernels at the sizes of the sample, and at the largest that were compiled for."""
+    view, inputs = view_package(zoo(name)), torch.load(zoo(name).with_name(f"{name}.inputs.pt"))
+    passed = [GivenTensor(str(t.dtype).removeprefix("torch."), tuple(t.shape), t.stride()) for t in inputs]
+    for sizes in (symbol_values(view.package.signature, passed), largest_sizes(view)):
+        assert not find_kernel_defects(view, sizes)
+    kernels = [kernel for kernel in view.wrapper.kernels.values() if kernel.source]
+    assert kernels and all(map(read_accesses, kernels))
+
+
+def edited(name: str, directory: Path, *edits: tuple[str, str], size: int = 8) -> list[tuple[str, str]]:
+    """The defects of a recorded CUDA wrapper in which each first text is replaced by its second."""
+    recorded(name, directory)
+    path = directory / f"{name}.wrapper.cpp"
+    text = path.read_text()
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new)
+    path.write_text(text)
+    view = view_package(directory)
+    assert not view.wrapper.problems
+    symbols = view.wrapper.symbols.values()
+    return defects(view, {s.name: size for s in symbols if s.kind in ("size", "stride")})
+
+
+LOAD, STORE = "tl.load(in_out_ptr0 + (x2), xmask)", "tl.store(in_out_ptr0 + (x2), "
+MEAN = "tl.store(in_out_ptr0 + (x3), tmp8, xmask)"
+BARRIER = "tl.debug_barrier()\n        "
+
+
+@pytest.mark.parametrize(
+    ("name", "edits", "found"),
+    [
+        # An element that another lane stores: `flip` in place.
+        ("select", [(LOAD, LOAD.replace("x2", "31 - x2"))], [("order", "in_out_ptr0")]),
+        ("select", [(LOAD, LOAD.replace("x2", "31 - x2")), (STORE, BARRIER + STORE)], []),
+        # One element for all lanes of a reduction, without the barrier that Inductor writes, and with it.
+        (
+            "conv",
+            [(MEAN, MEAN.replace("tmp8", "tmp8 + tl.load(in_out_ptr0 + (x3), xmask)"))],
+            [("order", "in_out_ptr0")],
+        ),
+        (
+            "conv",
+            [(MEAN, f"tmp9 = tl.load(in_out_ptr0 + (x3), xmask)\n        {MEAN}")],
+            [("order", "in_out_ptr0")],
+        ),
+        (
+            "conv",
+            [(MEAN, f"tmp9 = tl.load(in_out_ptr0 + (x3), xmask)\n        {BARRIER}{MEAN}")],
+            [],
+        ),
+        # What pytorch/pytorch#183575 shows: `in_out_ptr0` is loaded alone, and a caller takes it for written.
+        ("select", [(f"{STORE}tmp14, xmask)", "tmp15 = tmp14")], [("never_stored", "in_out_ptr0")]),
+    ],
+)
+def test_one_pointer_that_is_loaded_and_stored(
+    name: str, edits: list[tuple[str, str]], found: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """In recorded kernels, changed in one place: accesses by other lanes, barriers, a store that is gone."""
+    assert edited(name, tmp_path, *edits) == found
+
+
+GRID = "uint32_t grid_1 = 1;"
+
+
+@pytest.mark.parametrize(("blocks", "wrong"), [(65_535, False), (65_536, True)])
+def test_a_grid_that_the_driver_refuses(blocks: int, wrong: bool, tmp_path: Path) -> None:
+    """As many blocks in y as there may be, and one more; rounded up as the launcher does."""
+    numel = f"uint32_t grid_1 = ((({blocks} * xnumel) + (xnumel - 1)) / xnumel);"
+    assert set(edited("logarithm", tmp_path, (GRID, numel))) == ({("grid", "y")} if wrong else set())
+
+
+@pytest.mark.parametrize(("split", "wrong"), [(24, False), (25, True)])
+def test_a_workspace_for_fewer_blocks_than_the_grid_has(split: int, wrong: bool, tmp_path: Path) -> None:
+    """`RSPLIT` of a cooperative reduction, which only the grid tells; 24 results of each row fit."""
+    store = "tl.store(out_ptr2 + (r0_1 + 24*x0), tmp39, r0_mask & xmask)"
+    peers = "tl.store((out_ptr2 + 0).to(tl.pointer_type(tl.float32)) + (xindex * RSPLIT + rsplit_id), tmp39)"
+    found = edited(
+        "norms",
+        tmp_path,
+        (store, f"rsplit_id = tl.program_id(0)\n        {peers}"),
+        ("'grid_type': 'Grid1D'", "'grid_type': 'CooperativeReductionGrid'"),
+        ("xoffset = tl.program_id(0) * XBLOCK", "xoffset = tl.program_id(1) * XBLOCK"),
+        ("XBLOCK : tl.constexpr)", "XBLOCK : tl.constexpr, RSPLIT : tl.constexpr)"),
+        ("uint32_t grid_0 = ", f"uint32_t grid_0 = {split} + 0 * "),
+    )
+    assert [each for each in found if each[1] == "out_ptr2"][:1] == ([("beyond", "out_ptr2")] * wrong)
+
+
+def test_a_cpp_output_that_is_never_stored_to(zoo: ZooPackage) -> None:
+    """None of a real package is one; one whose stores go elsewhere is, unless a function may store to it."""
+    kernels = view_package(zoo("norms")).wrapper.kernels.values()
+    outputs = [
+        (k, p.name)
+        for k in kernels
+        for p in k.parameters
+        if k.source and p.name.startswith(("out", "in_out"))
+    ]
+    assert len(outputs) > 5 and not any(never_stored(*each) for each in outputs)
+    kernel, name = next((k, name) for k, name in outputs if f"= {name};" not in k.source)
+    body = kernel.source.partition("{")[2]
+    other = re.sub(rf"\.store\({name}\b|\b{name}(?=\[[^\n]*\] = )", ".store(other", body)
+    assert never_stored(replace(kernel, source="{" + other), name)
+    assert not never_stored(replace(kernel, source="{" + other + f"helper({name});"), name)
+
+
+@pytest.mark.parametrize("name", ["int32_overflow", "missing_mask"])
+def test_a_kernel_with_wider_indices(name: str, tmp_path: Path) -> None:
+    """The text that is compiled as the intervention has no overflow left, on the same lines."""
+    kernels = view_of(FAULTS / name, tmp_path).wrapper.kernels.values()
+    kernel = next(kernel for kernel in kernels if kernel.kind == "user_triton")
+    wide = replace(kernel, source=with_wide_indices(kernel))
+    sizes = {"width": 32_768, "n": 1, "_grid_0": 66_000, "_grid_1": 1, "_grid_2": 1}
+    for access in read_accesses(wide):
+        assert not Spans(access, sizes).may_overflow
+    assert wide.source.count("\n") == kernel.source.count("\n")
+    assert "tl.debug_barrier(); tl.store(" in with_barrier(kernel, read_accesses(kernel)[-1].line)
