@@ -63,7 +63,7 @@ def test_values_are_computed_from_what_is_known(graph: ProgramGraph, tmp_path: P
     """`tanh` from a known `relu_` and from the input for what is not known."""
     x, y, known = torch.randn(2, 3), torch.randn(3, 2), torch.randn(2, 3)
     report = Report(str(tmp_path / "report"))
-    (value,) = graph.values([("tanh", 0, False)], {("relu_", 0): known}, [x, y], report)
+    (value,) = graph.values([("tanh", 0, False)], {("relu_", 0, False): known}, [x, y], report)
     assert torch.equal(value, (known.t() + y.exp()).tanh())
     (whole,) = graph.values([("tanh", 0, False)], {}, [x.clone(), y], report)
     assert torch.equal(whole, (x.sin().relu().t() + y.exp()).tanh())
