@@ -157,7 +157,7 @@ class ProgramGraph:
             # What an operator mutates is not to be a buffer of the program.
             env[node] = value.clone() if node.op == "get_attr" and _is_mutated(node, self.mutated) else value
             if node in ends:
-                bare = [products[node]] if bias is not None else recorder.withoutbias_of(node)
+                bare = [products[node]] if bias is not None else recorder.without_bias(node)
                 found[node, True] = [one.detach().clone() for one in bare]
                 found[node, False] = [one.detach().clone() for one in only_tensors(value)]
         return [found[self.by_name[name], product][place] for name, place, product in wanted]

@@ -1,4 +1,4 @@
-"""A launch done in eager mode by the exported program: `try-fix --as eager`, and `repair`, which keeps it so."""
+"""A launch done in eager mode by the program: `try-fix --as eager`, and `repair`, which keeps it so."""
 
 from __future__ import annotations
 
