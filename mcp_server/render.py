@@ -231,6 +231,7 @@ OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": 
 SHOWN_WAIT_S = 0.1
 MOST_ELEMENTS = 4
 PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # of `diagnose.perform`
+HEALTHY = {"likely": "as far as this call shows", "possible": "the numbers were not checked"}
 OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 
 
@@ -242,8 +243,8 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
         title.append(f" ({CATEGORIES[verdict.category]})", style="dim")
     if verdict.outcome != "inconclusive":
         title.append(f"  {verdict.confidence}", style="bold" if verdict.confidence == "proven" else "")
-    if verdict.outcome == "no_fault" and verdict.confidence == "possible":
-        title.append(" (the numbers were not checked)", style="dim")
+    if verdict.outcome == "no_fault" and verdict.confidence != "proven":
+        title.append(f" ({HEALTHY[verdict.confidence]})", style="dim")
     yield title
     yield plain(verdict.summary)
     if verdict.guilty or verdict.crashing:

@@ -14,6 +14,7 @@ from mcp_server.model import Component, Evidence, Fix
 
 MOST_ELEMENTS = 4
 LONGEST = 160  # letters of an expression in a summary
+LONGEST_EXPLAINED = 60  # where the operation at fault was named before; the root cause has it in full
 MOST_DORMANT = 4
 ALL_LINES = 100
 
@@ -115,9 +116,12 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     """Where it was computed and how it differs from other layers, a sentence each."""
     computed = f"{origin.result} = {origin.expression}"
     short = origin.operation is not None and len(origin.expression) > LONGEST
+    brief = explained and len(origin.expression) > LONGEST_EXPLAINED
+    if brief:
+        computed = f"the {origin.result}"
     if origin.operation is not None and short:
         computed = f"{origin.result}, in which {origin.explanation or origin.operation.text}"
-    elif origin.bad_value and origin.bad_value != origin.expression:
+    elif origin.bad_value and origin.bad_value != origin.expression and not brief:
         computed += f" = {origin.bad_value}"
     if origin.allowed:
         computed += f", allowed are {origin.allowed}"
@@ -127,14 +131,18 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
         computed += f", from {', '.join(each.text() for each in inputs[:MOST_ELEMENTS])}"
         computed += f" and {more} more elements" if more > 0 else ""
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
+    found: list[str] = []
     if origin.launch_index is None:
         found = [f"The value is as it was given: {computed}."]
-    else:
+    elif not (brief and inputs and inputs[0].label in origin.explanation):
         found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
     if origin.explanation and not short and not explained:
         found.append(f"There {origin.explanation}.")
     if origin.condition is not None:
-        found.append(f"For {origin.condition.label or origin.condition.variable}: {origin.condition.text}.")
+        variable, label = origin.condition.variable, origin.condition.label
+        text = f"{origin.condition.text}."
+        named = bool(label) and label != variable
+        found.append(f"With {variable} for {label}: {text}" if named else f"{text[0].upper()}{text[1:]}")
     if any(part.isdigit() for part in origin.layer.split(".")):
         found.append(f"It is in layer {origin.layer}.")
     if origin.sibling_difference:

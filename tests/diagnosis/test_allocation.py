@@ -18,6 +18,7 @@ from mcp_server.package.symbols import Symbol
 from mcp_server.tools.requests import _step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, package_case, phase, run, trial
+from tests.zoo.names import thorough
 
 REQUEST = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
 ROWS = 1_000_000
@@ -69,6 +70,7 @@ def sized_by_data(zoo: ZooPackage, asked: int, *widths: int) -> DiagnosisState:
     return case
 
 
+@thorough
 @pytest.mark.parametrize(
     ("asked", "widths", "value"),
     [

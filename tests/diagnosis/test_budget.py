@@ -17,7 +17,7 @@ from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWor
 from mcp_server.tools.context import Context
 from mcp_server.tools.step_cache import StepCache
 from tests.conftest import ZooPackage
-from tests.zoo.names import THOROUGH
+from tests.zoo.names import THOROUGH, thorough
 
 pytestmark = pytest.mark.slow
 
@@ -125,6 +125,7 @@ def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None
     assert again.evidence and [e.fact for e in again.evidence] == [e.fact for e in found.evidence]
 
 
+@thorough
 def test_other_inputs_are_other_evidence(zoo: ZooPackage, tmp_path: Path) -> None:
     """The same path with another content is asked anew: what was seen before says nothing of it."""
     inputs = tmp_path / "batch.pt"

@@ -15,6 +15,7 @@ from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage, torch_environment
 from tests.served import served
 from tests.server.tokens import LIMIT, tokens
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -122,6 +123,7 @@ torch.testing.assert_close(compiled(swapped), model(swapped))
 """
 
 
+@thorough
 def test_a_script_that_passes_keys_in_another_order(tmp_path: Path) -> None:
     """The captured call is compared with the package, and made again in the exported order to prove it."""
     script = tmp_path / "serve.py"

@@ -35,6 +35,7 @@ from mcp_server.package.terms.translate import Translator
 from mcp_server.tools.check_devices import Given
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial
+from tests.zoo.names import thorough
 
 VARIABLES = ("x0", "x1", "x2")
 
@@ -263,6 +264,7 @@ def test_another_size_of_the_call_moves_the_bound(zoo: ZooPackage) -> None:
     assert {suspect.part.high for suspect in checked_inputs(case)} == {99}
 
 
+@thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "blamed"), [(3, [0]), (0, [])])
 def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(

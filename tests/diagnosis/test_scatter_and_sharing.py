@@ -14,6 +14,7 @@ from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import package_case, run, trial, worker_run
+from tests.zoo.names import thorough
 
 
 def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
@@ -44,6 +45,7 @@ def test_an_index_inside_is_no_fault(zoo: ZooPackage) -> None:
     assert list(index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 11))) == []
 
 
+@thorough
 @pytest.mark.slow
 def test_shared_memory_counts_only_where_an_input_is_written(zoo: ZooPackage) -> None:
     """`counter` writes its input in place, `scatter` only reads: sharing is a fault of the first alone."""

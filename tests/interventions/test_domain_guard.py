@@ -23,6 +23,7 @@ from tests.diagnosis.origin.test_triton import recorded
 from tests.interventions.support import offered, the_call, tried
 from tests.served import served
 from tests.worker.support import context_in, saved
+from tests.zoo.names import thorough
 
 CPP = """\
 extern "C" void k(const float* in_ptr0, float* out_ptr0)
@@ -142,6 +143,7 @@ def faulty_norm(zoo: ZooPackage, directory: Path) -> tuple[Path, TriedCall, Inte
     return package, the_call(made.options.package, inputs), made
 
 
+@thorough
 @pytest.mark.slow
 def test_a_root_and_a_constant_that_make_a_norm_finite_again(zoo: ZooPackage, tmp_path: Path) -> None:
     """Guarded, or with the constant of the other layers, the row without variance is finite; others stay."""

@@ -12,6 +12,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Where
 from tests.conftest import ZooPackage
 from tests.interventions.support import the_call, tried
 from tests.worker.support import saved
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -44,6 +45,7 @@ def bad(zoo: ZooPackage, tmp_path: Path) -> tuple[Path, Path, list[str]]:
     return package, saved(tmp_path, "bad.pt", values), [str(operators)]
 
 
+@thorough
 def test_a_flaky_failure_is_made_as_often_as_chance_needs(
     bad: tuple[Path, Path, list[str]], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes import changed_kernel as interposing
 from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import context_in
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -88,6 +89,7 @@ def test_an_edit_that_does_not_compile_names_the_line(masked: Path, tmp_path: Pa
     assert MINUS_INFINITY in line
 
 
+@thorough
 def test_a_library_that_calls_the_kernel_directly_gets_another_wrapper(
     masked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

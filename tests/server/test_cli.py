@@ -177,10 +177,15 @@ def test_an_interrupt_ends_the_child(run: Run, tmp_path: Path) -> None:
 
 
 def test_doctor(run: Run) -> None:
-    """doctor names each need with its purpose, and how to get what is missing; this machine can compile."""
+    """doctor names each need with its purpose, and how to get what is missing; this machine can compile.
+
+    The first line says so, also where there is no GPU.
+    """
     done = run("doctor", "--json")
-    needs = {need["name"]: need for need in json.loads(done.stdout)["needs"]}
+    found = json.loads(done.stdout)
+    needs = {need["name"]: need for need in found["needs"]}
     assert done.returncode == 0, done.stdout
+    assert found["summary"].startswith(("what is essential is there", "everything is there"))
     assert needs["torch"]["standing"] == "ok"
     assert all(need["how"] for need in needs.values() if need["standing"] != "ok")
 

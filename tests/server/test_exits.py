@@ -25,7 +25,7 @@ from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ZooPackage
 from tests.server.clients import ROOT
-from tests.zoo.names import THOROUGH
+from tests.zoo.names import THOROUGH, thorough
 
 
 class Step(Record):
@@ -231,7 +231,13 @@ def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("inputs", "command", "code"),
-    [(inputs, command, code) for inputs, codes in BY_INPUTS.items() for command, code in codes.items()],
+    [
+        pytest.param(
+            inputs, command, code, marks=thorough if inputs == GOOD and command != "diagnose" else ()
+        )
+        for inputs, codes in BY_INPUTS.items()
+        for command, code in codes.items()
+    ],
 )
 def test_by_the_inputs(
     inputs: str, command: str, code: int, files: dict[str, str], tmp_path: Path, on_the_loop: list[str]
@@ -253,8 +259,8 @@ def test_by_the_inputs(
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt"], 1),
-        *([(["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD], 1)] if THOROUGH else []),
+        pytest.param(["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt"], 1, marks=thorough),
+        pytest.param(["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD], 1, marks=thorough),
         (["compile-with-flags", "ranker.exported.pt2"], 0),
         (["reduce", "--package", "ranker.pt2", "-i", GOOD, "--scope", "launch", "--launch", "0"], 0),
     ],

@@ -19,6 +19,7 @@ from mcp_server.package.literals import Literal, likeliest_first, literals_of, w
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.tools.context import Context
 from tests.served import served
+from tests.zoo.names import thorough
 
 CHECK = """import sys, torch
 scores = torch.load(sys.argv[1], weights_only=True)[0]
@@ -45,6 +46,7 @@ def checking(directory: Path, condition: str) -> tuple[str, ...]:
     return (sys.executable, str(script))
 
 
+@pytest.mark.slow
 def test_a_number_of_the_call_is_put_on_the_literal_that_took_its_place(scaled: Path, tmp_path: Path) -> None:
     """0.3 in place of 0.7: wrong by the expectation, right with that literal changed, wrong again without."""
     found = verdict(tmp_path, scaled, "other", expecting(scaled, "other-right"))
@@ -70,6 +72,7 @@ def test_an_argument_more_than_exported_is_named(scaled: Path, tmp_path: Path) -
     assert "args[2] = 12 is one argument more" in found.summary
 
 
+@pytest.mark.slow
 def test_an_expectation_that_is_met_is_no_fault(scaled: Path, tmp_path: Path) -> None:
     """The outputs are right, whatever the symptom says, and the check command agrees."""
     check = checking(tmp_path, "bool((scores.sum(-1) - 1).abs().max() < 1e-5)")
@@ -86,6 +89,7 @@ def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Pat
     DiagnoseArguments.model_validate(found.next_steps[0].arguments)
 
 
+@pytest.mark.slow
 def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_path: Path) -> None:
     """The script checks nothing; the expectation is that of the call with 0.3, its second one."""
     program = tmp_path / "serve.py"
@@ -114,6 +118,8 @@ def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_p
     TryArguments.model_validate(found.next_steps[1].arguments)
 
 
+@pytest.mark.slow
+@thorough
 def test_a_check_command_takes_part_in_the_trials(scaled: Path, tmp_path: Path) -> None:
     """The command refuses what the literal of the export gives, and takes what the given number does."""
     right = scaled.with_name("scaled.other-right.pt")
@@ -123,6 +129,7 @@ def test_a_check_command_takes_part_in_the_trials(scaled: Path, tmp_path: Path) 
     assert found.intervention is not None and "check command" in found.intervention.before
 
 
+@pytest.mark.slow
 def test_a_check_that_fails_on_right_outputs_is_an_error(scaled: Path, tmp_path: Path) -> None:
     """The expectation is met, and the command refuses it: the command is wrong."""
     given = Symptom(expect=scaled.with_name("scaled.right.pt"), check=checking(tmp_path, "False"))

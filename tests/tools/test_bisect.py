@@ -141,6 +141,7 @@ def test_a_whole_program_is_bisected(tmp_path: Path) -> None:
     )
 
 
+@thorough
 @pytest.mark.slow
 def test_a_program_without_a_failure_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """Nothing is searched for in a program that agrees with eager."""

@@ -198,6 +198,7 @@ def test_reads_of_unset_memory_show(tmp_path: Path) -> None:
     assert (result.outcome == "agrees") <= ("memory that nothing wrote" in result.summary)
 
 
+@thorough
 def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
     """A program that compiles and calls is run once; its own call is compared, with the weights of then."""
     script = tmp_path / "program.py"

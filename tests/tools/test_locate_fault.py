@@ -24,6 +24,7 @@ from mcp_server.tools.machine import find_tool
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
 from tests.served import served
+from tests.zoo.names import thorough
 from tools.made import MADE
 
 
@@ -84,6 +85,7 @@ def test_an_assert_that_fires_is_joined_like_an_access(
     assert found.visibility is None
 
 
+@thorough
 @pytest.mark.slow
 def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context, cache: Cache) -> None:
     """Both methods ran, neither saw a thing, and the summary does not clear the numbers."""

@@ -47,6 +47,7 @@ def exported(directory: Path, model: torch.nn.Module, example: Any, inputs: Any)
     return ExportedWorkload(exported=directory / "program.pt2", inputs=directory / "inputs.pt", env=CACHED)
 
 
+@thorough
 @pytest.mark.slow
 def test_an_option_is_named_in_a_few_compiles(tmp_path: Path) -> None:
     """Gone with the option, back without it, on the whole program; the line that ran is printed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,25 @@ def test_values_are_computed_from_what_is_known(graph: ProgramGraph, tmp_path: P
     assert torch.equal(value, (known.t() + y.exp()).tanh())
     (whole,) = graph.values([("tanh", 0, False)], {}, [x.clone(), y], report)
     assert torch.equal(whole, (x.sin().relu().t() + y.exp()).tanh())
+    assert {node.name for node in graph.needed(["tanh"], {("relu_", 0, False): known})} == {
+        *("exp", "t", "add", "tanh")
+    }
+
+
+def test_to_a_known_product_only_its_bias_is_added(tmp_path: Path) -> None:
+    """As a GPU has it: one launch stores the product, the next one adds the bias. The input is NaN."""
+    program = torch.export.export(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Tanh()), (torch.ones(2, 4),)
+    )
+    graph = ProgramGraph(program.module(), {0: ["linear"], 1: ["linear_1"], 2: ["linear_1", "tanh"]})
+    product, nothing = torch.randn(2, 4), torch.full((2, 4), math.nan)
+    known = {("linear_1", 0, True): product}
+    with torch.no_grad():
+        report = Report(str(tmp_path / "report"))
+        (value,) = graph.values([("tanh", 0, False)], known, [nothing], report)
+    torch.testing.assert_close(value, torch.tanh(product + program.state_dict["1.bias"]))
+    assert "linear" not in {node.name for node in graph.needed(["tanh"], known)}
+    assert "linear" in {node.name for node in graph.needed(["tanh"], {})}
 
 
 @pytest.mark.parametrize(

@@ -14,13 +14,20 @@ from tests.conftest import ZooPackage
 from tests.package.archives import changed, without
 from tests.tools.test_compare_with_eager import RANDOM_OP
 from tests.wrong_launches.support import compared, judged, kernels_with
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
 Wrong = Callable[[str], Path]
 
 
-@pytest.mark.parametrize("name", ["norms", "attention", "conv", "ranker", "jagged", "bags"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention",
+        *(pytest.param(one, marks=thorough) for one in ("norms", "conv", "ranker", "jagged", "bags")),
+    ],
+)
 def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
     """Recomputed nodes, memory used again, copied weights and biases, and views are no faults."""
     found = judged(tmp_path, zoo(name))
@@ -29,7 +36,7 @@ def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path
     assert found.judged == len(open_package(zoo(name)).wrapper.launches)
 
 
-@pytest.mark.parametrize("name", ["two", "half"])
+@pytest.mark.parametrize("name", ["two", pytest.param("half", marks=thorough)])
 def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path, name: str) -> None:
     """Layers 0 and 2 are wrong; layers 1 and 3, and every product after layer 0, only get bad inputs."""
     package = wrong(name)

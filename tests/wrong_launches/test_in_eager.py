@@ -21,6 +21,7 @@ from tests.served import served
 from tests.worker.support import context_in
 from tests.wrong_launches.models import SCALE, WRONG_SCALE
 from tests.wrong_launches.support import call_of, judged, kernels_with
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -67,6 +68,7 @@ def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> N
     assert named.guilty.launch_index == found.wrong[0].launch
 
 
+@thorough
 def test_nan_of_one_kernel_is_proven_by_eager_mode_and_not_by_a_guard(wrong: Wrong, tmp_path: Path) -> None:
     """A clamp under the root would make it finite and wrong: the exported program has no NaN there."""
     found = verdict(tmp_path, wrong("nan"))

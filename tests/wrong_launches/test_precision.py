@@ -12,6 +12,7 @@ from mcp_server.tools.divergence import PrecisionSearch
 from tests.served import served
 from tests.worker.support import context_in
 from tests.wrong_launches.support import call_of, kernels_with
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +37,7 @@ def test_an_overflow_and_what_takes_it_are_all_that_is_needed(wrong: Wrong, tmp_
     assert any("@" in place.code for place in found.launches[0].locations)
 
 
+@thorough
 def test_a_model_that_is_right_in_half_precision_needs_nothing(wrong: Wrong, tmp_path: Path) -> None:
     """One call shows it."""
     found = searched(tmp_path, wrong("narrow"))
@@ -44,7 +46,11 @@ def test_a_model_that_is_right_in_half_precision_needs_nothing(wrong: Wrong, tmp
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("clean", "no launch stores half precision"), ("half", "computes something else")]
+    ("name", "why"),
+    [
+        ("clean", "no launch stores half precision"),
+        pytest.param("half", "computes something else", marks=thorough),
+    ],
 )
 def test_where_precision_is_not_the_question_nothing_is_searched(
     wrong: Wrong, tmp_path: Path, name: str, why: str

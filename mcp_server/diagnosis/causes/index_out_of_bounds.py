@@ -184,12 +184,16 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         fix = Fix(action=f"keep these values in {part.low}..{part.high}")
         # It can only confirm: what the kernel does to the elements may need other values.
         test = confirming(_clamp(part, case), case)
+    summary = f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index "
+    if case.origin is not None and case.origin.fault_launch == candidate.launch.index:
+        summary += "out of bounds"  # the origin has the value, its limit, the expression and the elements
+    else:
+        summary += f"outside {_range(candidate, case)}"
+        summary += f"; the index comes from launch {producers[0]}" if producers else ""
+        summary += f"; it depends on {', '.join(inputs[:3])}" if inputs else ""
     return _Index(
         guilty=guilty,
-        summary=f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index outside "
-        f"{_range(candidate, case)}"
-        f"{f'; the index comes from launch {producers[0]}' if producers else ''}"
-        f"{'; it depends on ' + ', '.join(inputs[:3]) if inputs else ''}.",
+        summary=f"{summary}.",
         evidence=tuple(evidence),
         crashing=crashing(candidate),
         fix=fix,

@@ -90,7 +90,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     """Who brought a value that is not finite, or an index out of its bound."""
     made = first.launch if first.kind == "kernel" else None
     inputs = case.view.inputs_behind(made) if made is not None and case.view is not None else []
-    behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 else ""
+    behind = f"; it computes from {', '.join(inputs)}" if 0 < len(inputs) <= 3 and case.origin is None else ""
     table = case.kernel_io.table if case.kernel_io is not None else None
     evidence = [seen("dump_kernel_io", first.summary, table.uri if table is not None else "")]
     if inputs:

@@ -25,6 +25,7 @@ from tests.conftest import ZooPackage
 from tests.diagnosis.origin.test_origins import build
 from tests.diagnosis.support import failing, index_text, package_case, suspect, trial
 from tests.served import served
+from tests.zoo.names import thorough
 
 LEAVES = [Leaf(0, "args[0]"), Leaf(1, "args[1]")]
 
@@ -209,6 +210,7 @@ def test_a_summary_shows_the_operation_of_a_long_expression(zoo: ZooPackage) -> 
         assert (f"value = {expression} = nan" in joined.summary) == (len(expression) < 160)
 
 
+@thorough
 def test_the_origin_is_sought_where_a_check_failed(zoo: ZooPackage) -> None:
     """A failed check of the package leads to a fault at its launch; a call that was not made does not."""
     package = zoo("jagged")
@@ -220,6 +222,7 @@ def test_the_origin_is_sought_where_a_check_failed(zoo: ZooPackage) -> None:
     assert FindOrigin().gain(DiagnosisState(case.workload), []) == 0
 
 
+@thorough
 @pytest.mark.slow
 def test_of_many_launches_the_one_that_was_seen_to_fail_counts() -> None:
     """Every layer makes the check: they are candidates only, until the origin names the launch."""

@@ -17,6 +17,7 @@ from mcp_server.package.terms.term import Element, Fold, Number, Position, Range
 from mcp_server.package.terms.translate import operator
 from mcp_server.package.view import view_package
 from tests.diagnosis.origin.test_origins import build
+from tests.zoo.names import thorough
 
 X, N = Position("x"), Number(0, "int64")
 ROW = Element("row", X, "float32")
@@ -55,6 +56,7 @@ def found_in(term: Term, *row: float) -> str:
     return applied_text(found.applied, found.evaluator) if found is not None else ""
 
 
+@thorough
 @pytest.mark.slow
 def test_an_infinity_is_followed_to_its_maker() -> None:
     """0 * rsqrt(0) is NaN for the root; a mask and an overflow are nobody's domain."""

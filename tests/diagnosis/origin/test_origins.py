@@ -24,6 +24,7 @@ from mcp_server.tools.first_bad import Choice
 from mcp_server.tools.kernel_io import KernelIO
 from tests.conftest import CACHE, compiled_once
 from tests.served import served
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -79,6 +80,7 @@ def test_a_bucket_beyond_the_table(origin: FindOrigin) -> None:
     assert found.condition.text == "the expression is 64 for x >= 500 and 63 for 499"
 
 
+@thorough
 def test_a_logarithm_is_worded(origin: FindOrigin) -> None:
     """A folded `log1p(64)` is shown as the model has it."""
     found = origin("log_buckets")
@@ -86,6 +88,7 @@ def test_a_logarithm_is_worded(origin: FindOrigin) -> None:
     assert found.condition is not None and found.condition.low == 64
 
 
+@thorough
 def test_a_sort_and_a_gather_only_carry(origin: FindOrigin) -> None:
     """The launch that computed the index is named, not the sort; the element is followed through both."""
     found = origin("carried")
@@ -107,6 +110,7 @@ def test_a_fully_masked_row(origin: FindOrigin) -> None:
     assert elements(found) == [f"args[1][2, {column}] = False" for column in range(6)]
 
 
+@thorough
 def test_a_window_that_starts_too_late(origin: FindOrigin) -> None:
     """The last row of the window decides: a start of 4 reaches beyond the table as well."""
     found = origin("window")
@@ -139,6 +143,7 @@ def test_one_layer_of_twelve(origin: FindOrigin) -> None:
     assert passes["layers.3"] == "good for args[1] from 0 to 255 only"
 
 
+@thorough
 def test_a_window_of_zero_in_one_layer(origin: FindOrigin) -> None:
     """A NaN of one layer: its comparison has a 0 where the other layers have a window."""
     found = origin("windows")
