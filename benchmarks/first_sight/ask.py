@@ -111,7 +111,7 @@ def _score(batch: Path, answer: Answer, row: Row) -> Score:
     return with_defects(judge(answer, form, verdict, script), answer, verdict)
 
 
-FIRST = {"batch1": "84eceeef2499", "batch2": "088c62661d88", "batch3": "8c1e9b301567"}
+FIRST = {"batch1": "84eceeef2499", "batch2": "088c62661d88", "batch3": "8c1e9b301567", "batch4": "4b2313fa952a"}
 """The commit that was asked about each batch first."""
 LEVELS = ("proven", "likely", "possible")
 
@@ -126,7 +126,8 @@ def reliability(found: list[Score]) -> str:
     """A table: of the verdicts with each category and confidence, how many name category and component."""
     said: dict[str, list[Score]] = {}
     for score in found:
-        said.setdefault(score.category if score.claimed else score.outcome, []).append(score)
+        if score.confidence:  # a call that ended in an error has none
+            said.setdefault(score.category if score.claimed else score.outcome, []).append(score)
     lines = ["| verdict | proven | likely | possible |", "| --- | --- | --- | --- |"]
     for name, of_name in sorted(said.items()):
         cells = []

@@ -19,7 +19,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import READS, CheckArguments, DiagnoseArguments, Operation
-from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
+from mcp_server.operations.table import DIAGNOSE, OPERATIONS, REPAIR, command_name
 from mcp_server.operations.work import HANDLE, open_store
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
@@ -133,7 +133,7 @@ def run_diagnose(given: dict[str, Any]) -> int:
 
 
 add_command(DIAGNOSE, run_diagnose, OF_DIAGNOSE)
-for _operation in OPERATIONS[1:]:
+for _operation in (*OPERATIONS[1:], REPAIR):
     add_command(_operation, partial(run_operation, _operation), {})
 
 SOURCE = Annotated[

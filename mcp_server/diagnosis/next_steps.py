@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.causes.compiler import generated_suspect
+from mcp_server.diagnosis.interventions.eager_launch import eager_key
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import Seen
@@ -87,6 +89,21 @@ def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     why = "replay that launch alone, in a script that needs nothing but torch"
     arguments = {"scope": "launch", "launch": launch, **call}
     return [NextStep(why=why, tool="reduce", arguments=arguments)]
+
+
+def repairing(best: Suspect, case: DiagnosisState) -> list[NextStep]:
+    """The call that writes a package with the proven launch, and others that are proven, in eager mode."""
+    every = case.with_eager.every_launch if case.with_eager is not None else None
+    call, program = call_arguments(case), case.program_path
+    trials = {each.launch: case.trials.get(eager_key(each.launch)) for each in (every.wrong if every else ())}
+    proven = [launch for launch, trial in trials.items() if trial is not None and trial.proves]
+    if best.guilty.launch_index not in proven or not call or program is None:
+        return []
+    output = Path(call["package"]).with_suffix(".repaired.pt2")
+    chosen = {"launch": proven[0]} if len(proven) == 1 else {}
+    arguments = {**call, "exported": str(program), "how": "eager", **chosen, "output": str(output)}
+    why = "write a package that runs it in eager mode, where the model cannot be compiled again"
+    return [NextStep(why=why, tool="try_fix", arguments=arguments)]
 
 
 def _operators(case: DiagnosisState) -> Arguments:

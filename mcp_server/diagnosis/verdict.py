@@ -27,6 +27,7 @@ from mcp_server.diagnosis.next_steps import (
     next_steps,
     open_question,
     reduction,
+    repairing,
     unseen_symptom,
 )
 from mcp_server.diagnosis.rounding import as_rounding, is_rounding
@@ -324,10 +325,13 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
 
 
 def _steps(best: Suspect, case: DiagnosisState, *, proven: bool) -> list[NextStep]:
-    """Nothing is left to find of a proven cause, but for the compiler's decision behind a wrong launch."""
+    """Nothing is left to find of a proven cause, but for the compiler's decision behind a wrong launch.
+
+    One that was proven in eager mode can be worked around without a compile.
+    """
     if not proven:
         return next_steps(best, case)
-    return reduction(best, case) if may_be_decided(best) else []
+    return [*(reduction(best, case) if may_be_decided(best) else ()), *repairing(best, case)]
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:

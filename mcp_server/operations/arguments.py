@@ -210,17 +210,26 @@ class TryArguments(CallArguments):
             "skip",
             "eager",
         ],
-        Field(description="Change the launch in this way, default guard: keep indices in bounds."),
+        Field(description="Change the launch so, default guard: keep indices in bounds."),
     ] = "guard"
-    exported: Annotated[str, Field(description="Use this exported program.")] = ""
+    exported: ExportedPath = ""
+    output: Annotated[str, Field(description="Write a repaired package here.")] = ""
     constants: Annotated[str, Field(description="Set constants from a file of {name: tensor}.")] = ""
-    set_env: Annotated[
-        dict[str, str], Field(description="Set these variables in the changed call only.")
-    ] = {}
-    expect: Annotated[str, Field(description="Compare with this file of expected outputs.")] = ""
+    set_env: Annotated[dict[str, str], Field(description="Set variables in the changed call.")] = {}
+    expect: Annotated[str, Field(description="Compare with this file of outputs.")] = ""
     tolerance: Annotated[
         float, Field(ge=0, le=1, description="Allow this difference, 0-1; default 0: by dtype.")
     ] = 0
+
+
+class RepairArguments(CallArguments):
+    """Of the command alone; the tool `try_fix` takes one launch."""
+
+    exported: ExportedPath = ""
+    launch: Annotated[
+        list[int], Field(description="Run this launch in eager mode; default: all that are wrong.")
+    ] = []
+    output: Annotated[str, Field(description="Write the new package to this file.")] = ""
 
 
 class LocateArguments(ProgramArguments):

@@ -271,7 +271,7 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
     title="Try a change",
     description="Makes a package's failing call without, with and again without a change of an input "
     "element, constant, launch or generated expression: gone, changed or same, and which elements that "
-    "were not at fault it changes. No model source needed; nothing of yours is written. For a fix to "
+    "were not at fault it changes. No model source needed; only output is written. For a fix to "
     "verify. 3-30 s. Next: apply the fix, or diagnose.",
     examples=(
         "aoti-debug try-fix model.pt2 --inputs batch.pt --change 'args[1]: clamp 0 9 where > 9'",
@@ -282,11 +282,46 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
 async def try_fix(context: Context, given: args.TryArguments) -> Record:
     from mcp_server.diagnosis.try_fix import try_fix as step
 
+    if given.output:
+        return await write_repaired(context, given)
     base = checked.folder_of(given)
     files = {name: getattr(given, name) for name in ("exported", "constants", "expect")}
     found = {name: str(checked.file(name, text, base)) for name, text in files.items() if text}
     workload = await in_thread(checked.package_workload, given)
     return await step(context, workload, given.model_copy(update=found))
+
+
+async def write_repaired(context: Context, given: args.TryArguments | args.RepairArguments) -> Record:
+    """The package with launches in eager mode. Raises ProblemError where the arguments say something else."""
+    from mcp_server.tools.repair import repair as step
+
+    base, launches = checked.folder_of(given), []
+    if isinstance(given, args.RepairArguments):
+        launches = given.launch
+    else:
+        launches = [given.launch] if given.launch >= 0 else []
+        others = (given.changes, given.kernel, given.replace, given.constants, given.set_env, given.expect)
+        if given.how != "eager" or any(others):
+            raise ProblemError("output is for launches in eager mode", allowed="how=eager, no other change")
+    if not (given.exported and given.output):
+        raise ProblemError("a repair needs the exported program and an output", allowed="exported and output")
+    workload = await in_thread(checked.package_workload, given)
+    exported = await in_thread(checked.exported_file, given.exported, base)
+    return await step(context, workload, exported, launches, checked.absolute(given.output, base))
+
+
+# A command without a tool of its own: `try_fix` with `output` is the tool.
+REPAIR = Operation(
+    "repair",
+    "Write a repaired package",
+    "Writes a new package in which chosen launches call the operators of the exported program in eager "
+    "mode: a workaround where the model cannot be compiled again. It loads in Python and C++ without "
+    "aoti-debug. Says whether its outputs are right, and how much longer a call takes. 30-90 s.",
+    args.RepairArguments,
+    RUNS_USER_CODE,
+    write_repaired,
+    ("aoti-debug repair model.pt2 --exported program.pt2 --launch 3 -i batch.pt --output repaired.pt2",),
+)
 
 
 @operation(
@@ -423,6 +458,9 @@ def command_line(step: NextStep) -> str:
     required = sorted(name for name in step.arguments if name in fields and fields[name].is_required())
     words = ["aoti-debug", command_name(step.tool), *(str(step.arguments[name]) for name in required)]
     named = {name: value for name, value in step.arguments.items() if name not in required}
+    if step.tool == "try_fix" and "output" in named:
+        words[1:2] = [REPAIR.name]
+        named = {name: value for name, value in named.items() if name != "how"}
     if step.tool == "diagnose" and HANDLE.fullmatch(str(named.get("log", ""))):
         named = {"resume": named.pop("log"), **named}
     for name, value in named.items():

@@ -33,7 +33,7 @@ class Options:
     bound checks are removed, so that a sanitizer sees the access.
     `separate_weights` gives each weight its own allocation instead of a part of one blob, so that a checker
     sees an overrun into the next weight; AddressSanitizer implies it. `kernels` are C++ kernels to change:
-    (name, source, new source).
+    (name, source, new source). `statements` stand in place of launches, by number, where there are no probes.
     """
 
     probes: bool = True
@@ -41,6 +41,7 @@ class Options:
     index_asserts: bool = True
     separate_weights: bool = False
     kernels: tuple[tuple[str, str, str], ...] = ()
+    statements: tuple[tuple[int, str], ...] = ()
 
 
 class Skipped(Record):

@@ -27,7 +27,7 @@ from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
 from mcp_server.probes.commands import Flags, Options, Skipped, Toolchain, compile_in, compile_or_raise
-from mcp_server.probes.rewrite import Rewritten, compiled_form, numbered, rewrite
+from mcp_server.probes.rewrite import Rewritten, compiled_form, numbered, replaced, rewrite
 from mcp_server.tools.context import Context
 
 NATIVE = Path(__file__).with_name("native")
@@ -148,7 +148,7 @@ class ModelBuild:
         options = self.tools.options
         separate = options.sanitize == "address" or options.separate_weights
         probes = ("-include", str(NATIVE / "probes.h")) if options.probes else ()
-        rewritten = Rewritten(wrapper.text, (), ())
+        rewritten = Rewritten(replaced(wrapper, dict(options.statements)), (), ())
         refused: dict[int, str] = {}
         log: str | None = None
         for _ in range(ATTEMPTS):
@@ -157,7 +157,8 @@ class ModelBuild:
                 rewritten = rewrite(wrapper, name, refused, separate_weights=separate)
             placed = self._place(member, rewritten.text)
             # Headers dominate the compile time of a wrapper; -O0 saves a quarter of it.
-            argv = self._compile_command(self.flags, placed, "wrapper.o", ("-O0", *probes, MAP))
+            level = "-O1" if options.statements else "-O0"  # those are packages to keep
+            argv = self._compile_command(self.flags, placed, "wrapper.o", (level, *probes, MAP))
             log = await compile_in(self.tools.context, argv, self.work, "compile-wrapper", self.tools.env)
             if log is None:
                 return rewritten

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from mcp_server.errors import ProblemError
@@ -105,6 +105,13 @@ def apply(text: str, edits: Collection[Edit]) -> str:
         parts += (text[at : edit.start], edit.text)
         at = edit.end
     return "".join((*parts, text[at:]))
+
+
+def replaced(wrapper: Wrapper, statements: Mapping[int, str]) -> str:
+    """The text with other statements in place of launches, by number."""
+    launches = wrapper.launches
+    edits = [Edit(launches[at].start, launches[at].end, text) for at, text in statements.items()]
+    return apply(wrapper.text, edits)
 
 
 def _separations(wrapper: Wrapper) -> Iterator[Edit]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import statistics
+import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, cast
 
 import torch
 from torch.utils import _pytree
@@ -17,7 +19,8 @@ from .judge_launches import Judge, own_values
 from .launch_nodes import ProgramGraph
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
-from .protocol import Closeness, CompareLaunchesRequest, Step
+from .process import synchronize
+from .protocol import Closeness, CompareLaunchesRequest, LoadRequest, PriceRequest, Step
 from .report import Refused, Report
 from .run import call
 from .tensors import checksum, dtype_name, only_tensors, span
@@ -64,6 +67,38 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
 
 def updates(request: CompareLaunchesRequest) -> list[Step]:
     return [step for step in request.get("steps", ()) if step["do"] == "constants"]
+
+
+TIMED_S, TIMED_CALLS = 2.0, 300  # at most, of each package
+
+
+def operate_price(request: PriceRequest, report: Report) -> None:
+    """Event `timed` (median seconds of a call) for each package; `output` for each output of the first."""
+    program, *inputs = load_with_inputs(request, report)
+    leaves = _pytree.tree_leaves(inputs)
+    flat = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    _, outputs = expectations(program.module(), leaves, frozenset(), 0, report)
+    seconds: dict[str, list[float]] = {package: [] for package in request["packages"]}
+    loaders = {}
+    for run, package in enumerate(seconds):
+        loader = loaders[package] = load(cast(LoadRequest, {**request, "package": package}), report)
+        got = only_tensors(call(partial(loader.run, [leaf.clone() for leaf in flat]), run, report))
+        if run == 0:
+            Comparison({}, {}, 1.0, Constants({}, {}, report), report).compare_outputs(got, outputs)
+    report.event("timing")
+    until = time.monotonic() + TIMED_S * len(seconds)
+    for _ in range(TIMED_CALLS):
+        for package, loader in loaders.items():
+            given = [leaf.clone() for leaf in flat]
+            synchronize()
+            start = time.perf_counter()
+            loader.run(given)
+            synchronize()
+            seconds[package].append(time.perf_counter() - start)
+        if time.monotonic() > until:
+            break
+    for package, found in seconds.items():
+        report.event("timed", package=package, seconds=statistics.median(found), calls=len(found))
 
 
 # glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte

@@ -10,7 +10,7 @@ import contextlib
 import operator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Collection, Iterator, Mapping, Optional, Sequence
+from typing import Any, Collection, Iterator, Mapping, Optional, Sequence, TypeVar
 
 import torch
 from torch.fx import Node
@@ -23,6 +23,7 @@ Known = tuple[
     str, int, bool
 ]  # a value by its node, its place, and whether it is the product without the bias
 RETURNED = -1  # among the readers of a tensor: the caller
+Value = TypeVar("Value")  # a tensor, or what stands for one
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class ProgramGraph:
         """
         for name in sorted(self.nodes.get(launch, ())):
             node = self.by_name.get(name)
-            bias = _bias(node) if node is not None else None
+            bias = bias_of(node) if node is not None else None
             for place, want in enumerate(expected.get(name, ())):
                 product = place > 0 and bias is not None
                 if not (product and bias is not None and str(bias.target) in read):
@@ -143,15 +144,15 @@ class ProgramGraph:
         recorder = kind(self.module, frozenset(), 0, report)
         env = recorder.env
         env.update(zip(self.inputs, leaves))
-        env.update(self._whole(known))
-        products = _products(self.by_name, known)
+        env.update(self.whole_values(known))
+        products = self.products(known)
         ends = {self.by_name[name] for name, _, _ in wanted}
         needed = self.needed([name for name, _, _ in wanted], known)
         found: dict[tuple[Node, bool], Any] = {}
         for node in self.module.graph.nodes:
             if node not in needed:
                 continue
-            bias = _bias(node) if node in products else None
+            bias = bias_of(node) if node in products else None
             value = recorder.run_node(node) if bias is None else products[node] + env[bias]
             # What an operator mutates is not to be a buffer of the program.
             env[node] = value.clone() if node.op == "get_attr" and _is_mutated(node, self.mutated) else value
@@ -161,22 +162,27 @@ class ProgramGraph:
                 found[node, False] = [one.detach().clone() for one in only_tensors(value)]
         return [found[self.by_name[name], product][place] for name, place, product in wanted]
 
-    def needed(self, wanted: Sequence[str], known: Mapping[Known, torch.Tensor]) -> set[Node]:
-        """The nodes to evaluate for those wanted, beside the known ones; for a known product, its bias."""
-        ready = {*self.inputs, *self._whole(known)}
-        products = _products(self.by_name, known)
+    def needed(
+        self, wanted: Sequence[str], known: Mapping[Known, Value], also: Collection[Node] = ()
+    ) -> set[Node]:
+        """The nodes to evaluate for those wanted, beside the known ones; for a known product, its bias.
+
+        Those of `also` are known, too.
+        """
+        ready = {*self.inputs, *self.whole_values(known), *also}
+        products = self.products(known)
         needed = {self.by_name[name] for name in wanted}
         left = list(needed)
         while left:
             node = left.pop()
-            bias = _bias(node) if node in products else None
+            bias = bias_of(node) if node in products else None
             for one in self.takes[node] if bias is None else (bias,):
                 if one not in needed and one not in ready:
                     needed.add(one)
                     left.append(one)
         return needed
 
-    def _whole(self, known: Mapping[Known, torch.Tensor]) -> dict[Node, torch.Tensor]:
+    def whole_values(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
         """Known values by node, but for products; what an operator mutates has its result."""
         return {
             one: value
@@ -186,12 +192,12 @@ class ProgramGraph:
             for one in (node, *self.mutated[node])
         }
 
+    def products(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
+        """Known products without their bias, by node."""
+        return {self.by_name[name]: value for (name, _, product), value in known.items() if product}
 
-def _products(by_name: Mapping[str, Node], known: Mapping[Known, torch.Tensor]) -> dict[Node, torch.Tensor]:
-    return {by_name[name]: value for (name, _, product), value in known.items() if product}
 
-
-def _bias(node: Node) -> Optional[Node]:
+def bias_of(node: Node) -> Optional[Node]:
     """The bias of a product, where it is a constant of the program."""
     place, factors = BIAS.get(operator_name(node), (0, ()))
     bias = node.args[place] if factors and len(node.args) > place else None

@@ -34,6 +34,8 @@ OPERATIONS = {
     "replay": "run.operate_replay",
     "repeat": "compare_launches.operate_repeat",
     "intervene": "intervene.operate",
+    "price": "compare_launches.operate_price",
+    "eager_calls": "eager_calls.operate",
     "recompile_triton": "compiling.operate_recompile_triton",
     "index_values": "inputs.operate_index_values",
     "observe": "observe.operate",

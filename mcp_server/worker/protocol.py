@@ -158,6 +158,60 @@ class EagerPlan(TypedDict, total=False):
     steps: list[Step]
 
 
+class Readable(TypedDict):
+    """What a launch can get at, by its names in the wrapper.
+
+    `reads`: the dtype of each buffer. `writes`: the sizes of each tensor that it stores, in C++; those
+    `wanted` are read by others. `inputs` by number among the program's tensors; `constants` by name there,
+    each as variable, dtype and shape.
+    """
+
+    reads: dict[str, str]
+    writes: dict[str, list[str]]
+    wanted: list[str]
+    inputs: dict[str, str]
+    constants: dict[str, tuple[str, str, list[int]]]
+
+
+class RepairRequest(TypedDict):
+    """`launches` of a `plan` (a file with an `EagerPlan`) to express as calls of operators.
+
+    `sizes` are C++ variables by "INPUT.DIMENSION".
+    """
+
+    plan: str
+    launches: list[int]
+    readable: dict[str, Readable]
+    sizes: dict[str, str]
+
+
+class ShimCall(TypedDict):
+    """One call of the proxy executor: the entry in its list, and what is passed, in C++.
+
+    With `scalar`, a type of C++, it is no call but makes a tensor of the number `value`.
+    """
+
+    node: dict[str, object]
+    scalar: str
+    value: str
+    integers: list[str]
+    tensors: list[str]
+    results: list[str]
+
+
+class EagerCode(TypedDict):
+    """Event `eager_code`: a launch as calls, in C++.
+
+    `buffers`: names for what it reads, each with the variable, and the launch and variable that it was
+    written as. `stores`: the variables that it writes, each with the name of the value.
+    """
+
+    launch: int
+    buffers: list[tuple[str, str, int, str]]
+    calls: list[ShimCall]
+    stores: list[tuple[str, str]]
+
+
 class EagerLaunches(TypedDict):
     """Launches to do in eager mode; `plan` is a file with an `EagerPlan`."""
 
@@ -237,6 +291,12 @@ class ExportedRequest(LoadRequest, total=False):
     made_by: Optional[MadeBy]
     inputs: Union[str, list[TensorSpec], None]
     operators: str
+
+
+class PriceRequest(ExportedRequest):
+    """The call of each of `packages`, with inputs as for the program."""
+
+    packages: list[str]
 
 
 class CompileRequest(ExportedRequest, total=False):

@@ -1,4 +1,5 @@
 // A host without Python: loads a package of the ranker and calls it once, `host PACKAGE good|outside|unmapped`.
+// With `floats` a package of 8 x 16 floats is called instead, and its output printed.
 // With `outside` an index is too large; with `unmapped` the input is memory that may not be read, so that the
 // first launch is a segmentation fault.
 #include <ATen/ops/from_blob.h>
@@ -23,8 +24,13 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
   }
   std::vector<at::Tensor> inputs{at::from_blob(data, {rows, columns}, at::TensorOptions().dtype(at::kLong))};
+  std::vector<float> values(128);
+  for (int i = 0; i < 128; ++i) values[i] = i / 64.0f - 1;
+  const bool floats = std::strcmp(argv[2], "floats") == 0;
+  if (floats) inputs = {at::from_blob(values.data(), {8, 16}, at::TensorOptions().dtype(at::kFloat))};
   torch::inductor::AOTIModelPackageLoader loader(argv[1]);
   const std::vector<at::Tensor> outputs = loader.run(inputs);
+  for (int i = 0; floats && i < outputs[0].numel(); ++i) std::printf("%.9g\n", outputs[0].const_data_ptr<float>()[i]);
   std::printf("%zu outputs\n", outputs.size());
   return 0;
 }

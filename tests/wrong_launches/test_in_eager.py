@@ -51,6 +51,8 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
     assert found.intervention.what.startswith(f"the call with launch {second} (")
     assert "done in eager mode" in found.intervention.what and found.intervention.result == "gone"
     assert found.fix is not None and found.fix.ran is not None and "eager mode" in found.fix.ran.result
+    step = next(each for each in found.next_steps if each.tool == "try_fix")
+    assert step.arguments["launch"] == second and step.arguments["package"] == str(package)
 
 
 def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from tests.conftest import torch_environment
 from tests.gpu.conftest import HAS_CUDA
 from tests.wrong_launches.support import judged
 from tests.wrong_launches.test_in_eager import verdict
+from tests.wrong_launches.test_try_fix import repaired
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
@@ -44,3 +45,9 @@ def test_a_wrong_triton_kernel_is_proven_in_eager_mode(on_cuda: Path, tmp_path: 
     found = verdict(tmp_path, on_cuda / f"{name}.pt2")
     assert found.confidence == "proven" and found.intervention is not None, found.summary
     assert "eager mode" in found.intervention.what
+
+
+def test_repaired_triton_kernels_agree_with_the_program(on_cuda: Path, tmp_path: Path) -> None:
+    """Both wrong kernels are calls of operators on the stream of the call."""
+    found = repaired(tmp_path, on_cuda / "two.pt2")
+    assert found.outcome == "agrees" and len(found.launches) == 2
