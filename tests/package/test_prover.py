@@ -163,6 +163,7 @@ def test_a_kernel_of_the_user_is_read() -> None:
     assert Spans(load, {"n": 130, "stride": 1 << 29}).may_overflow
 
 
+@settings(deadline=None)  # an example takes longer beside other tests
 @given(n=st.integers(2, 1 << 20))
 def test_a_mask_is_exact(n: int) -> None:
     """The largest factor with which the last element that a mask leaves still fits, and the one above it."""

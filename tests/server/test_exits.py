@@ -93,7 +93,7 @@ CALLS = {
     "bisect": ["--exported", "EXPORTED"],
 }
 """How each command that runs something is called, without inputs."""
-OTHERS = ("explain-error", "inspect-package", "report", "bundle", "doctor", "sweep")
+OTHERS = ("explain-error", "inspect-package", "repair", "report", "bundle", "doctor", "sweep")
 
 ASSERTION = "index out of bounds: 0 <= tmp4 < ks1"
 GOOD, BAD, PICKLED = "ranker.inputs.pt", "ranker.bad-index.pt", "pickled.pt"

@@ -131,14 +131,15 @@ def test_each_line_is_answered(tmp_path: Path) -> None:
     """What is no message, or asks for what there is not, gets its code; empty lines and answers get none."""
     heard: list[tuple[str, int | None, Any]] = []
     with serving(tmp_path) as speaker:
-        for line, _, _ in LINES:
+        for line, expected, _ in LINES:
             speaker.write(line)
             ping = speaker.ask("ping")
             answers = [speaker.hear()]
-            while answers[-1].get("id") != ping:
+            # A request that reads a file is answered from a thread: the ping behind it may be first.
+            while len(answers) < (1 if expected is None else 2) or ping not in [a.get("id") for a in answers]:
                 answers.append(speaker.hear())
-            error = answers[0].get("error", {})
-            heard.append((line, error.get("code"), answers[0]["id"] if error else None))
+            errors = [(a["error"]["code"], a["id"]) for a in answers if "error" in a]
+            heard.append((line, *(errors[0] if errors else (None, None))))
     assert heard == LINES
 
 
