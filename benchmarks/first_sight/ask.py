@@ -111,7 +111,12 @@ def _score(batch: Path, answer: Answer, row: Row) -> Score:
     return with_defects(judge(answer, form, verdict, script), answer, verdict)
 
 
-FIRST = {"batch1": "84eceeef2499", "batch2": "088c62661d88", "batch3": "8c1e9b301567", "batch4": "4b2313fa952a"}
+FIRST = {
+    "batch1": "84eceeef2499",
+    "batch2": "088c62661d88",
+    "batch3": "8c1e9b301567",
+    "batch4": "4b2313fa952a",
+}
 """The commit that was asked about each batch first."""
 LEVELS = ("proven", "likely", "possible")
 
