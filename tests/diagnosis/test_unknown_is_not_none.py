@@ -198,11 +198,21 @@ subprocess.run([sys.executable, "-I", "-c", HOST, *sys.argv[1:]], check=True)
 """
 
 
-def test_a_host_out_of_sight_is_told_what_the_package_refuses(zoo: ZooPackage, tmp_path: Path) -> None:
-    """No call was seen: the package's own checks say which input has strides that it was not compiled for."""
+# A self-test in Python, which is right, before the host is started.
+SELF_TEST = """import sys, torch
+ready = torch._inductor.aoti_load_package(sys.argv[1])
+assert torch.isfinite(ready(*torch.load(sys.argv[2], weights_only=True))).all()
+"""
+
+
+@pytest.mark.parametrize("before", ["", SELF_TEST], ids=["alone", "after a call in Python"])
+def test_a_host_out_of_sight_is_told_what_the_package_refuses(
+    zoo: ZooPackage, tmp_path: Path, before: str
+) -> None:
+    """The failing call was not seen: the package's own checks say which input has other strides."""
     package = zoo("logarithm")
     script = tmp_path / "serve.py"
-    script.write_text(OUT_OF_SIGHT)
+    script.write_text(before + OUT_OF_SIGHT)
     words = [str(package), str(package.with_name("logarithm.inputs.pt"))]
     found = verdict(tmp_path, ScriptWorkload(script=script, args=words, cwd=tmp_path))
     assert (found.outcome, found.category, found.confidence) == ("fault", "input_mismatch", "likely")

@@ -32,7 +32,7 @@ from tests.conftest import ZooPackage
 from tests.memory_faults.support import recorded
 from tests.memory_faults.test_recorded_gpu import FAULTS, PROGRAMS, joined, view_of
 from tests.recorded import RECORDINGS
-from tests.zoo.names import CPU_MODELS, THOROUGH
+from tests.zoo.names import TRIED
 
 WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.torch-2.11-cuda.cpp"))
 # What the kernels of these recordings do wrong without a value of any tensor.
@@ -232,7 +232,7 @@ def test_recorded_cuda_kernels_are_healthy(path: Path, tmp_path: Path) -> None:
         assert read_accesses(kernel) or not kernel.source
 
 
-@pytest.mark.parametrize("name", CPU_MODELS if THOROUGH else ("norms", "views"))
+@pytest.mark.parametrize("name", TRIED)
 def test_kernels_of_the_zoo_are_healthy(name: str, zoo: ZooPackage) -> None:
     """C++ kernels at the sizes of the sample, and at the largest that were compiled for."""
     view, inputs = view_package(zoo(name)), torch.load(zoo(name).with_name(f"{name}.inputs.pt"))

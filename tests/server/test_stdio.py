@@ -194,6 +194,7 @@ def large_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SPECS = [{"shape": [8, 16]}, {"shape": [8, 16]}]
 REST: list[tuple[str, dict[str, Any]]] = [
+    ("compare_with_eager", {"exported": "EXPORTED"}),
     ("inspect_package", {}),
     ("reduce", {"inputs": SPECS, "scope": "launch", "launch": 0}),
     ("try_fix", {"inputs": SPECS, "changes": ["0: clamp 0 9"]}),
@@ -205,7 +206,6 @@ REST: list[tuple[str, dict[str, Any]]] = [
     ("tool", "arguments"),
     [
         ("diagnose", {"inputs": SPECS}),
-        ("compare_with_eager", {"exported": "EXPORTED"}),
         *(THOROUGH * REST),
     ],
 )

@@ -84,7 +84,9 @@ def other_weights(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> 
     return path
 
 
-@pytest.mark.parametrize("name", ["norms", "branch", "counter", "jagged"])
+@pytest.mark.parametrize(
+    "name", ["counter", *(pytest.param(n, marks=thorough) for n in ("norms", "branch", "jagged"))]
+)
 def test_healthy_packages_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
     """Fusion, a branch, changed buffers and partial sums are no departures, and nothing is left unset."""
     result = compared_zoo(zoo, tmp_path, name)

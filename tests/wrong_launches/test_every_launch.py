@@ -36,7 +36,8 @@ def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path
     assert found.judged == len(open_package(zoo(name)).wrapper.launches)
 
 
-@pytest.mark.parametrize("name", ["two", pytest.param("half", marks=thorough)])
+@thorough
+@pytest.mark.parametrize("name", ["two", "half"])
 def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path, name: str) -> None:
     """Layers 0 and 2 are wrong; layers 1 and 3, and every product after layer 0, only get bad inputs."""
     package = wrong(name)

@@ -45,11 +45,12 @@ def test_a_model_that_is_right_in_half_precision_needs_nothing(wrong: Wrong, tmp
     assert "No launch has to" in found.summary
 
 
+@thorough
 @pytest.mark.parametrize(
     ("name", "why"),
     [
         ("clean", "no launch stores half precision"),
-        pytest.param("half", "computes something else", marks=thorough),
+        ("half", "computes something else"),
     ],
 )
 def test_where_precision_is_not_the_question_nothing_is_searched(

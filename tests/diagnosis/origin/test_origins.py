@@ -119,6 +119,7 @@ def test_a_window_that_starts_too_late(origin: FindOrigin) -> None:
     assert found.condition is not None and (found.condition.low, found.condition.good) == (4, 3)
 
 
+@thorough
 def test_one_of_two_elements_is_to_blame(origin: FindOrigin) -> None:
     """An index of two elements: the one behind most of the failing points is named first and varied."""
     found = origin("relative")
@@ -152,7 +153,7 @@ def test_a_window_of_zero_in_one_layer(origin: FindOrigin) -> None:
     assert found.sibling_difference == "< 0 where the 3 other layers have 3, 5, 9"
 
 
-@pytest.mark.parametrize("name", ["buckets", "window"])
+@pytest.mark.parametrize("name", ["buckets", pytest.param("window", marks=thorough)])
 def test_an_access_without_a_check_has_the_same_origin(origin: FindOrigin, tmp_path: Path, name: str) -> None:
     """From the load that missed the table: what a kernel compiled without index checks leaves to go by."""
     package = build(name)
@@ -178,10 +179,10 @@ def test_an_access_without_a_check_has_the_same_origin(origin: FindOrigin, tmp_p
     ("name", "why", "corrected"),
     [
         ("buckets", "it goes up to 64 by its own limits", ".clamp(max=63)"),
-        ("log_buckets", "it is one past the end", ".clamp(max=31)"),
+        pytest.param("log_buckets", "it is one past the end", ".clamp(max=31)", marks=thorough),
         ("layers", "it differs from its siblings", ".clamp(max=15)"),
-        ("window", "", ""),
-        ("relative", "", ""),
+        pytest.param("window", "", "", marks=thorough),
+        pytest.param("relative", "", "", marks=thorough),
         ("carried", "", ""),
     ],
 )
