@@ -17,6 +17,7 @@ from mcp_server.logs.captured import (
     Captured,
     CapturedCall,
     CapturedCompile,
+    CapturedHost,
     CapturedLoad,
     CapturedUpdate,
     Phase,
@@ -119,7 +120,8 @@ class DiagnosisState:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is no Python
-    host_package: Path | None = None  # the one package among the arguments of such a program
+    host: CapturedHost | None = None  # such a process that the program started, if it is to blame
+    host_package: Path | None = None  # the one package among the arguments of that process, or of the program
     call: CallSpec | None = None
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None
@@ -459,9 +461,11 @@ class DiagnosisState:
 
     @property
     def failing_locations(self) -> list[ModelLocation]:
-        """The user's lines of the compile, load, update or call that failed."""
+        """The user's lines of the compile, load, update or call that failed, or that start the host."""
         phase = self.failing_phase
-        return phase.stack[:2] if phase is not None and phase.outcome != "ok" else []
+        if phase is not None and phase.outcome != "ok":
+            return phase.stack[:2]
+        return self.host.stack[:2] if self.host is not None else []
 
     @property
     def only_compiled(self) -> bool:

@@ -82,7 +82,10 @@ class RunSeen:
         if ending in ("timeout", "out_of_memory", "signal"):
             return ending
         if not self.finished.ok:
-            return "exception"
+            # Ended by its own watchdog: `faulthandler.dump_traceback_later(SECONDS, exit=True)`.
+            root = self.root
+            watchdog = root is not None and root.family.id == "timeout" and "limit" in root.fields
+            return "timeout" if watchdog else "exception"
         if self.as_expected:
             return "none"
         if any(out.get("nan") or (self.infinities and out.get("inf")) for out in self.outputs):

@@ -160,6 +160,14 @@ class CapturedLoad(Phase):
         return asked if isinstance(asked, int) and asked >= 0 else self.current_device
 
 
+class CapturedHost(Phase):
+    """A process that the program started with a package among its arguments; `copy_path` as of a load."""
+
+    argv: list[str] = Field(default_factory=list)
+    package: Path
+    copy_path: Path | None = None
+
+
 class CapturedUpdate(Phase):
     """One update of constants: `constants` were passed, `compiled` are the names in the model.
 
@@ -345,6 +353,7 @@ class Captured(Record):
     compiles: list[CapturedCompile] = Field(default_factory=list)
     packagings: list[CapturedPackaging] = Field(default_factory=list)
     loads: list[CapturedLoad] = Field(default_factory=list)
+    hosts: list[CapturedHost] = Field(default_factory=list)
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
     exports: list[CapturedExport] = Field(default_factory=list)
@@ -380,6 +389,19 @@ class Captured(Record):
         last = max([*self.assertions, *self.ends], key=lambda check: check.t, default=None)
         looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
         return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
+
+    @property
+    def host(self) -> CapturedHost | None:
+        """The last process in another language that was started with a package: no Python process loads it.
+
+        None where a call that Python makes is to blame: one that failed, or that a later check refused.
+        """
+        last = next(reversed(self.hosts), None)
+        if last is None or self.failing is not None:
+            return None
+        if any(load.pid != last.pid and load.t > last.t for load in self.loads):
+            return None
+        return last if self.refused is None or self.refused.t < last.t else None
 
     def load_of(self, call: CapturedCall | CapturedUpdate) -> CapturedLoad | None:
         """The load whose model was called."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import subprocess
 import sys
 import traceback
 from operator import attrgetter
@@ -136,5 +137,5 @@ def callers() -> list[FrameType]:
 
 @functools.lru_cache(MOST)
 def is_ours(code: CodeType) -> bool:
-    """Whether the code is of the hook, of torch, or of the import system."""
-    return code.co_filename.startswith((OURS, TORCH, "<frozen"))
+    """Whether the code is of the hook, of torch, of the import system, or starts a process."""
+    return code.co_filename.startswith((OURS, TORCH, subprocess.__file__, "<frozen"))

@@ -45,6 +45,11 @@ STACKS = "AOTI_DEBUG_STACKS_AFTER"
 STACKS_AT = 0.85  # of the limit of the run
 PROVENANCE = "INDUCTOR_PROVENANCE"
 
+OUT_OF_SIGHT = (
+    "the package is called by the process {}, and the hook is not in it: its inputs cannot be seen. In C++, "
+    "at::from_blob copies nothing: its memory must live until the call ends, and a view keeps its strides"
+)
+
 
 def see(label: str, finished: Finished, worker: WorkerRun | None = None, *, process: str = "") -> RunSeen:
     """A finished child with its log read: of all its processes, or of one."""
@@ -82,8 +87,12 @@ class CaptureProgram(Observation):
             case.artifacts.append(context.artifact(log, f"output of rank {rank}, which failed"))
         case.notes += seen.notes
         case.call = suspect_call(seen)
+        case.host = None if seen.finished.ok else seen.host
+        if case.host is not None:
+            case.call, case.host_package = None, case.host.copy_path or case.host.package
+            case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
         case.may_be_a_host = await anyio.to_thread.run_sync(_may_be_a_host, case.workload)
-        if case.may_be_a_host and not seen.loads:
+        if case.may_be_a_host and not seen.loads and case.host is None:
             case.host_package = await anyio.to_thread.run_sync(_named_package, case.workload)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shlex
 import threading
 import time
 import weakref
@@ -45,6 +46,7 @@ LOADER_OPTIONS = (
     "use_stream_affinity",
 )
 GONE = "the memory of an input is not mapped"
+WORDS = 64  # arguments of a child process that are journaled
 RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
 
 
@@ -81,6 +83,18 @@ class Calls:
         self.repeats = Repeats()
         self.aliases = Aliases()
         self.outputs = Outputs()
+
+    def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
+        """A child process begins: keep the package among its arguments, as a host in C++ is not watched."""
+        one = isinstance(argv, (str, bytes, os.PathLike))
+        words = shlex.split(os.fsdecode(argv)) if one else [os.fsdecode(word) for word in argv]
+        folder = os.fsdecode(options.get("cwd") or os.getcwd())
+        # Also as the value of an option: --model=ranker.pt2.
+        paths = {os.path.join(folder, word.rpartition("=")[2]) for word in words if word.endswith(".pt2")}
+        found = [path for path in paths if os.path.isfile(path)]
+        if len(found) == 1:
+            kept = self.store.package(found[0])
+            self.journal.event("host", argv=words[:WORDS], package=found[0], frames=frames(), **kept)
 
     # Loads
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import os
+import subprocess
 import sys
 import threading
 from functools import partial
@@ -33,6 +34,7 @@ class Hook:
         self.calls = Calls(self.journal, CaptureStore(self.journal))
         self.compiles = Compiles(self.calls)
         wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
+        wrap(self.journal, subprocess.Popen, "__init__", self.calls.starting, nothing)
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
         printed = sys.excepthook
