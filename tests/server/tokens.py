@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mcp_server.server.tools import compact
 
-LIMIT = 2000  # a verdict of version 2 holds the trial and the run of the fix, with their commands
+MOST_TOKENS = 2000  # a verdict of version 2 holds the trial and the run of the fix, with their commands
 
 # The fewest characters of compact JSON that a token stood for in 117 recorded verdicts, counted with the
 # o200k vocabulary: 2.77. The mean is 3.3.
