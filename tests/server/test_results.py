@@ -1,13 +1,25 @@
-"""Results fit the limit of a client, and say what is missing."""
+"""Results as an agent gets them: within the limit of a client, leading to calls and commands that exist.
+
+The recordings are verdicts on failing and healthy programs, as scripts and as packages, from an H200: of each
+category and form the longest; `tests/recordings/README.md` says how they were made.
+"""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mcp_server.model import NextStep, Verdict
+from mcp_server.operations.arguments import validated
+from mcp_server.operations.table import OPERATIONS, command_line
 from mcp_server.server.tools import LIMIT, compact, middle_cut, shorten
+from tests.recorded import RECORDINGS
+from tests.server.command_lines import parse
+from tests.server.tokens import MOST_TOKENS, tokens
 
 JSON_VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=300),
@@ -67,3 +79,21 @@ def _smallest(short: dict[str, Any]) -> int:
 def test_middle_cut_is_bounded(text: str, keep: int) -> None:
     """The cut text is never longer than asked for."""
     assert len(middle_cut(text, keep)) <= max(keep, 5)
+
+
+BY_NAME = {operation.name: operation for operation in OPERATIONS}
+LINES = (RECORDINGS / "verdicts.jsonl").read_text().splitlines()
+RECORDED: list[dict[str, Any]] = [json.loads(line) for line in LINES]
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: f"{recorded['form']}-{recorded['case']}")
+def test_a_verdict_is_short_and_its_calls_exist(recorded: dict[str, Any]) -> None:
+    """At most 1,500 tokens; each next step validates and can be typed; each command of ours parses."""
+    verdict = Verdict.model_validate(recorded["verdict"])
+    assert tokens(recorded["verdict"]) <= MOST_TOKENS
+    for step in verdict.next_steps:
+        validated(BY_NAME[step.tool].arguments, step.arguments)
+        parse(command_line(NextStep.model_validate(step)))
+    for item in verdict.evidence:
+        if item.command.startswith("aoti-debug "):
+            parse(item.command)
