@@ -14,7 +14,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage, torch_environment
 from tests.served import served
-from tests.server.tokens import MOST_TOKENS, tokens
+from tests.server.agent import MOST_TOKENS, tokens
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow

@@ -18,8 +18,7 @@ from mcp_server.operations.arguments import validated
 from mcp_server.operations.table import OPERATIONS, command_line
 from mcp_server.server.tools import LIMIT, compact, middle_cut, shorten
 from tests.recorded import RECORDINGS
-from tests.server.command_lines import parse
-from tests.server.tokens import MOST_TOKENS, tokens
+from tests.server.agent import MOST_TOKENS, parse, tokens
 
 JSON_VALUES = st.recursive(
     st.none() | st.integers() | st.text(max_size=300),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,44 @@ import pytest
 from mcp_server.cli.app import exit_of
 from mcp_server.cli.main import Exit
 from mcp_server.errors import ProblemError
-from mcp_server.sweep import Cluster, Local, Results, Sweep, as_markdown, local_gpus, sweep
-from tests.sweep.support import killer, plan
+from mcp_server.sweep import (
+    Cluster,
+    Local,
+    Results,
+    Sweep,
+    SweepCase,
+    as_markdown,
+    local_gpus,
+    read_plan,
+    sweep,
+)
+
+# Kills the process of the sweep that diagnoses it, the first time.
+KILLER = """
+    import os, signal
+    from pathlib import Path
+    marker = Path(__file__).with_suffix(".done")
+    if not marker.exists():
+        marker.touch()
+        pid = os.getppid()
+        while b"mcp_server.sweep" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(pid, signal.SIGKILL)
+"""
+
+
+def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
+    """The cases of a file with this text."""
+    path = directory / "cases.yaml"
+    path.write_text(textwrap.dedent(text))
+    return read_plan(path)
+
+
+def killer(directory: Path) -> Path:
+    """A program that ends its own diagnosis once, and then does nothing."""
+    script = directory / "killer.py"
+    script.write_text(textwrap.dedent(KILLER))
+    return script
 
 
 def swept(directory: Path, text: str, retries: int = 1) -> Sweep:
