@@ -4,7 +4,7 @@
 one after the other: the plain run of the script and `diagnose` of it, each with an empty compile cache; then
 the call of its package as a user makes it (import torch, `aoti_load_package`, call) and `diagnose` of package
 and inputs. It prints wall-clock seconds and ratios, and keeps them with their medians in
-`benchmarks/diagnose_cost/NEEDS.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
+`benchmarks/diagnose_cost.json`. Targets of the median: script 1.25 (1.4 on a GPU), package 1.0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.corpus.forms import Program, Question, program
 from benchmarks.corpus.validate import CASES, select
 from benchmarks.warm_worker import PLAIN, ROOT
 
-RESULTS = Path(__file__).parent / "diagnose_cost"
+RESULTS = Path(__file__).with_suffix(".json")
 TARGETS = {"cpu": {"script": 1.25, "package": 1.0}, "cuda": {"script": 1.4, "package": 1.0}}
 Measured = dict[str, dict[str, float]]  # by form: seconds of both, and their ratio
 COMMAND = (sys.executable, "-c", "from mcp_server.cli.main import main; main()", "diagnose")
@@ -105,10 +105,9 @@ def keep(rows: Mapping[str, Measured], needs: str) -> None:
         print(
             f"median {form:8} {ratio:5.2f} x (target {target}: {'reached' if ratio <= target else 'MISSED'})"
         )
-    RESULTS.mkdir(exist_ok=True)
     load = round(os.getloadavg()[0], 1)
     kept = {"torch": torch.__version__, "load": load, "medians": medians, "programs": rows}
-    (RESULTS / f"{needs}.json").write_text(json.dumps(kept, indent=1) + "\n")
+    RESULTS.write_text(json.dumps({**json.loads(RESULTS.read_text()), needs: kept}, indent=1) + "\n")
 
 
 def main() -> int:

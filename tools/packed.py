@@ -2,8 +2,8 @@
 
 A `.packed` file is plain text, to be searched and compared as such: for each file a line `==> NAME <== BYTES`
 and its bytes, or `==> NAME <== as OTHER` where another file before it holds the same. A file that repeats
-most lines of an earlier one has `==> NAME <== BYTES like OTHER`; its bytes are then steps: `= FIRST COUNT`
-takes lines of OTHER, counted from 0, and `+ COUNT` takes the lines that follow.
+lines of those before it has `==> NAME <== BYTES of steps`: `= FIRST COUNT` takes lines of the files before
+it, counted from 0 through all of them, and `+ COUNT` takes the lines that follow.
 
 Readers get a folder in which all files lie as they were: `unpacked(FOLDER)`. `python -m tools.packed FOLDER`
 prints where that is; after a change there, the same with `--pack` writes the `.packed` files anew.
@@ -16,18 +16,20 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from difflib import SequenceMatcher
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from tools.made import MADE
 
 SUFFIX = ".packed"
 _HEADER = re.compile(
-    rb"==> (?P<name>[^\n]+) <== (?:(?P<bytes>\d+)(?: like (?P<like>[^\n]+))?|as (?P<same>[^\n]+))\n"
+    rb"==> (?P<name>[^\n]+) <== (?:(?P<bytes>\d+)(?P<steps> of steps)?|as (?P<same>[^\n]+))\n"
 )
 _STEP = re.compile(rb"(?:= (?P<first>\d+) (?P<count>\d+)|\+ (?P<new>\d+))\n")
-LEAST_ALIKE = 4096  # bytes of a file that may be written as changes of another: whole text is easier to read
+LEAST_ALIKE = 4096  # bytes of a file that may be written as steps: whole text is easier to read
+LEAST_TAKEN = 20  # bytes of lines that are taken from before: a step takes as many
+PLACES_TRIED = 200  # of a line that stands in many places, the last ones
 
 
 def unpacked(folder: Path) -> Path:
@@ -63,7 +65,7 @@ def _fill(target: Path, sources: list[Path]) -> None:
 
 def members_of(packed: Path) -> Iterator[tuple[str, bytes]]:
     """Names and contents, in order. Raises ValueError."""
-    data, at, seen = packed.read_bytes(), 0, dict[str, bytes]()
+    data, at, seen, known = packed.read_bytes(), 0, dict[str, bytes](), list[bytes]()
     while at < len(data):
         header = _HEADER.match(data, at)
         if header is None:
@@ -76,14 +78,15 @@ def members_of(packed: Path) -> Iterator[tuple[str, bytes]]:
             at = end
         else:
             at = end + int(header["bytes"]) + 1
-            body, like = data[end : at - 1], header["like"]
-            seen[name] = rebuilt(seen[like.decode()], body) if like else body
+            body = data[end : at - 1]
+            seen[name] = rebuilt(known, body) if header["steps"] else body
+            known += seen[name].splitlines(keepends=True)
         yield name, seen[name]
 
 
-def rebuilt(other: bytes, steps: bytes) -> bytes:
-    """The file that differs from `other` by these steps. Raises ValueError."""
-    known, new, made, at = other.splitlines(keepends=True), steps.splitlines(keepends=True), list[bytes](), 0
+def rebuilt(known: Sequence[bytes], steps: bytes) -> bytes:
+    """The file that these steps make of known lines. Raises ValueError."""
+    new, made, at = steps.splitlines(keepends=True), list[bytes](), 0
     while at < len(new):
         step = _STEP.fullmatch(new[at])
         if step is None:
@@ -97,17 +100,48 @@ def rebuilt(other: bytes, steps: bytes) -> bytes:
     return b"".join(made)
 
 
-def steps_from(other: bytes, data: bytes) -> bytes:
-    """How `data` is made from lines of `other`. Both end with a whole line."""
-    known, lines = other.splitlines(keepends=True), data.splitlines(keepends=True)
-    steps, at = list[bytes](), 0
-    for match in SequenceMatcher(None, known, lines, autojunk=False).get_matching_blocks():
-        if match.b > at:
-            steps += [b"+ %d\n" % (match.b - at), *lines[at : match.b]]
-        if match.size:
-            steps.append(b"= %d %d\n" % (match.a, match.size))
-        at = match.b + match.size
-    return b"".join(steps)
+class Known:
+    """The lines of the files so far, and where each of them stands."""
+
+    def __init__(self, *files: bytes) -> None:
+        self.lines: list[bytes] = []
+        self._places: dict[bytes, list[int]] = {}
+        for data in files:
+            self.add(data)
+
+    def add(self, data: bytes) -> None:
+        for line in data.splitlines(keepends=True):
+            self._places.setdefault(line, []).append(len(self.lines))
+            self.lines.append(line)
+
+    def longest(self, wanted: Sequence[bytes]) -> tuple[int, int]:
+        """Where most of the lines that are wanted next stand in a row, and how many."""
+        found = (0, 0)
+        for first in self._places.get(wanted[0], [])[-PLACES_TRIED:]:
+            row = zip(wanted, self.lines[first : first + len(wanted)], strict=False)
+            count = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], row))
+            found = max(found, (first, count), key=lambda place: place[1])
+        return found
+
+
+def steps_from(known: Known, data: bytes) -> bytes:
+    """How `data`, which ends with a whole line, is made from known lines."""
+    lines, steps, new = data.splitlines(keepends=True), list[bytes](), list[bytes]()
+    at = 0
+    while at < len(lines):
+        first, count = known.longest(lines[at:])
+        if sum(map(len, lines[at : at + count])) > LEAST_TAKEN:
+            steps += [*_added(new), b"= %d %d\n" % (first, count)]
+            new = []
+        else:
+            count = 1
+            new.append(lines[at])
+        at += count
+    return b"".join([*steps, *_added(new)])
+
+
+def _added(lines: list[bytes]) -> list[bytes]:
+    return [b"+ %d\n" % len(lines), *lines] if lines else []
 
 
 def pack(files: Path, folder: Path) -> None:
@@ -130,28 +164,24 @@ def pack(files: Path, folder: Path) -> None:
 
 
 def _entries(files: Path, paths: list[Path]) -> Iterator[bytes]:
-    first: dict[bytes, str] = {}
-    lines_of: dict[str, set[bytes]] = {}  # of the files that later ones may be like
+    first, lines = dict[bytes, str](), Known()
     for path in paths:
         name, data = path.relative_to(files).as_posix(), path.read_bytes()
-        known = first.setdefault(data, name)
-        if known != name:
-            body = f"as {known}\n".encode()
+        same = first.setdefault(data, name)
+        if same != name:
+            body = f"as {same}\n".encode()
         else:
-            body = _alike(files, data, lines_of) or b"%d\n%s\n" % (len(data), data)
-            if len(data) >= LEAST_ALIKE and data.endswith(b"\n"):
-                lines_of[name] = set(data.splitlines())
+            body = _in_steps(data, lines) or b"%d\n%s\n" % (len(data), data)
+            lines.add(data)
         yield f"==> {name} <== ".encode() + body
 
 
-def _alike(files: Path, data: bytes, lines_of: dict[str, set[bytes]]) -> bytes | None:
-    """An entry of changes to the earlier file that shares most lines; None if that saves less than half."""
-    if len(data) < LEAST_ALIKE or not lines_of or not data.endswith(b"\n"):
+def _in_steps(data: bytes, known: Known) -> bytes | None:
+    """None if that saves less than a quarter."""
+    if len(data) < LEAST_ALIKE or not data.endswith(b"\n"):
         return None
-    lines = set(data.splitlines())
-    other = max(lines_of, key=lambda name: len(lines & lines_of[name]))
-    steps = steps_from((files / other).read_bytes(), data)
-    return b"%d like %s\n%s\n" % (len(steps), other.encode(), steps) if len(steps) * 2 < len(data) else None
+    steps = steps_from(known, data)
+    return b"%d of steps\n%s\n" % (len(steps), steps) if len(steps) * 4 < len(data) * 3 else None
 
 
 def main() -> int:

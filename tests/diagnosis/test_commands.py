@@ -30,7 +30,7 @@ from tests.diagnosis.support import (
     trial,
     worker_run,
 )
-from tests.server.command_lines import parse
+from tests.server.agent import parse
 
 SOURCES = Path(mcp_server.diagnosis.__file__).parent
 STEP = r'(?:\bstep=|\bseen\(\s*)"(\w+)"'

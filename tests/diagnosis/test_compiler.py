@@ -31,9 +31,9 @@ from mcp_server.tools.divergence import Divergence, OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import capture, package_case, phase
-from tests.diagnosis.test_divergence import diverged
+from tests.diagnosis.test_wrong_output import diverged
 from tests.served import served
-from tests.server.command_lines import parse
+from tests.server.agent import parse
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
 

@@ -14,7 +14,7 @@ from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage, torch_environment
 from tests.served import served
-from tests.server.tokens import LIMIT, tokens
+from tests.server.agent import MOST_TOKENS, tokens
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
@@ -25,7 +25,7 @@ def verdict(directory: Path, workload: Workload | None, log: Path | None = None)
     job.mkdir()
     context = Context(directory=job, python=Path(sys.executable))
     found = served(diagnose, context, workload, log=log, budget_s=120)
-    assert tokens(found.model_dump(mode="json")) <= LIMIT, "an agent reads this"
+    assert tokens(found.model_dump(mode="json")) <= MOST_TOKENS, "an agent reads this"
     return found
 
 

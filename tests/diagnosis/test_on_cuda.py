@@ -1,21 +1,38 @@
-"""What is different where kernels run behind the program: on recorded packages of torch 2.11 for CUDA."""
+"""What is different on CUDA, on recorded packages of torch 2.11: late errors, devices, streams, graphs."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
+import anyio
 import pytest
 
-from mcp_server.diagnosis.causes import illegal_memory_access, log_text
+from mcp_server.diagnosis.causes import (
+    concurrency,
+    constants,
+    illegal_memory_access,
+    input_mismatch,
+    log_text,
+)
 from mcp_server.diagnosis.causes.illegal_memory_access import died
+from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.components import launch_component
+from mcp_server.diagnosis.interventions.base import Change, Effect
+from mcp_server.diagnosis.observe.calls import PlainRun, RunAlone
 from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
+from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.log import read_log
-from mcp_server.model import Category, PackageWorkload
-from tests.diagnosis.support import LOG, capture, phase, run
+from mcp_server.model import Category, PackageWorkload, ScriptWorkload
+from mcp_server.package.mismatch import GivenTensor, compare_inputs
+from mcp_server.tools.check_devices import Given
+from mcp_server.tools.context import Context
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import GOOD_IDS, LOG, called, capture, failing, package_case, phase, run, trial
 from tests.memory_faults.support import recorded
 
 # An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11
@@ -124,3 +141,202 @@ RAISED = [
 def test_an_error_that_the_program_handled_ended_nothing(after: list[str], fatal: bool) -> None:
     """Up to torch 2.12 every error is printed where it arises; a program that answers it goes on printing."""
     assert read_log([MEMORY, *after]).fatal == fatal
+
+
+FAULT = "CUDA error: an illegal memory access was encountered"
+
+
+def on_second_card(zoo: ZooPackage) -> DiagnosisState:
+    """A package loaded on the first device, called with an input on the second."""
+    case = package_case(zoo("ranker"), GOOD_IDS)
+    assert case.package is not None and case.given is not None
+    given = [replace(tensor, device="cuda:1") for tensor in case.given.tensors]
+    found = compare_inputs(case.package.signature, given, device_index=0)
+    case.mismatches = tuple(m for m in found if m.aspect == "device_index")
+    return case
+
+
+def test_a_call_that_fails_with_an_input_elsewhere_is_likely_and_proven_by_moving_it(zoo: ZooPackage) -> None:
+    """The counter-test moves the input to the device of the load, and nothing else."""
+    case = failing(on_second_card(zoo), FAULT)
+    (found,) = input_mismatch.detect_contract(case)
+    assert (found.category, found.guilty.input_index, found.weak) == ("device_mismatch", 0, False)
+    assert found.intervention is not None
+    assert found.intervention.changes == (Change("move", input=0, device="cuda:0"),)
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
+    assert confidence(found, case) == "proven"
+
+
+def test_a_call_that_works_with_an_input_elsewhere_is_no_fault(zoo: ZooPackage) -> None:
+    """Cards that reach each other's memory compute the right numbers."""
+    case = on_second_card(zoo)
+    case.runs["plain"] = run("plain", "", called())
+    (found,) = input_mismatch.detect_contract(case)
+    assert found.weak and not found.harmful
+
+
+@pytest.mark.parametrize(
+    ("managed", "loaded_on", "names"),
+    [(True, 1, ["cuda:1"]), (True, 0, []), (False, 1, [])],
+    ids=["read over there", "the same card", "copied"],
+)
+def test_memory_that_the_package_reads_on_another_card(
+    zoo: ZooPackage, managed: bool, loaded_on: int, names: list[str]
+) -> None:
+    """Values that are copied may come from any card."""
+    case = failing(package_case(zoo("ranker")), FAULT)
+    assert case.package is not None
+    weight = case.package.constants[0]
+    leaf = {"dtype": weight.dtype, "shape": list(weight.shape), "device": "cuda:0"}
+    case.capture = capture(
+        loads=[phase(1, loader="x", package="m.pt2", current_device=loaded_on)],
+        updates=[
+            phase(
+                2,
+                load=1,
+                how="load_constants",
+                arguments=[False, True, managed],
+                constants={weight.fqn: leaf},
+            )
+        ],
+        calls=[phase(3, load=1, thread=1)],
+    )
+    named = [h for h in constants.detect(case) if (h.guilty.value or "").startswith("device")]
+    assert [(h.guilty.value or "").split("compiled: ")[1].rstrip(")") for h in named] == names
+
+
+@pytest.mark.parametrize(
+    ("loaded_on", "devices", "error", "call"),
+    [
+        (1, ["cuda:1", "cuda:0"], FAULT, 2),
+        (1, ["cuda:1", "cuda:1"], FAULT, None),
+        (1, ["cuda:1", "cuda:0"], "expected 3 inputs", None),
+        (None, ["cuda:1", "cuda:0"], FAULT, None),
+        (1, ["cuda:1", "cpu"], FAULT, None),
+    ],
+    ids=["another card", "its own", "no error of a device", "a package for the CPU", "host"],
+)
+def test_the_call_with_an_input_on_another_card_is_named_whoever_met_the_error(
+    loaded_on: int | None, devices: list[str], error: str, call: int | None
+) -> None:
+    """Two threads share the process: the first call failed, the second reached for another card's memory."""
+    case = DiagnosisState(None)
+    calls = [
+        phase(n + 1, load=1, thread=n, leaves=[{"device": device}]) | {"number": n}
+        for n, device in enumerate(devices, start=1)
+    ]
+    calls[0] |= {"outcome": "failed", "error": {"type": "torch.AcceleratorError", "text": error}}
+    loads = [phase(1, loader="x", package="m.pt2", current_device=loaded_on)]
+    case.capture = capture(loads=loads, calls=calls)
+    found = list(input_mismatch.detect_other_device(case))
+    assert [h.evidence[0].fact.split()[1] for h in found] == ([str(call)] if call else [])
+    assert all(confidence(h, case) == "likely" for h in found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "gpus", "placed"),
+    [
+        (-1, ["cuda:1", "cuda:1"], 2, 1),
+        (-1, ["cuda:1", "cpu"], 2, 1),
+        (-1, ["cuda:0", "cuda:1"], 2, -1),
+        (-1, ["cuda:0"], 2, -1),
+        (0, ["cuda:1"], 2, 0),
+        (-1, ["cuda:1"], 1, -1),
+    ],
+    ids=["where they are", "one on the host", "scattered", "the first card", "asked for", "one card"],
+)
+def test_a_package_without_a_device_goes_where_its_inputs_are(
+    asked: int, devices: list[str], gpus: int, placed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were saved in calls on that card; on one card nothing waits for them."""
+    second = tmp_path / "nvidia1"
+    if gpus > 1:
+        second.touch()
+    monkeypatch.setattr("mcp_server.tools.context.SECOND_GPU", second)
+    case = DiagnosisState(PackageWorkload(package=tmp_path, inputs=tmp_path / "i.pt", device_index=asked))
+    case.call = CallSpec("run", {"device_index": asked}, tmp_path, tmp_path / "i.pt")
+    case.package = recorded("user_spread", tmp_path).package
+    if asked < 0 and gpus > 1:
+        assert PlainRun().gain(case, []) == 0
+    case.given = Given(tuple(GivenTensor("float32", (2,), device=device) for device in devices))
+    place(case)
+    case.done.append("compare_inputs")
+    assert case.call.request["device_index"] == placed and PlainRun().gain(case, []) > 0
+    assert bool(case.notes) == (placed == 1)
+
+
+def call(n: int, **more: object) -> dict[str, object]:
+    """A captured call at a line of its own."""
+    return phase(n, load=1, thread=1, stack=[{"file": "a.py", "line": n, "code": f"step{n}(x)"}], **more)
+
+
+def seen(**records: object) -> DiagnosisState:
+    """A case in which the program ran under the hook and failed."""
+    case = DiagnosisState(None)
+    case.capture = capture(**records)  # type: ignore[arg-type]
+    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
+    return case
+
+
+def test_an_input_that_is_still_written_is_a_race() -> None:
+    """The first call whose input changed under it is named, with its line."""
+    (found,) = concurrency.detect_streams(seen(calls=[call(3), call(5, raced=[1]), call(7, raced=[0])]))
+    assert found.category == "concurrency" and found.harmful
+    assert (found.guilty.kind, found.guilty.input_index) == ("input", 1)
+    assert found.guilty.model_locations[0].line == 5
+
+
+def test_an_input_that_the_package_writes_is_no_race(zoo: ZooPackage) -> None:
+    """`counter` adds to its input in place: it may hold other values after the call."""
+    case = package_case(zoo("counter"))
+    case.capture = capture(calls=[call(3, raced=[0])])
+    assert list(concurrency.detect_streams(case)) == []
+
+
+def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
+    """The line of the replay comes first, then the call in the captured graph."""
+    replay = phase(9, call=1, input=0, stack=[{"file": "a.py", "line": 40, "code": "graph.replay()"}])
+    (found,) = concurrency.detect_streams(seen(calls=[call(3)], replays=[replay]))
+    assert [place.line for place in found.guilty.model_locations] == [40, 3]
+    assert found.guilty.input_index == 0
+
+
+def test_calls_in_order_are_no_fault() -> None:
+    """Without a race or a lost input nothing is said."""
+    assert list(concurrency.detect_streams(seen(calls=[call(3), call(5)]))) == []
+
+
+def let_go(*, fails: bool) -> DiagnosisState:
+    """A program that let an input go too early, and that failed under the hook or not."""
+    case = seen(calls=[call(3)], cross_stream_frees=[phase(9, call=1, input=1)])
+    if not fails:
+        case.runs["script"] = run("script")
+    return case
+
+
+def test_an_input_that_is_let_go_is_no_fault_by_itself() -> None:
+    """The program ended well under the hook, and nobody ran it alone yet."""
+    case = let_go(fails=False)
+    (found,) = concurrency.detect_streams(case)
+    assert not found.harmful and RunAlone().gain(case, [found]) > 0
+    assert RunAlone().gain(seen(calls=[call(3)]), []) == 0
+
+
+def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
+    """It is run without the hook; that it fails there, and not where calls are waited for, is the proof."""
+    script = tmp_path / "serve.py"
+    script.write_text("import os, sys\nsys.exit('AOTI_DEBUG_CAPTURE' not in os.environ)\n")
+    case = let_go(fails=False)
+    case.workload = ScriptWorkload(script=script, cwd=tmp_path)
+    anyio.run(RunAlone().act, case, Context(tmp_path / "job", Path(sys.executable)))
+    assert case.fails_only_alone and case.failed and not case.ended_well
+    (found,) = concurrency.detect_streams(case)
+    assert found.harmful and confidence(found, case) == "likely"
+    assert (found.category, found.guilty.input_index) == ("concurrency", 1)
+    assert found.guilty.model_locations[0].line == 3
+
+
+def test_a_program_that_fails_under_the_hook_too_may_have_another_fault() -> None:
+    """Waiting for each call would have hidden the race: it is only possible."""
+    (found,) = concurrency.detect_streams(let_go(fails=True))
+    assert confidence(found, let_go(fails=True)) == "possible"

@@ -1,4 +1,4 @@
-"""What is observed next, and what a broken observation costs."""
+"""What is observed next, imported ahead and put under a checker; what a broken observation costs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,20 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from mcp_server.diagnosis import causes, observe
-from mcp_server.diagnosis.diagnose import DETECTORS, choose, observations, perform
+from mcp_server.diagnosis.diagnose import DETECTORS, EXPORTED, choose, import_ahead, observations, perform
 from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe.calls import suspect_call
+from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Command
 from mcp_server.model import (
     Category,
     CommandWorkload,
@@ -25,8 +29,13 @@ from mcp_server.model import (
     ScriptWorkload,
     Workload,
 )
-from mcp_server.tools.context import Context
-from tests.diagnosis.support import run, suspect
+from mcp_server.tools.capture import Capture
+from mcp_server.tools.context import WORKER_MAIN, Context
+from mcp_server.tools.fault_methods import ONE_THREAD
+from mcp_server.tools.shared_import import surroundings
+from mcp_server.tools.step_cache import StepCache
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import called, capture, failing, package_case, phase, run, suspect
 
 
 @dataclass
@@ -157,3 +166,104 @@ def test_an_empty_state_accuses_nobody() -> None:
 def test_a_log_has_nothing_to_run() -> None:
     """Without a workload nothing can be observed."""
     assert choose(observations(), DiagnosisState(None), []) == []
+
+
+SCRIPT = ScriptWorkload(script=Path("a.py"), cwd=Path("/tmp"), env={"TORCHINDUCTOR_CACHE_DIR": "/tmp/c"})
+PACKAGE = PackageWorkload(package=Path("a.pt2"))
+
+
+class Expected:
+    """Notes what is expected, and imports nothing."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[Command, tuple[str, ...]]] = []
+
+    def expect(self, command: Command, modules: tuple[str, ...] = ()) -> None:
+        self.commands.append((command, modules))
+
+
+def expected(workload: Workload | None, **fields: Any) -> list[tuple[Command, tuple[str, ...]]]:
+    context, imports = Context(Path("job"), Path(sys.executable), **fields), Expected()
+    context.imports = imports  # type: ignore[assignment]
+    import_ahead(DiagnosisState(workload), context)
+    return imports.commands
+
+
+def test_the_requests_of_a_diagnosis_find_their_import(tmp_path: Path) -> None:
+    """A plain request and one with a single thread have the surroundings that were expected for them."""
+    plain, single = expected(SCRIPT)
+    env = {**SCRIPT.env, "TORCHINDUCTOR_VEC_ISA_OK": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+    common = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
+    argv = (sys.executable, "-u", str(WORKER_MAIN), "request.json")
+    for (command, _), more in ((plain, {"AOTI_RUNTIME_CHECK_INPUTS": "1"}), (single, ONE_THREAD)):
+        asked = Command(argv, tmp_path, {**env, **common, **more})
+        assert surroundings(command) == surroundings(asked)
+
+
+def test_only_a_workload_with_an_exported_program_pays_for_reading_one() -> None:
+    """The modules come with the first import of a script, and with none of a package."""
+    assert [modules for _, modules in expected(SCRIPT)] == [EXPORTED, ()]
+    assert [modules for _, modules in expected(PACKAGE)] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    ("workload", "fields"),
+    [(None, {}), (SCRIPT, {"launcher": ("srun",)}), (SCRIPT, {"kept": StepCache(last=4)})],
+    ids=["log", "launcher", "kept"],
+)
+def test_nothing_is_imported_where_no_request_may_come(
+    workload: Workload | None, fields: dict[str, Any]
+) -> None:
+    """A log alone runs nothing, a launcher starts each process itself, a job taken up again may be done."""
+    assert expected(workload, **fields) == []
+
+
+ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+LOAD = phase(1, loader="AOTIModelPackageLoader", package="m.pt2")
+KEPT = phase(2, load=1, thread=1, file="inputs.pt")
+IN_GRAPH = phase(3, load=1, thread=1, notice="a CUDA graph was being captured")
+
+
+def script_case(seen: Capture, text: str) -> DiagnosisState:
+    case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
+    case.capture, case.call = seen, suspect_call(seen)
+    case.runs["script"] = run("script", text)
+    return case
+
+
+def gain(case: DiagnosisState) -> float:
+    return LocateFault().gain(case, [])
+
+
+def test_a_program_whose_call_was_not_kept_is_run_itself() -> None:
+    """An illegal access and no inputs: worth it; a failure that cannot be one of memory: not."""
+    lost = {**KEPT, "file": None, "notice": "TooLarge", "outcome": "unfinished"}
+    assert gain(script_case(capture(loads=[LOAD], calls=[lost]), ILLEGAL)) > 0
+    assert gain(script_case(capture(loads=[LOAD], calls=[lost]), "ValueError: mine")) == 0
+    assert gain(script_case(capture(), ILLEGAL)) == 0
+
+
+def test_the_replay_of_a_graph_is_in_no_call() -> None:
+    """A healthy call that was kept cannot show what a replayed graph did; without one it is asked."""
+    with_graph = script_case(capture(loads=[LOAD], calls=[KEPT, IN_GRAPH]), ILLEGAL)
+    without = script_case(capture(loads=[LOAD], calls=[KEPT]), ILLEGAL)
+    assert with_graph.call is not None and gain(with_graph) > 0
+    assert gain(without) == 0
+
+
+def test_indices_that_no_kernel_checks_are_watched(zoo: ZooPackage) -> None:
+    """A good call of a package alone is put under the checker where its code was compiled without checks."""
+    case = package_case(zoo("ranker"))
+    case.runs["plain"] = run("plain", "", called())
+    assert case.package is not None and gain(case) == 0
+    vars(case.package)["kernel_text"] = case.package.kernel_text.replace("index out of bounds: ", "")
+    assert gain(case) > 0
+
+
+def test_an_assertion_whose_text_was_lost_is_looked_for(zoo: ZooPackage) -> None:
+    """Only the status of a device assertion: memcheck prints what failed. With its text, nothing is asked."""
+    status = "CUDA error: device-side assert triggered"
+    place = "/c/k.py:40: unknown: block: [1,0,0], thread: [2,0,0]"
+    text = place + " Assertion `index out of bounds: 0 <= tmp4 < 9` failed."
+    assert gain(failing(package_case(zoo("ranker")), status)) == 1.0
+    assert gain(failing(package_case(zoo("ranker")), f"{text}\n{status}")) == 0.0

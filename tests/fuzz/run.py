@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of the readers: `python -m tests.fuzz.run TARGET [--seconds 600]`; needs atheris.
 
 With `all` every target runs in a process of its own, one after another. An input that a reader does not
-tolerate is kept in `finds/TARGET`, where a test reads it from then on. `more` are files to begin from besides
+tolerate is kept in `finds.jsonl`, where a test reads it from then on. `more` are files to begin from besides
 recordings.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import subprocess
 import sys
 import tempfile
@@ -46,9 +47,9 @@ def fuzz(name: str, seconds: int, more: list[Path]) -> NoReturn:
 
 def keep(name: str, data: bytes) -> None:
     """A find, named by its content; in hexadecimal, as no binary file belongs into a skill's folder."""
-    directory = FINDS / name
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / f"{hashlib.sha256(data).hexdigest()[:16]}.hex").write_text(data.hex() + "\n")
+    find = {"target": name, "name": hashlib.sha256(data).hexdigest()[:16], "hex": data.hex()}
+    with FINDS.open("a") as kept:
+        kept.write(json.dumps(find) + "\n")
 
 
 def main() -> int:

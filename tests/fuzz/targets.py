@@ -43,7 +43,7 @@ from tests.logs.support import read_sanitizer
 from tests.recorded import RECORDINGS
 
 RECORDED = RECORDINGS
-FINDS = Path(__file__).parent / "finds"
+FINDS = Path(__file__).with_name("finds.jsonl")
 
 
 @dataclass(frozen=True)

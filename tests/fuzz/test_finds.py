@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.fuzz.targets import FINDS, TARGETS, seeds
 
-KEPT = sorted(FINDS.glob("*/*.hex"))
+KEPT = [json.loads(line) for line in FINDS.read_text().splitlines()]
 HOSTILE = (b"", b"\0", b"\xff" * 100, b"[" * 5000, b"(" * 5000 + b")" * 5000, b"9" * 5000, b"a\r" * 2000)
 
 
-@pytest.mark.parametrize("path", KEPT, ids=[f"{path.parent.name}-{path.name}" for path in KEPT])
-def test_finds_stay_mended(path: Path) -> None:
+@pytest.mark.parametrize("find", KEPT, ids=[f"{find['target']}-{find['name']}" for find in KEPT])
+def test_finds_stay_mended(find: dict[str, str]) -> None:
     """What a fuzzer found once is read, or refused in words."""
-    TARGETS[path.parent.name].tolerates(bytes.fromhex(path.read_text()))
+    TARGETS[find["target"]].tolerates(bytes.fromhex(find["hex"]))
 
 
 @pytest.mark.parametrize("name", TARGETS)

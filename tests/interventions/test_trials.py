@@ -1,7 +1,8 @@
-"""Interventions on real packages: before, with the change, before again."""
+"""Interventions on real packages: before, with the change, before again; replays, and flaky failures."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,15 @@ import torch
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, Options, Where
+from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
+from mcp_server.diagnosis.interventions.run import TriedCall
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.errors import ProblemError
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import saved
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -125,3 +130,105 @@ def test_another_package_is_loaded_for_its_own_call_only(zoo: ZooPackage, tmp_pa
     (trial,) = tried(tmp_path, call, [Intervention("b", Kind.KERNEL, "", options=Options(package=broken))])
     assert trial.effect is Effect.NOT_APPLICABLE and "not reached" in trial.reason
     assert trial.before.failure == trial.again.failure == "exception"
+
+
+# Fails for NaN in every second call that has any; hangs for two rows of it.
+OPERATOR = """
+import itertools, time, torch
+turn = itertools.count()
+
+@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    rows = int(x.isnan().any(1).sum())
+    if rows > 1:
+        time.sleep(600)
+    if rows and next(turn) % 3:
+        raise ValueError("not this time")
+    n = x.shape[0] // 2
+    y = x.nan_to_num() if rows else x
+    return y[: n * 2].reshape(n, 2, *x.shape[1:]).sum(1).contiguous()
+"""
+
+
+@pytest.fixture
+def bad(zoo: ZooPackage, tmp_path: Path) -> tuple[Path, Path, list[str]]:
+    """The package, inputs with one row of NaN, and the operator."""
+    operators = tmp_path / "operators.py"
+    operators.write_text(OPERATOR)
+    package = zoo("plugin")
+    values = [leaf.clone() for leaf in torch.load(package.with_name("plugin.inputs.pt"), weights_only=True)]
+    values[0][3] = float("nan")
+    return package, saved(tmp_path, "bad.pt", values), [str(operators)]
+
+
+@thorough
+def test_a_flaky_failure_is_made_as_often_as_chance_needs(
+    bad: tuple[Path, Path, list[str]], tmp_path: Path
+) -> None:
+    """Without the cause there are so many calls without a failure that chance is below 1 %."""
+    package, given, imports = bad
+    call = the_call(package, given, extra_imports=imports)
+    first = inputs.Leaf(0, "args[0]")
+    right, wrong = tried(
+        tmp_path, call, [inputs.replace_where(first, Where(nan=True), 0.5), inputs.contiguous(first)]
+    )
+    assert right.effect is Effect.GONE and right.proves and 0 < right.chance < 0.01
+    assert 0 < right.failed < right.calls and f"failed {right.failed} times of {right.calls}" in right.reason
+    assert wrong.effect is Effect.SAME and not wrong.proves
+
+
+def test_a_change_that_hangs_is_ended_and_the_rest_goes_on(
+    bad: tuple[Path, Path, list[str]], tmp_path: Path
+) -> None:
+    """The call that does not end is a result of its own."""
+    package, given, imports = bad
+    always = Path(imports[0])
+    always.write_text(OPERATOR.replace("rows and next(turn) % 3", "rows"))
+    call = the_call(package, given, extra_imports=imports, timeout_s=8)
+    first = inputs.Leaf(0, "args[0]")
+    worse = inputs.replace_element(first, (0, 0), "nan")
+    good = inputs.replace_where(first, Where(nan=True), 0.5)
+    hung, gone = tried(tmp_path, call, [worse, good])
+    assert hung.before.ended == "raised" and hung.after.ended == "timeout"
+    assert hung.effect is Effect.CHANGED and gone.effect is Effect.GONE
+
+
+def captured(package: Path, given: Path, *before: Mapping[str, object]) -> TriedCall:
+    """The request of a replay: those steps, then the call."""
+    steps = [*before, {"do": "call", "file": str(given), "threads": 1}]
+    return TriedCall({"package": package, "steps": steps})
+
+
+def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
+    zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """The package is loaded anew without the update, for that one call."""
+    package = zoo("logarithm")
+    name = "inp.bias"
+    bad = saved(tmp_path, "bias.pt", {name: torch.full((16,), float("nan"))})
+    update = {"do": "constants", "file": str(bad), "how": "load_constants", "arguments": [False, False]}
+    call = captured(package, package.with_name("logarithm.inputs.pt"), update)
+    steps = call.request["steps"]
+    assert isinstance(steps, list)
+    copied = constant_own_memory([name])
+    right, wrong = tried(tmp_path, call, [compiled_values(steps), copied])
+    assert right.before.failure == "nonfinite" and right.effect is Effect.GONE and right.proves
+    assert wrong.effect is Effect.SAME
+
+
+def test_a_call_that_fails_for_what_an_earlier_one_left_is_made_alone(
+    zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """The counter keeps its state: its second call gives another number than the expected first one."""
+    package = zoo("counter")
+    given = package.with_name("counter.inputs.pt")
+    loader = torch._C._aoti.AOTIModelPackageLoader(str(package), "model", False, 1, -1)
+    first = saved(tmp_path, "first.pt", loader.run(torch.load(given, weights_only=True)))
+    earlier = {"do": "call", "file": str(given)}
+    call = captured(package, given, earlier)
+    steps = call.request["steps"]
+    assert isinstance(steps, list)
+    expecting = TriedCall(call.request, symptom=Symptom(expect=first))
+    alone = Intervention("alone", Kind.CALL, "the call alone", options=Options(steps=tuple(steps[-1:])))
+    (trial,) = tried(tmp_path, expecting, [alone])
+    assert trial.before.failure == trial.again.failure == "differs" and trial.effect is Effect.GONE

@@ -1,17 +1,21 @@
-"""The supervisor's own parts: finding processes, reading its request."""
+"""Ends: how those of children are read, the supervisor's own parts, and that no job outlives the server."""
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from mcp_server.jobs import supervisor
-from mcp_server.jobs.child import encode_request
-from tests.jobs.support import FAMILY, family, python
+from mcp_server.jobs.child import Decoded, Report, decode, encode_request, oom_kill_count, parse_report
+from mcp_server.jobs.supervisor import children_of
+from tests.jobs.support import FAMILY, all_dead, family, python
 
 
 def test_both_ways_to_find_descendants(tmp_path: Path) -> None:
@@ -48,3 +52,140 @@ def test_server_that_dies_while_it_asks(sent: bytes) -> None:
     done = subprocess.run(argv, pass_fds=[reading], capture_output=True, check=False)
     os.close(reading)
     assert (done.returncode, done.stdout, done.stderr) == (1, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("report", "limit", "expected"),
+    [
+        (Report(status=0), "", ("exit", 0, None)),
+        (Report(status=3 << 8), "", ("exit", 3, None)),
+        (Report(status=134 << 8), "", ("exit", 134, "SIGABRT")),
+        (Report(status=128 << 8), "", ("exit", 128, None)),
+        (Report(status=255 << 8), "", ("exit", 255, None)),
+        (Report(status=11), "", ("signal", None, "SIGSEGV")),
+        (Report(status=6 | 0x80), "", ("signal", None, "SIGABRT")),
+        (Report(status=35), "", ("signal", None, "SIG35")),
+        (Report(status=9), "", ("signal", None, "SIGKILL")),
+        (Report(status=15), "too long", ("timeout", None, "SIGTERM")),
+        (Report(status=0), "too long", ("timeout", None, None)),
+        (
+            Report(status=127 << 8, failed_stage="program", failed_errno=errno.ENOENT),
+            "",
+            ("not_started", None, None),
+        ),
+        (Report(), "", ("signal", None, "SIGKILL")),
+    ],
+)
+def test_decode(report: Report, limit: str, expected: tuple[str, int | None, str | None]) -> None:
+    """Each way to end has its own name, and a return code only where the program gave one."""
+    decoded = decode(report, limit)
+    assert (decoded.ending, decoded.returncode, decoded.signal) == expected
+
+
+def test_kernel_kill_needs_evidence() -> None:
+    """SIGKILL counts as out of memory only when the kernel's counter rose meanwhile."""
+    assert decode(Report(status=9), oom_kills=1).ending == "out_of_memory"
+    assert decode(Report(status=9)).ending == "signal"
+    assert decode(Report(status=11), oom_kills=1) == Decoded("signal", signal="SIGSEGV")
+
+
+def test_kill_of_a_descendant_is_a_note() -> None:
+    """A program that fails while something in its control group was killed for memory says so in the note."""
+    decoded = decode(Report(status=1 << 8), oom_kills=2)
+    assert (decoded.ending, decoded.returncode) == ("exit", 1)
+    assert "2 time(s)" in decoded.note
+
+
+def test_oom_counter_of_both_versions(tmp_path: Path) -> None:
+    """The kernel's counter is found in the control groups of version 1 and of version 2."""
+    groups = tmp_path / "cgroup"
+    for text, file, content in [
+        ("0::/job\n", "job/memory.events", "oom 4\noom_kill 3\noom_group_kill 0\n"),
+        ("5:cpu,memory:/old\n0::/\n", "memory/old/memory.oom_control", "under_oom 0\noom_kill 2\n"),
+    ]:
+        groups.write_text(text)
+        (tmp_path / file).parent.mkdir(parents=True)
+        (tmp_path / file).write_text(content)
+        assert oom_kill_count(tmp_path, groups) == int(content.split("oom_kill ")[1][0])
+
+
+def test_no_oom_counter(tmp_path: Path) -> None:
+    """Without control groups nothing is claimed."""
+    assert oom_kill_count(tmp_path, tmp_path / "absent") == 0
+
+
+def test_supervisor_lines() -> None:
+    """The supervisor's lines add up to a report, and an unknown line changes nothing."""
+    report = parse_report("started 12\nfailed program 2\nnews from the future\nended 9 1\n")
+    assert report == Report(status=9, failed_stage="program", failed_errno=2, left=1)
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Server = subprocess.Popen[bytes]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    argv = [sys.executable, "-m", "tests.jobs.small_server", str(tmp_path)]
+    process = subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE)
+    with process:
+        yield process
+        process.kill()
+
+
+def end_of_input(server: Server) -> None:
+    assert server.stdin is not None
+    server.stdin.close()
+
+
+def sends(number: signal.Signals) -> Callable[[Server], None]:
+    return lambda server: server.send_signal(number)
+
+
+@pytest.mark.parametrize(
+    ("die", "status"),
+    [
+        pytest.param(end_of_input, 0, id="EOF"),
+        pytest.param(sends(signal.SIGINT), 130, id="SIGINT"),
+        pytest.param(sends(signal.SIGTERM), 143, id="SIGTERM"),
+        pytest.param(sends(signal.SIGKILL), -9, id="SIGKILL"),
+    ],
+)
+def test_job_dies_with_the_server(
+    server: Server, die: Callable[[Server], None], status: int, tmp_path: Path
+) -> None:
+    """The job and its grandchild in another session, both deaf to SIGTERM, are dead within a second."""
+    pids = family(tmp_path / "pids")
+    die(server)
+    assert all_dead(pids, 1.0)
+    assert server.wait(5) == status
+
+
+def test_supervisor_leaves_with_the_job(server: Server, tmp_path: Path) -> None:
+    """The supervisor itself does not outlive a killed server."""
+    pids = [*family(tmp_path / "pids"), *children_of(server.pid)]
+    assert len(pids) == 3
+    server.kill()
+    assert all_dead(pids, 1.0)
+
+
+def test_killed_supervisor_takes_the_program_along(server: Server, tmp_path: Path) -> None:
+    """Even when the server cannot look after it, the program dies with its supervisor."""
+    program, grandchild = family(tmp_path / "pids")
+    (supervisor,) = children_of(server.pid)
+    server.send_signal(signal.SIGSTOP)
+    os.kill(supervisor, signal.SIGKILL)
+    try:
+        assert all_dead([program], 1.0)
+    finally:
+        os.kill(grandchild, signal.SIGKILL)
+
+
+def test_killed_supervisor_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    """When the supervisor is killed the server finds the job's processes by their mark, in any session."""
+    pids = family(tmp_path / "pids")
+    (supervisor,) = children_of(server.pid)
+    os.kill(supervisor, signal.SIGKILL)
+    assert all_dead(pids, 1.0)
+    assert server.poll() is None

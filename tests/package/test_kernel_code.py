@@ -1,16 +1,22 @@
-"""Inside a kernel: index asserts, where their value comes from, which parameters are stored to."""
+"""Inside a kernel: index asserts, divisions, where values come from, which parameters are stored to."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_server.package.assertion import Division, IndexSource, divisions
 from mcp_server.package.kernel_code import find_asserts, indexes_unchecked, read_condition
-from mcp_server.package.kernels import Kernel, find_stores, read_cpp_kernels
+from mcp_server.package.kernels import Kernel, Parameter, find_stores, read_cpp_kernels
+from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.statements import LineCounter
+from mcp_server.package.terms.linear import name_of
 from mcp_server.package.terms.program import indexed_by, read_program
-from mcp_server.package.terms.term import elements, unwrapped
+from mcp_server.package.terms.term import Element, elements, unwrapped
 from tests.package.summaries import recorded
 
 VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2, float* out_ptr0)
@@ -120,3 +126,85 @@ def test_indices_without_a_check(load: str) -> None:
     check = 'AOTI_TORCH_CHECK((0 <= tmp1) & (tmp1 < 50L), "index out of bounds: 0 <= tmp1 < 50L");'
     assert not indexes_unchecked(source.replace("    auto tmp2", f"    {check}\n    auto tmp2"))
     assert not indexes_unchecked(source.replace("*tmp1", "*x0"))
+
+
+VECTORISED = "decltype(tmp1)::set(decltype(tmp1)(1), tmp1, static_cast<int64_t>(ks0))"
+TYPES = {"in_ptr0": "const int64_t*", "in_ptr1": "const int64_t*", "in_ptr2": "const float*"}
+
+
+def found_in(*lines: str) -> tuple[Division, ...]:
+    """The divisions of a package with one launch of a kernel of these lines, whose parameters are inputs."""
+    parameters = tuple(Parameter(name, type_, "read") for name, type_ in TYPES.items())
+    loop = (
+        "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(8L); x0+=static_cast<int64_t>(1L))"
+    )
+    kernel = Kernel("k", "cpp", "k", parameters, 1, "\n".join((loop, "{", *lines, "}")), 38)
+    arguments = tuple(Argument(i, n, n, 0, 0, "input", n, "read") for i, n in enumerate(TYPES))
+    launch = Launch(0, "k", "k", "cpp", "k", arguments, 1, 0, 0)
+
+    def source(load: Element, _launch: Launch) -> IndexSource:
+        return IndexSource(load, load.parameter, "input", load.parameter, (), (load.parameter,))
+
+    tracer: Any = SimpleNamespace(
+        wrapper=SimpleNamespace(kernels={"k": kernel}, launches=(launch,)), source=source
+    )
+    return divisions(tracer)
+
+
+@pytest.mark.parametrize(
+    "division",
+    [
+        "auto tmp2 = floor_divide_integral(tmp0, tmp1);",
+        f"auto tmp2 = floor_divide_integral(tmp0, {VECTORISED});",
+        f"auto tmp2 = tmp0 / {VECTORISED};",
+        "auto tmp2 = tmp0 / tmp1;",
+        "auto tmp2 = mod(tmp0, tmp1);",
+        "auto tmp2 = c10::div_floor_integer(static_cast<int64_t>(tmp0), static_cast<int64_t>(tmp1));",
+    ],
+)
+def test_an_element_of_an_input_as_divisor(division: str) -> None:
+    """Each form of division is found with the element that it divides by, and where it stands."""
+    loads = [f"auto tmp{n} = in_ptr{n}[static_cast<int64_t>(3L*x0)];" for n in (0, 1)]
+    (found,) = found_in(*loads, division)
+    assert (found.plain, found.inputs, found.location) == (True, ("in_ptr1",), "kernel.cpp:42")
+    assert [name_of(source.load) for source in found.sources] == ["in_ptr1[3 * x0]"]
+
+
+def test_a_computed_divisor() -> None:
+    """A sum of elements is no element: the report names what it is computed from."""
+    loads = [f"auto tmp{n} = in_ptr1[static_cast<int64_t>({n}L + 2L*x0)];" for n in (0, 1)]
+    (found,) = found_in(
+        *loads, "auto tmp2 = int64_t(tmp0 + tmp1);", "auto tmp3 = floor_divide_integral(tmp0, tmp2);"
+    )
+    assert (found.plain, found.inputs) == (False, ("in_ptr1",))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("auto tmp0 = in_ptr2[x0];", "auto tmp1 = in_ptr2[x0];", "auto tmp2 = tmp0 / tmp1;"),
+        ("auto tmp0 = in_ptr0[x0];", "auto tmp1 = static_cast<int64_t>(31);", "auto tmp2 = mod(tmp0, tmp1);"),
+        (
+            "auto tmp0 = in_ptr1[x0];",
+            "auto tmp1 = c10::convert<float>(tmp0);",
+            "auto tmp2 = in_ptr2[x0];",
+            "auto tmp3 = tmp2 / tmp1;",
+        ),
+        ("auto tmp0 = in_ptr0[c10::div_floor_integer(static_cast<int64_t>(ks0), 8L)];",),
+    ],
+)
+def test_what_cannot_fail_is_left_out(lines: tuple[str, ...]) -> None:
+    """Floating divisions give infinities, and a number in the code that is not zero divides well."""
+    assert not found_in(*lines)
+
+
+def test_a_zero_among_the_numbers_in_the_code() -> None:
+    """A small constant is written into the code as a choice of numbers: one of them may be zero."""
+    (found,) = found_in(
+        "auto tmp0 = in_ptr0[x0];",
+        "auto tmp1 = static_cast<int64_t>(7);",
+        "auto tmp2 = static_cast<int64_t>(0);",
+        "auto tmp3 = tmp4 ? tmp1 : tmp2;",
+        "auto tmp5 = mod(tmp0, tmp3);",
+    )
+    assert not found.sources and not found.inputs

@@ -1,12 +1,23 @@
-"""From a launch to model lines, by each source that can tell."""
+"""From a launch to lines of the model, by each source that can tell, down to a line in a helper."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from mcp_server.package.provenance import read_provenance, read_stack
+from mcp_server.model import ModelLocation
+from mcp_server.package.exported import read_exported
+from mcp_server.package.provenance import (
+    Provenance,
+    indexing_first,
+    lines_doing,
+    read_provenance,
+    read_stack,
+    unbounded_first,
+)
 from mcp_server.package.view import view_package
 from tests.conftest import ZooPackage
 from tests.package.summaries import recorded
@@ -70,3 +81,140 @@ def test_every_kernel_of_a_package_leads_to_its_model(zoo: ZooPackage) -> None:
         lines = [m.file.rpartition("/")[2] for m in view.provenance(launch).locations]
         assert lines
         assert set(lines) == {"models.py"}
+
+
+LINEAR = 'File "/app/m.py", line 9, in forward\n    h = self.mix(torch.cat([who, what], dim=-1))'
+VIEW = 'File "/app/m.py", line 7, in forward\n    who = self.users(u).expand(-1, items.shape[1], -1)'
+IN_TORCH = (
+    '\n  File "/x/site-packages/torch/nn/modules/sparse.py", line 189, in forward\n    return F.embedding('
+)
+ITEMS = 'File "/app/m.py", line 8, in forward\n    what = self.items(items)' + IN_TORCH
+TABLE = 'File "/app/m.py", line 6, in forward\n    bias = self.table[buckets]'
+GATHER = 'File "/app/m.py", line 5, in forward\n    picked = scores.gather(1, best)'
+
+
+@pytest.mark.parametrize(
+    "stacks, indexed, first",
+    [
+        ([LINEAR, VIEW, VIEW + IN_TORCH, ITEMS], ["items.weight"], 8),
+        ([LINEAR, VIEW, VIEW + IN_TORCH, ITEMS], ["encoder.users.weight"], 7),
+        ([LINEAR, GATHER, TABLE], ["table"], 6),
+        ([LINEAR, VIEW, GATHER], [], 5),
+        ([LINEAR, VIEW], [], 9),
+    ],
+)
+def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str], first: int) -> None:
+    """The line with the constant's module before any that indexes; without either the order stays."""
+    given = Provenance("kernel_information", stacks=tuple(read_stack(text) for text in stacks))
+    ordered = indexing_first(given, indexed)
+    assert ordered.locations[0].line == first
+    assert sorted(ordered.stacks, key=str) == sorted(given.stacks, key=str)
+
+
+def test_the_line_that_can_leave_the_finite_comes_first() -> None:
+    """A logarithm before an addition, the line of a module's own softmax before both orders of the rest."""
+    lines = ["h = a + b  # // 2", "h = h.relu()", "s = self.scale(h.log())", "return h[0]"]
+    stacks = [f'File "/app/m.py", line {n}, in forward\n    {code}' for n, code in enumerate(lines, start=1)]
+    given = Provenance("kernel_information", stacks=tuple(read_stack(text) for text in stacks))
+    assert [place.line for place in unbounded_first(given).locations] == [3, 1, 2, 4]
+
+
+# Lines of the operators of an exported program that its package does not tell well.
+
+
+def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:
+    """The program tells where an operator outside torch is called, and where the model writes in place."""
+    own = read_exported(zoo("plugin").with_name("plugin.exported.pt2"))
+    ((target, line),) = own.special
+    assert not target.startswith("aten.") and "halve_rows" in line.code and own.in_place == []
+    written = read_exported(zoo("counter").with_name("counter.exported.pt2"))
+    assert [line.code for line in written.in_place] == ["self.seen.add_(x)", "x.mul_(2)"]
+
+
+def test_a_plain_model_has_neither(zoo: ZooPackage) -> None:
+    """Operators of torch that write nothing are left to the package."""
+    assert read_exported(zoo("ranker").with_name("ranker.exported.pt2")).special == ()
+
+
+SOURCE = """import torch
+from elsewhere import other
+
+
+def spread(x):
+    width = x.square().sum(-1).sqrt()
+    return scaled(x, width)
+
+
+def scaled(x, width):
+    return x / width
+
+
+class Layer:
+    def forward(self, x, rows):
+        a = self.picked(x, rows)
+        b = spread(x)
+        c = other(x) + self.picked(x, rows)
+        d = self.picked(x, rows)[rows]
+        e = self.again(x)
+        return a + b + c + d
+
+    def picked(self, x, rows):
+        last = x[:, -1].shape[rows]
+        wide = self.norm(x)
+        return wide[rows] + last
+
+    def again(self, x):
+        return self.again(x) / 2
+"""
+LINES = SOURCE.splitlines()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def below(file: Path, code: str, operators: str) -> list[str] | None:
+    """The code of the lines that are found below the line with this code."""
+    line = next(number for number, text in enumerate(LINES, 1) if text.strip() == code)
+    found = lines_doing(ModelLocation(file=str(file), line=line, code=code), re.compile(operators))
+    return [each.code for each in found] if found is not None else None
+
+
+WIDTH = "width = x.square().sum(-1).sqrt()"
+
+
+@pytest.mark.parametrize(
+    ("code", "operators", "expected"),
+    [
+        ("a = self.picked(x, rows)", "index", ["return wide[rows] + last"]),
+        ("b = spread(x)", "div", ["return x / width"]),
+        ("b = spread(x)", "div|sqrt", [WIDTH, "return x / width"]),
+        ("b = spread(x)", "exp", []),
+        (
+            "d = self.picked(x, rows)[rows]",
+            "index",
+            ["d = self.picked(x, rows)[rows]", "return wide[rows] + last"],
+        ),
+        ("return x / width", "div", ["return x / width"]),
+    ],
+)
+def test_lines_of_methods_and_functions(file: Path, code: str, operators: str, expected: list[str]) -> None:
+    """Calls are followed within the file, the line itself counts; numbers and shapes are no data indices."""
+    assert below(file, code, operators) == expected
+
+
+@pytest.mark.parametrize("code", ["c = other(x) + self.picked(x, rows)", "e = self.again(x)"])
+def test_what_is_not_read_is_open(file: Path, code: str) -> None:
+    """A function of another file, and calls without an end."""
+    assert below(file, code, "index") is None
+
+
+def test_another_text_than_was_recorded_is_open(file: Path) -> None:
+    """The file may have changed since, or be another one of that name."""
+    file.write_text("\n" + SOURCE)
+    assert below(file, "b = spread(x)", "div") is None
+    file.unlink()
+    assert below(file, "b = spread(x)", "div") is None

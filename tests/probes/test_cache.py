@@ -1,17 +1,25 @@
-"""Rebuilds are shared between tasks and processes, and never outgrow the cap."""
+"""Rebuilds are shared between tasks, servers and processes, stay below the cap, and are never half-built."""
 
 from __future__ import annotations
 
 import os
+import random
+import shutil
+import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from mcp import Client
 
 from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache, digest_file, digest_file_cached
+from tests.conftest import ROOT, ZooPackage
+from tests.server.clients import data_of, real_server
 
 KEY, OTHER = "a" * 64, "b" * 64
 
@@ -109,3 +117,88 @@ def test_a_killed_builder_leaves_nothing_behind(tmp_path: Path) -> None:
     cache.sweep()
     assert not (tmp_path / f"{KEY}.building").exists()
     assert built(cache, KEY, 10) == (tmp_path / KEY, False)
+
+
+# Keeps the source of each compile, and makes an empty object of it after a while: quick, and real to link.
+EMPTY = """#!/bin/sh
+for word; do case "$word" in *.cpp) source=$word;; esac; target=$word; done
+case " $* " in *" -c "*) echo "$source" >> {calls}; sleep 0.3; exec {compiler} -x c++ -c /dev/null -o "$target";; esac
+exec {compiler} "$@"
+"""  # noqa: E501
+
+
+async def traced(state: Path, arguments: dict[str, Any], found: list[str], **env: str) -> None:
+    """Ask a server of its own for the rebuilt package, which it hands back since there are no inputs."""
+    async with Client(real_server(state, **env)) as client:
+        found.append(data_of(await client.call_tool("trace_launches", arguments))["package"])
+
+
+def test_one_builds_and_the_other_waits(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Each source is compiled once, both get the same package, and nothing unfinished is left."""
+    compiler, calls, cache = tmp_path / "own-g++", tmp_path / "calls", tmp_path / "cache"
+    compiler.write_text(EMPTY.format(calls=calls, compiler=shutil.which("g++")))
+    compiler.chmod(0o755)
+    arguments = {"package": str(zoo("ranker")), "env": {"CXX": str(compiler)}, "wait_s": 45}
+    found: list[str] = []
+
+    env = {"AOTI_DEBUG_CACHE": str(cache), "PATH": os.environ["PATH"]}
+
+    async def main() -> None:
+        with anyio.fail_after(120):
+            async with anyio.create_task_group() as tasks:
+                for name in ("one", "two"):
+                    tasks.start_soon(partial(traced, tmp_path / name, arguments, found, **env))
+
+    anyio.run(main)
+    sources = [Path(source).name for source in calls.read_text().split()]
+    assert len(sources) == len(set(sources)) == 3
+    assert found[0] == found[1] and Path(found[0]).exists()
+    assert not list(cache.glob("*.building"))
+
+
+BUILD = """
+import sys, anyio
+from pathlib import Path
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Options
+from mcp_server.tools.context import Context
+package, cache, work = map(Path, sys.argv[1:])
+anyio.run(lambda: instrument(package, Options(), Context(work, Path(sys.executable)), cache=Cache(cache)))
+"""
+
+
+def processes_below(directory: Path) -> list[str]:
+    """Command names of the processes whose working directory lies below `directory`."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            below = (process / "cwd").readlink().is_relative_to(directory)
+            if below:
+                found.append((process / "comm").read_text().strip())
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_killed_rebuild_leaves_no_compiler_and_no_entry(zoo: ZooPackage, tmp_path: Path, seed: int) -> None:
+    """SIGKILL at a random moment of the compile: its compilers end within seconds, and the next user of the
+    cache finds neither an entry nor the half-built one."""
+    root = tmp_path / "cache"
+    argv = [sys.executable, "-c", BUILD, str(zoo("ranker")), str(root), str(tmp_path)]
+    builder = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while not processes_below(root):
+        assert builder.poll() is None and time.monotonic() < until
+        time.sleep(0.01)
+    time.sleep(random.Random(seed).uniform(0, 1.0))
+    builder.send_signal(signal.SIGKILL)
+    builder.wait()
+    until = time.monotonic() + 10
+    while processes_below(root):
+        assert time.monotonic() < until, processes_below(root)
+        time.sleep(0.05)
+    Cache(root).sweep()
+    assert not [*root.glob("*.building"), *root.rglob("package.pt2")]

@@ -1,4 +1,7 @@
-"""Packages of every layout can be rebuilt: several models, an unpacked directory."""
+"""Packages of every layout and of unusual form can be rebuilt: several models, a directory, folded constants.
+
+A compile of a form takes ten seconds: AOTI_DEBUG_THOROUGH=1 tries them.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
+from mcp_server.logs.journal import read_journal_file
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
-from mcp_server.tools.context import Context
-from tests.conftest import ZooPackage
+from mcp_server.tools.context import Context, WorkerRun
+from tests.conftest import CACHE, ZooPackage, compiled_once
 from tests.package.archives import changed, members_of, without, write
-from tests.zoo.names import thorough
+from tests.served import served
+from tests.zoo.names import THOROUGH, thorough
 
 pytestmark = pytest.mark.slow
 
@@ -102,3 +107,62 @@ def test_a_wrapper_that_does_not_compile_is_refused_with_the_compilers_words(
     with pytest.raises(ProblemError, match="does not compile") as caught:
         rebuilt(broken, context, cache)
     assert caught.value.next_call and "error" in caught.value.what
+
+
+FORMS = ["folding", "mapped", "blob", "files", "hidden"] if THOROUGH else []
+LAUNCHES = {"folding": [2, 3, 0, 1]}
+USUAL = [0, 1, 2]
+
+# A linker that exports what the loader asks for, and neither kernels nor constants.
+HIDING = """#!/bin/sh
+for word in "$@"; do
+  [ "$word" = -shared ] && exec /usr/bin/g++ "$@" -Wl,--version-script="$(dirname "$0")/exports.map"
+done
+exec /usr/bin/g++ "$@"
+"""
+EXPORTS = "{ global: AOTInductor*; local: *; };"
+
+
+def hiding_compiler(directory: Path) -> dict[str, str]:
+    """The environment in which torch compiles with it."""
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / "exports.map").write_text(EXPORTS)
+    (directory / "g++").write_text(HIDING)
+    (directory / "g++").chmod(0o755)
+    return {"CXX": str(directory / "g++")}
+
+
+def special(form: str) -> Path:
+    """The package, compiled once and kept between runs."""
+    more = hiding_compiler(CACHE / "hiding") if form == "hidden" else {}
+    return compiled_once(CACHE / f"{form}.pt2", "tests.zoo.forms", form, more=more)
+
+
+def run(context: Context, operation: str, package: Path, inputs: Path, directory: Path) -> WorkerRun:
+    """One call; its journal goes into `directory`."""
+    directory.mkdir()
+    request = {"package": package, "inputs": inputs}
+    env = {"AOTI_DEBUG_JOURNAL": str(directory / "launches.jsonl")}
+    done = served(Context.worker, context, operation, request, env=env)
+    assert done.finished.ok, done.finished.stderr.read_text()[-2000:]
+    return done
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_package_of_unusual_form_is_the_same_program(
+    form: str, context: Context, cache: Cache, tmp_path: Path
+) -> None:
+    """Bit-identical outputs; journal and subscriber see every launch, those of constant folding first."""
+    package = special(form)
+    inputs = package.with_suffix(".inputs.pt")
+    rebuilt = anyio.run(lambda: instrument(package, Options(), context, cache=cache))
+    assert rebuilt.skipped == ()
+    observed = run(context, "observe", rebuilt.package, inputs, tmp_path / "rebuilt")
+    journal = read_journal_file(tmp_path / "rebuilt" / "launches.jsonl")
+    launches = [launch.launch for launch in journal.launches]
+    assert launches == LAUNCHES.get(form, USUAL) and len(journal.calls) == 1
+    assert list(dict.fromkeys(event["launch"] for event in observed.all("argument"))) == launches
+    original = run(context, "run", package, inputs, tmp_path / "original")
+    called = [done.last("called") for done in (observed, original)]
+    digests = [[output["checksum"] for output in each["outputs"]] for each in called if each is not None]
+    assert len(digests) == 2 and digests[0] == digests[1] != []

@@ -2,8 +2,8 @@
 
 Compiles the zoo with the torch of PYTHON, reads, rebuilds and runs it, takes every kind of step, diagnoses
 bad calls and failing programs, provokes every error of `provoke`, and compares the flag table. Prints a line
-for each thing tried; `--keep` writes what held to `benchmarks/releases`, and `--table` writes the table of
-docs/releases.md from there.
+for each thing tried; `--keep` writes what held to `benchmarks/releases.json`, and `--table` writes the table
+of docs/releases.md from there.
 
 | torch | differs | how it is met |
 |---|---|---|
@@ -63,7 +63,7 @@ def main() -> int:
     parser.add_argument("python", type=Path, nargs="?", help="an interpreter that has the torch to try")
     parser.add_argument("--directory", type=Path, help="keeps the packages")
     parser.add_argument("--only", nargs="+", choices=AREAS, default=list(AREAS))
-    parser.add_argument("--keep", action="store_true", help="write what held to benchmarks/releases")
+    parser.add_argument("--keep", action="store_true", help="write what held to benchmarks/releases.json")
     parser.add_argument("--table", action="store_true", help="write the table of docs/releases.md from there")
     given = parser.parse_args()
     if given.table or given.python is None:

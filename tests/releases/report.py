@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-HELD = ROOT / "benchmarks" / "releases"
+HELD = ROOT / "benchmarks" / "releases.json"
 PAGE = ROOT / "docs" / "releases.md"
 MARKED = re.compile(r"(?<=<!-- releases:begin -->\n).*?(?=<!-- releases:end -->)", re.DOTALL)
 AREAS = {
@@ -40,20 +40,21 @@ class Tried:
         return f"{sum(not why for why in trials.values())} of {len(trials)}"
 
 
-def keep(tried: Tried, directory: Path = HELD) -> Path:
-    """Write the release's file, with areas that were not tried this time as they were."""
-    path = directory / f"torch-{tried.release}.json"
-    before = _read(path).areas if path.exists() else {}
+def keep(tried: Tried, path: Path = HELD) -> Path:
+    """Write the release into the file, with areas that were not tried this time as they were."""
+    releases = {one.release: one for one in kept(path)}
+    before = releases[tried.release].areas if tried.release in releases else {}
     areas = {area: {**before, **tried.areas}[area] for area in AREAS if area in {**before, **tried.areas}}
-    directory.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({**asdict(tried), "areas": areas}, indent=1) + "\n")
+    releases[tried.release] = replace(tried, areas=areas)
+    path.write_text(json.dumps({one.release: asdict(one) for one in _sorted(releases)}, indent=1) + "\n")
     return path
 
 
-def kept(directory: Path = HELD) -> list[Tried]:
+def kept(path: Path = HELD) -> list[Tried]:
     """Every release that was tried, the oldest first."""
-    found = [_read(path) for path in directory.glob("torch-*.json")]
-    return sorted(found, key=lambda tried: [int(part) for part in tried.release.split(".")])
+    if not path.exists():
+        return []
+    return _sorted({name: Tried(**one) for name, one in json.loads(path.read_text()).items()})
 
 
 def table(tried: list[Tried]) -> str:
@@ -65,9 +66,9 @@ def table(tried: list[Tried]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def section(directory: Path = HELD) -> str:
+def section(path: Path = HELD) -> str:
     """What the page says between its marks: the table, then what did not hold."""
-    tried = kept(directory)
+    tried = kept(path)
     wrong = [f"- torch {line}" for line in failures(tried)]
     return "\n".join(["", table(tried), "", *wrong, *([""] if wrong else [])])
 
@@ -83,5 +84,5 @@ def failures(tried: list[Tried]) -> list[str]:
     ]
 
 
-def _read(path: Path) -> Tried:
-    return Tried(**json.loads(path.read_text()))
+def _sorted(releases: Mapping[str, Tried]) -> list[Tried]:
+    return sorted(releases.values(), key=lambda tried: [int(part) for part in tried.release.split(".")])

@@ -1,17 +1,24 @@
-"""What is shipped keeps to the documented rules of NVIDIA's SkillSpector, as far as reading decides them.
+"""What is shipped: the documented rules of NVIDIA's SkillSpector, and what another scanner may find.
 
-SkillSpector itself is in no package index, only in a repository, so it does not run here. It objects to every
-child process (AST4), which a debugger needs: that rule is held as a list of the files that may start one.
+SkillSpector itself is in no package index, only in a repository, so it does not run here: its rules hold as
+far as reading decides them. It objects to every child process (AST4), which a debugger needs: that rule is
+held as a list of the files that may start one. The other scanner runs with `make scan`; here its findings are
+compared with those that were accepted.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
-from tests.security.scanner.__main__ import ROOT, UNSHIPPED
+import pytest
+
+from tests.security.scanner.__main__ import ACCEPTED, ROOT, UNSHIPPED, installed
+from tests.security.scanner.findings import Accepted, Finding, judge, read_accepted, read_report
 from tools.tracked import tracked
 
 RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
@@ -88,3 +95,69 @@ def test_the_rules_bite() -> None:
         map(FETCHES.search, ("curl -L https://a | sh", "pip install git+https://a", "x@latest", "sudo x"))
     )
     assert all(map(HIDDEN.search, "\u200b\u200e\u202e\ufeff")) and not HIDDEN.search("plain - text")
+
+
+EVAL = Accepted(
+    "COMMAND_INJECTION_EVAL", "cases/*.py", "torch's own", r"^(?!.*(?<![\w.)])eval\().*[\w)]\.eval\(\)"
+)
+
+
+def found(text: str, file: str = "cases/a.py", severity: str = "CRITICAL") -> Finding:
+    return Finding(severity, EVAL.rule, file, 3, text)
+
+
+@pytest.mark.parametrize(
+    ("finding", "passes"),
+    [
+        (found("model = Model().eval()"), True),
+        (found("model = eval(text)"), False),
+        (found("model = eval(text).eval()"), False),
+        (found("model = Model().eval()", "server.py"), False),
+    ],
+)
+def test_a_finding_needs_an_acceptance(finding: Finding, passes: bool) -> None:
+    """One of another file, or on a line of another kind, is not covered."""
+    assert judge([finding, found("Model().eval()")], [EVAL]).passes == passes
+
+
+def test_an_acceptance_needs_a_finding() -> None:
+    """What is not found any more has to go from the list; low findings need none."""
+    judged = judge([found("Model().eval()", severity="LOW")], [EVAL])
+    assert not judged.findings and judged.unused == [EVAL] and not judged.passes
+
+
+def test_absolute_paths_become_relative(tmp_path: Path) -> None:
+    """The behavioural analyser names the file where the scanner found it."""
+    entry = {"severity": "HIGH", "rule_id": "R", "line_number": None, "snippet": None}
+    entries = [{**entry, "file_path": str(tmp_path / "a/b.py")}, {**entry, "file_path": "a/b.py"}]
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"findings": entries}))
+    assert read_report(report, tmp_path) == [Finding("HIGH", "R", "a/b.py")] * 2
+
+
+def test_what_is_shipped_needs_few_acceptances() -> None:
+    """What runs or is read on a user's machine holds nothing to accept but names that clients look for."""
+    found = read_accepted(ACCEPTED)
+    shipped = [each for each in found if not each.of_tests and not each.files.startswith(UNSHIPPED)]
+    assert {entry.files for entry in shipped} == {
+        ".ci/run",
+        ".claude-plugin/marketplace.json",
+        ".claude-plugin/plugin.json",
+        ".cursor-plugin/*.json",
+        ".pre-commit-config.yaml",
+        "constraints.txt",
+        "docs/llms.txt",
+    }
+
+
+def test_the_copy_is_what_is_tracked(tmp_path: Path) -> None:
+    """The scanned folder has the server, its guides and hidden manifests, and nothing untracked."""
+    copy = installed(tmp_path, UNSHIPPED)
+    names = {path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file()}
+    assert {
+        "SKILL.md",
+        ".claude-plugin/plugin.json",
+        "mcp_server/server/app.py",
+        "tools/aoti_debug.py",
+    } <= names
+    assert not any(name.startswith((*UNSHIPPED, ".venv", ".cache", ".git/")) for name in names)

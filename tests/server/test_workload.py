@@ -1,4 +1,4 @@
-"""Flat arguments become a workload, or an error that says what to pass instead."""
+"""Arguments, flat or without a name, become a workload, or an error that says what to pass instead."""
 
 from __future__ import annotations
 
@@ -8,20 +8,27 @@ from typing import Any, get_args
 
 import pytest
 
+from mcp_server.cli.parameters import arguments_of, targets_of
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
 from mcp_server.operations.arguments import (
+    CheckArguments,
     Checker,
     DiagnoseArguments,
+    DumpArguments,
+    ExplainArguments,
     InspectArguments,
+    PairArguments,
     ReduceArguments,
     RepeatArguments,
+    TryArguments,
     WorkloadArguments,
     validated,
 )
 from mcp_server.operations.table import question_of
 from mcp_server.operations.workload import paired_model, symptom_of, workload_of
 from mcp_server.tools.fault_methods import Tool
+from tests.conftest import ZooPackage
 
 
 @pytest.fixture
@@ -164,3 +171,28 @@ def test_questions() -> None:
 def test_the_checkers_are_those_of_the_step() -> None:
     """The schema lists every checker that locate_fault knows, and auto."""
     assert set(get_args(Checker)) == {"auto", *get_args(Tool)}
+
+
+@pytest.mark.parametrize("model", [CheckArguments, DumpArguments, PairArguments, RepeatArguments])
+def test_a_package_stands_without_a_name(model: type, zoo: ZooPackage) -> None:
+    """As the option `--package` would say it; an exported program is told apart by its content."""
+    package = str(zoo("ranker"))
+    found = arguments_of(model, {"target": package, "rest": []})
+    assert found == arguments_of(model, {"package": package})
+    if "exported" in model.model_fields:  # type: ignore[attr-defined]
+        program = package.replace(".pt2", ".exported.pt2")
+        assert arguments_of(model, {"target": program}) == arguments_of(model, {"exported": program})
+
+
+def test_a_target_that_the_command_does_not_take_is_refused() -> None:
+    """The error says what it takes."""
+    with pytest.raises(ProblemError, match="does not take a script") as raised:
+        arguments_of(CheckArguments, {"target": "serve.py"})
+    assert raised.value.allowed == "a package (.pt2)"
+
+
+def test_a_command_that_runs_nothing_has_no_target() -> None:
+    """`explain-error` takes a text or a log, each by its name; `try-fix` has its package already."""
+    assert not targets_of(ExplainArguments) and not targets_of(TryArguments)
+    with pytest.raises(ProblemError):
+        arguments_of(CheckArguments, {"target": str(Path("nothing.txt"))})

@@ -1,17 +1,59 @@
-"""Sweeps on this machine: verdicts are kept and taken up again, lost cases are tried again."""
+"""Sweeps: the file of cases, verdicts that are kept, lost cases, and a Ray cluster that loses a node."""
 
 from __future__ import annotations
 
 import json
+import os
+import textwrap
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
 
 from mcp_server.cli.app import exit_of
 from mcp_server.cli.main import Exit
-from mcp_server.sweep import Local, Results, Sweep, as_markdown, local_gpus, sweep
-from tests.sweep.support import killer, plan
+from mcp_server.errors import ProblemError
+from mcp_server.sweep import (
+    Cluster,
+    Local,
+    Results,
+    Sweep,
+    SweepCase,
+    as_markdown,
+    local_gpus,
+    read_plan,
+    sweep,
+)
+
+# Kills the process of the sweep that diagnoses it, the first time.
+KILLER = """
+    import os, signal
+    from pathlib import Path
+    marker = Path(__file__).with_suffix(".done")
+    if not marker.exists():
+        marker.touch()
+        pid = os.getppid()
+        while b"mcp_server.sweep" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(pid, signal.SIGKILL)
+"""
+
+
+def plan(directory: Path, text: str) -> tuple[SweepCase, ...]:
+    """The cases of a file with this text."""
+    path = directory / "cases.yaml"
+    path.write_text(textwrap.dedent(text))
+    return read_plan(path)
+
+
+def killer(directory: Path) -> Path:
+    """A program that ends its own diagnosis once, and then does nothing."""
+    script = directory / "killer.py"
+    script.write_text(textwrap.dedent(KILLER))
+    return script
 
 
 def swept(directory: Path, text: str, retries: int = 1) -> Sweep:
@@ -72,3 +114,133 @@ def test_the_kept_file_is_plain_json(tmp_path: Path) -> None:
     swept(tmp_path, "cases: [{log: index.log}]")
     (path,) = (tmp_path / "out" / "results").glob("*.json")
     assert json.loads(path.read_text())["verdict"]["category"] == "index_out_of_bounds"
+
+
+def test_defaults_and_relative_paths(tmp_path: Path) -> None:
+    """Defaults fill every case, and paths start at the file's directory."""
+    (case,) = plan(tmp_path, "defaults: {budget_s: 9}\ncases: [{package: a.pt2, gpus: 0}]")
+    assert (case.name, case.gpus, case.arguments["budget_s"]) == ("a", 0, 9)
+    assert case.arguments["package"] == str(tmp_path / "a.pt2")
+
+
+def test_a_pattern_makes_a_case_of_each_file(tmp_path: Path) -> None:
+    """Named after the files, below the given name if there is one."""
+    for name in ("b", "a"):
+        (tmp_path / f"{name}.pt").touch()
+    cases = plan(tmp_path, "cases: [{name: m, package: m.pt2, inputs: '*.pt'}]")
+    assert [case.name for case in cases] == ["m-a", "m-b"]
+    assert [Path(case.arguments["inputs"]).name for case in cases] == ["a.pt", "b.pt"]
+
+
+def test_specs_of_tensors_are_no_path(tmp_path: Path) -> None:
+    """Inputs may be made up instead of read."""
+    (case,) = plan(tmp_path, "cases: [{package: a.pt2, inputs: [{shape: [2], dtype: float32}]}]")
+    assert case.arguments["inputs"] == [{"shape": [2], "dtype": "float32"}]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("cases: []", "no cases"),
+        ("- a", "not a mapping"),
+        ("cases: [{package: a.pt2, bugdet_s: 1}]", "case 0: bugdet_s"),
+        ("cases: [{package: a.pt2, budget_s: -1}]", "case 0: budget_s"),
+        ("cases: [{package: a.pt2, gpus: many}]", "gpus is no number"),
+        ("cases: [{package: a.pt2}, {package: b/a.pt2}]", "two cases have one name"),
+        ("cases: [{package: '*.pt2', inputs: '*.pt'}]", "more than one pattern"),
+        ("cases: [{package: '*.pt2'}]", "no file matches"),
+        ("cases: [{name: ../x, package: a.pt2}]", "no name for a file"),
+        ("cases: [{package: a.pt2", "cannot be read"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    """A wrong file is told by the number of the case and what is allowed."""
+    with pytest.raises(ProblemError) as refused:
+        plan(tmp_path, text)
+    assert said in str(refused.value) and (refused.value.allowed or "no file" in said)
+
+
+def test_a_changed_file_is_another_case(tmp_path: Path) -> None:
+    """The digest follows the content, so that an old verdict is not taken for a new package."""
+    (tmp_path / "a.pt2").write_text("1")
+    (before,) = plan(tmp_path, "cases: [{package: a.pt2}]")
+    first = before.digest
+    (tmp_path / "a.pt2").write_text("22")
+    assert before.digest != first
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """A head without processors, so that cases run on the two nodes beside it."""
+    ray = pytest.importorskip("ray")
+    utils = pytest.importorskip("ray.cluster_utils")
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
+    )
+    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        yield made
+    finally:
+        ray.shutdown()
+        made.shutdown()
+
+
+@pytest.mark.ray
+def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
+    """Cases run on both nodes, and the one whose process was killed is tried again."""
+    for _ in range(2):
+        cluster.add_node(num_cpus=1)
+    (tmp_path / "index.log").write_text("RuntimeError: index out of bounds: 0 <= tmp2 < 32L\n")
+    text = f"""
+        cases:
+          - {{name: one, log: index.log, gpus: 0}}
+          - {{name: two, log: index.log, gpus: 0}}
+          - {{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}
+    """
+    found = anyio.run(
+        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: Cluster(cluster.address))
+    )
+    assert [case.ended for case in found.cases] == ["verdict"] * 3
+    assert [attempt.ended for attempt in found.cases[2].attempts] == ["lost", "verdict"]
+
+
+SLEEPER = """
+import os, time
+from pathlib import Path
+Path(__file__).with_suffix(".pid").write_text(f"{os.getpid()}")
+time.sleep(8)
+"""
+
+
+@pytest.mark.ray
+def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
+    """The case goes to the node that is left, and the report tells of the loss."""
+    script = tmp_path / "sleeper.py"
+    script.write_text(SLEEPER)
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    text = f"cases: [{{script: {script}, gpus: 0, timeout_s: 60}}]"
+    executor = Cluster(cluster.address)
+
+    async def swept() -> Any:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(anyio.to_thread.run_sync, _end, cluster, nodes, script.with_suffix(".pid"))
+            return await sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: executor)
+
+    (case,) = anyio.run(swept).cases
+    assert [attempt.ended for attempt in case.attempts] == ["lost", "verdict"]
+    assert case.attempts[0].where == "the cluster" and case.attempts[0].why
+
+
+def _end(cluster: Any, nodes: list[Any], pid_file: Path) -> None:
+    """End the node on which the program runs."""
+    while not (pid_file.exists() and pid_file.read_text()):
+        time.sleep(0.2)
+    above = set(_ancestors(int(pid_file.read_text())))
+    doomed = next(node for node in nodes if node.all_processes["raylet"][0].process.pid in above)
+    cluster.remove_node(doomed, allow_graceful=False)
+
+
+def _ancestors(pid: int) -> Iterator[int]:
+    while pid > 1:
+        yield pid
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

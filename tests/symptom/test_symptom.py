@@ -18,6 +18,7 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.kernel_code import Literal, likeliest_first, literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.tools.context import Context
+from tests.conftest import CACHE, compiled_once
 from tests.served import served
 from tests.zoo.names import thorough
 
@@ -25,6 +26,12 @@ CHECK = """import sys, torch
 scores = torch.load(sys.argv[1], weights_only=True)[0]
 sys.exit(0 if {condition} else "the scores are not right")
 """
+
+
+@pytest.fixture(scope="session")
+def scaled() -> Path:
+    """scaled.pt2; its inputs and what is right lie next to it (see `models.py`)."""
+    return compiled_once(CACHE.parent / "symptom" / "scaled.pt2", "tests.symptom.models")
 
 
 def verdict(directory: Path, package: Path, inputs: str, symptom: Symptom) -> Verdict:

@@ -1,18 +1,21 @@
-"""Pages that are made from tables of the code, and the site."""
+"""Pages for people: links, what is made from tables, the README's verdict, what the hosting service reads."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from mcp_server.logs.families import FAMILIES
 from mcp_server.tools.context import Context
 from mcp_server.tools.explain_error import explain_error
-from tests.test_guides import ROOT
-from tests.texts.test_links import anchors
+from tests.test_guides import PAGES, ROOT
 
 
 @pytest.mark.parametrize("tool", ["flag_table.py", "pages.py"])
@@ -36,3 +39,112 @@ async def test_an_explained_error_names_its_section(tmp_path: Path, anyio_backen
 def test_every_family_has_an_anchor() -> None:
     """`docs/errors.md#FAMILY` is a heading for each family."""
     assert {family.id for family in FAMILIES} <= anchors(ROOT / "docs" / "errors.md")
+
+
+TOP = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+TEXTS = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md")), *PAGES]
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Anchors of the headings, as GitHub and mkdocs make them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_and_anchors_exist(text: Path) -> None:
+    """Every relative link is a file, and its anchor a heading of that file."""
+    for link, anchor in LINK.findall(text.read_text(encoding="utf-8")):
+        target = (text.parent / link).resolve() if link else text
+        assert target.exists(), link
+        assert not anchor or anchor[1:] in anchors(target), link + anchor
+
+
+def test_every_page_of_the_site_is_reachable() -> None:
+    """Each page of the documentation is linked from another text."""
+    linked = {
+        (text.parent / link).resolve() for text in TEXTS for link, _ in LINK.findall(text.read_text()) if link
+    }
+    pages = {path for path in (ROOT / "docs").rglob("*.md") if path.name != "index.md"}
+    assert pages - linked == set()
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_are_no_placeholders(text: Path) -> None:
+    """The owner of the repository is written by tools/manifests.py: one word in all texts."""
+    owners = set(re.findall(r"github\.com/([\w-]+)/aoti-debug", text.read_text(encoding="utf-8")))
+    assert len(owners) <= 1
+
+
+CUT = "…"  # ends a line that was too long for the recording
+
+
+def test_the_verdict_of_the_readme_is_in_the_recording() -> None:
+    """Each line of the README's first block is a line of docs/demo.svg, in the same order."""
+    block = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[
+        0
+    ]
+    svg = (ROOT / "docs" / "demo.svg").read_text(encoding="utf-8")
+    printed = iter([unescape(line) for line in re.findall(r"<text[^>]*>(.*?)</text>", svg)])
+    quoted = [line for line in block.splitlines() if line.strip()]
+    assert len(quoted) >= 10 and quoted[1].startswith("FAULT")
+    for line in quoted:
+        assert any(_same(line, each) for each in printed), line
+
+
+def _same(quoted: str, printed: str) -> bool:
+    if printed.endswith(CUT):
+        return quoted.startswith(printed.removesuffix(CUT))
+    return quoted.rstrip() == printed.rstrip()
+
+
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+PINNED = re.compile(r"^[\w./-]+@(v\d+|release/v\d+)$")
+
+
+def steps(path: Path) -> list[dict[str, Any]]:
+    """Every step of every job of a workflow."""
+    return [step for job in yaml.safe_load(path.read_text())["jobs"].values() for step in job["steps"]]
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_starts_with_few_rights(path: Path) -> None:
+    """Reading is all that a job may do unless it asks for more."""
+    assert yaml.safe_load(path.read_text())["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_what_a_workflow_runs_exists(path: Path) -> None:
+    """Targets of the Makefile, scripts and tools are files of this repository; actions name a version."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for step in steps(path):
+        if "uses" in step:
+            assert PINNED.match(step["uses"]), step["uses"]
+        command = step.get("run", "")
+        assert set(re.findall(r"\bmake ([a-z-]+)", command)) <= targets
+        for name in re.findall(r"(?<![\w/])(?:\.ci/run|tools/\w+\.py)", command):
+            assert (ROOT / name).is_file()
+
+
+def test_a_downloaded_program_is_compared() -> None:
+    """The publisher of the registry is run only after its digest was compared."""
+    release = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    fetched, compared = release.index("gh release download"), release.index("sha256sum --check")
+    assert fetched < compared < release.index("./mcp-publisher publish")
+
+
+def test_the_issue_form_asks_for_the_bundle() -> None:
+    """A report needs the bundle and the state of the machine."""
+    form = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / "problem.yml").read_text())
+    needed = {part["id"] for part in form["body"] if part.get("validations", {}).get("required")}
+    assert {"bundle", "doctor", "happened"} <= needed
+
+
+def test_hooks_run_what_is_there() -> None:
+    """`pre-commit` runs `make lint` and the checks of generated files."""
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"][0]["hooks"]
+    assert [hook["entry"] for hook in hooks] == ["make lint", "make generated"]
+    makefile = (ROOT / "Makefile").read_text()
+    checked = makefile.partition("\ngenerated:")[2].partition("\n\n")[0]
+    assert set(re.findall(r"tools/(\w+)\.py --check", checked)) == {"manifests", "flag_table", "pages"}

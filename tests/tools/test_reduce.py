@@ -1,4 +1,4 @@
-"""Failing programs cut down to scripts that fail alike under a plain interpreter."""
+"""Failing programs cut down to scripts that fail alike under a plain interpreter, here and on an H200."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.types import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.tools.reduce.failing import Reduced
+from mcp_server.tools.reduce.failing import FailureShown, Reduced, of_script
 from mcp_server.tools.reduce.reduce import reduce
 from tests.conftest import CACHE, ZooPackage
+from tests.recorded import RECORDINGS
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
-
-pytestmark = pytest.mark.slow
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
 SMALL = 1 << 20  # bytes
@@ -118,6 +118,7 @@ def script_of(result: Reduced) -> Path:
     return next(file.path for file in result.files if file.path.name == "repro.py")
 
 
+@pytest.mark.slow
 @thorough
 def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_path: Path) -> None:
     """Of five operators the logarithm is left, with the model's line, in a small script that gives NaN."""
@@ -129,6 +130,7 @@ def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_pat
     assert sum(file.bytes for file in result.files) < SMALL
 
 
+@pytest.mark.slow
 def test_a_launch_is_replayed_alone(zoo: ZooPackage, tmp_path: Path) -> None:
     """The launch that first wrote NaN does so from its recorded inputs, with no package and no model."""
     package = zoo("logarithm")
@@ -140,6 +142,7 @@ def test_a_launch_is_replayed_alone(zoo: ZooPackage, tmp_path: Path) -> None:
     assert (done.returncode, "not finite: in_out_ptr0" in done.stdout) == (3, True), done.stderr
 
 
+@pytest.mark.slow
 @thorough
 def test_a_healthy_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
     """Without a failure there is nothing to cut down, and the error says so."""
@@ -147,6 +150,7 @@ def test_a_healthy_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
         reduced(tmp_path, program(zoo, "logarithm", "inputs"))
 
 
+@pytest.mark.slow
 @thorough
 def test_a_healthy_launch_writes_the_same_again(zoo: ZooPackage, tmp_path: Path) -> None:
     """A chosen launch without a fault is replayed, and no fault is claimed."""
@@ -158,6 +162,7 @@ def test_a_healthy_launch_writes_the_same_again(zoo: ZooPackage, tmp_path: Path)
         reduced(tmp_path, workload, scope="launch")
 
 
+@pytest.mark.slow
 @thorough
 def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> None:
     """An index assertion needs the lookup alone; the script meets the same assertion by itself."""
@@ -170,6 +175,7 @@ def test_an_index_out_of_bounds_is_reduced(zoo: ZooPackage, tmp_path: Path) -> N
     assert "index out of bounds" in done.stderr
 
 
+@pytest.mark.slow
 @thorough
 def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     """A script whose operator breaks its fake function's promise: the operator and what sums over rows."""
@@ -183,6 +189,7 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     assert run_alone(result, tmp_path).returncode == 4
 
 
+@pytest.mark.slow
 @thorough
 @pytest.mark.parametrize(
     ("text", "family", "said"),
@@ -205,6 +212,7 @@ def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, sai
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "what"),
     [
@@ -222,3 +230,74 @@ def test_what_cannot_be_reduced_is_refused(
     workload = PackageWorkload(package=package, inputs=package.with_name("logarithm.inputs.pt"))
     with pytest.raises(ProblemError, match=what):
         reduced(tmp_path, workload, **options)
+
+
+RECORDED = RECORDINGS / "gpu_tools"
+
+# How the recorded script ended: exit status, or the signal that killed it.
+ENDED: dict[str, int | str] = {
+    "ranker": "SIGABRT",
+    "logarithm": 3,
+    "ranker-launch": "SIGABRT",
+    "logarithm-launch": 3,
+    "user_lookup": "SIGABRT",
+}
+
+
+def finished(output: Path, ended: int | str) -> Finished:
+    killed = isinstance(ended, str)
+    return Finished(
+        ending="signal" if killed else "exit",
+        returncode=None if isinstance(ended, str) else ended,
+        signal=ended if isinstance(ended, str) else None,
+        wall_s=1,
+        output=output,
+        stdout=output,
+        stderr=output,
+    )
+
+
+@pytest.mark.parametrize("name", sorted(ENDED))
+def test_the_script_fails_like_the_workload(name: str) -> None:
+    """Run alone it printed the same family of error, or the same kind of bad value, as the result says."""
+    result = Reduced.model_validate_json((RECORDED / f"reduce-{name}.json").read_text())
+    assert result.outcome == "reduced"
+    assert result.failure is not None
+    shown = of_script(finished(RECORDED / f"reduce-{name}.run.txt", ENDED[name]))
+    assert result.failure.same_cause_as(shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "operator", "code"),
+    [
+        ("ranker", "aten.embedding.default", "rows = self.table(ids)"),
+        ("logarithm", "aten.log.default", "h = h.sigmoid() * torch.log(scale)"),
+    ],
+)
+def test_one_operator_is_left_of_five(name: str, operator: str, code: str) -> None:
+    """An index assertion and a NaN on the GPU: the operator and the model's line."""
+    result = Reduced.model_validate_json((RECORDED / f"reduce-{name}.json").read_text())
+    (node,) = result.nodes
+    assert (node.operator, node.locations[0].code, result.nodes_before) == (operator, code, 5)
+    assert sum(file.bytes for file in result.files) < 1 << 20
+
+
+def test_an_index_assertion_of_the_gpu_is_its_family() -> None:
+    """The script's real output holds the assertion, whatever CUDA says after it."""
+    shown = of_script(finished(RECORDED / "reduce-ranker.run.txt", "SIGABRT"))
+    assert isinstance(shown, FailureShown)
+    assert (shown.kind, shown.family, shown.phase) == ("crash", "device_assert_index", "calling")
+
+
+def test_an_illegal_access_of_a_users_kernel_is_met_again() -> None:
+    """A user's Triton kernel launched alone makes the same illegal access."""
+    shown = of_script(finished(RECORDED / "reduce-user_lookup.run.txt", "SIGABRT"))
+    assert isinstance(shown, FailureShown)
+    assert "illegal memory access" in shown.text
+
+
+def test_a_healthy_reduction_kernel_writes_the_same_again() -> None:
+    """A generated kernel with a block size taken from its grid gave its recorded values, bit for bit."""
+    result = Reduced.model_validate_json((RECORDED / "reduce-norms-2.json").read_text())
+    assert (result.outcome, result.exit_status, result.failure) == ("replayed", 0, None)
+    assert of_script(finished(RECORDED / "reduce-norms-2.run.txt", 0)) is None

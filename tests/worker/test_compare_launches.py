@@ -1,7 +1,8 @@
-"""What a comparison with eager holds in memory: one load of the package, and one operator's wide weights."""
+"""Launches beside nodes of the exported program: which stores which, what a comparison holds in memory."""
 
 from __future__ import annotations
 
+import math
 import weakref
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,104 @@ from torch import nn
 
 from mcp_server.worker import compare_launches
 from mcp_server.worker.compare_launches import Bench, _differing
-from mcp_server.worker.eager_values import ExactRecorder
+from mcp_server.worker.eager_values import ExactRecorder, Expected
+from mcp_server.worker.launch_nodes import RETURNED, ProgramGraph, Stored, alike
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
+
+
+class Mutating(nn.Module):  # type: ignore[misc]
+    """A result that is mutated before others take it, and one that is taken through a view."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        made = x.sin()
+        made.relu_()
+        return (made.t() + y.exp()).tanh()
+
+
+@pytest.fixture
+def graph() -> ProgramGraph:
+    """Launch 0 makes `sin` and mutates it, launch 1 makes `exp`, launch 2 the rest."""
+    program = torch.export.export(Mutating(), (torch.ones(2, 3), torch.ones(3, 2)))
+    return ProgramGraph(program.module(), {0: ["sin", "relu_"], 1: ["exp"], 2: ["add", "tanh"]})
+
+
+def stored(node: str) -> Stored:
+    return Stored(node, 0, Expected(node, torch.ones(1), None, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("node", "readers", "taken"),
+    [
+        ("relu_", [2], True),
+        ("sin", [2], False),
+        ("exp", [2], True),
+        ("exp", [1, 2], False),
+        ("tanh", [RETURNED], True),
+        ("add", [RETURNED], False),
+    ],
+)
+def test_readers_tell_what_a_tensor_holds(
+    graph: ProgramGraph, node: str, readers: list[int], taken: bool
+) -> None:
+    """Views pass a value on, a mutated one stands for what the mutating operator made, and all must agree."""
+    assert graph.taken(stored(node), readers) is taken
+
+
+def test_a_node_that_its_reader_carries_out_too_is_only_whole_from_a_library() -> None:
+    """Parts of a reduction look like that; a call of a library for that node alone makes the whole."""
+    program = torch.export.export(Mutating(), (torch.ones(2, 3), torch.ones(3, 2)))
+    split = ProgramGraph(program.module(), {1: ["exp"], 2: ["exp", "add", "tanh"]})
+    assert not split.whole(stored("exp"), 1, [2], library=False)
+    assert split.whole(stored("exp"), 1, [2], library=True)
+
+
+def test_values_are_computed_from_what_is_known(graph: ProgramGraph, tmp_path: Path) -> None:
+    """`tanh` from a known `relu_` and from the input for what is not known."""
+    x, y, known = torch.randn(2, 3), torch.randn(3, 2), torch.randn(2, 3)
+    report = Report(str(tmp_path / "report"))
+    (value,) = graph.values([("tanh", 0, False)], {("relu_", 0, False): known}, [x, y], report)
+    assert torch.equal(value, (known.t() + y.exp()).tanh())
+    (whole,) = graph.values([("tanh", 0, False)], {}, [x.clone(), y], report)
+    assert torch.equal(whole, (x.sin().relu().t() + y.exp()).tanh())
+    assert {node.name for node in graph.needed(["tanh"], {("relu_", 0, False): known})} == {
+        *("exp", "t", "add", "tanh")
+    }
+
+
+def test_to_a_known_product_only_its_bias_is_added(tmp_path: Path) -> None:
+    """As a GPU has it: one launch stores the product, the next one adds the bias. The input is NaN."""
+    program = torch.export.export(
+        nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Tanh()), (torch.ones(2, 4),)
+    )
+    graph = ProgramGraph(program.module(), {0: ["linear"], 1: ["linear_1"], 2: ["linear_1", "tanh"]})
+    product, nothing = torch.randn(2, 4), torch.full((2, 4), math.nan)
+    known = {("linear_1", 0, True): product}
+    with torch.no_grad():
+        report = Report(str(tmp_path / "report"))
+        (value,) = graph.values([("tanh", 0, False)], known, [nothing], report)
+    torch.testing.assert_close(value, torch.tanh(product + program.state_dict["1.bias"]))
+    assert "linear" not in {node.name for node in graph.needed(["tanh"], known)}
+    assert "linear" in {node.name for node in graph.needed(["tanh"], {})}
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "like"),
+    [
+        ((2, 3, 4), (6, 4), True),
+        ((6, 1, 4), (6, 4), True),
+        ((2, 3, 4), (2, 4, 3), False),
+        ((2, 6), (3, 4), False),
+        ((), (1,), True),
+    ],
+)
+def test_shapes_are_alike_by_joining_neighbours(
+    one: tuple[int, ...], other: tuple[int, ...], like: bool
+) -> None:
+    """A batch of rows is the rows of all; a permuted tensor is another one."""
+    assert alike(torch.ones(one), torch.ones(other)) is like
+    assert alike(torch.ones(other), torch.ones(one)) is like
+    assert not alike(torch.ones(one), torch.ones(one, dtype=torch.int64))
 
 
 class Layers(nn.Module):  # type: ignore[misc]

@@ -1,16 +1,19 @@
-"""The types of what server and worker exchange: both sides can import them, and mean the same keys."""
+"""What every file of the worker keeps to, and the types of what it exchanges with the server."""
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_server import worker
 from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
 from mcp_server.diagnosis.interventions.run import FACTS, Planned, TriedCall
 from mcp_server.diagnosis.symptom import Symptom
@@ -90,3 +93,36 @@ def test_the_server_sends_the_keys_that_the_worker_reads(tmp_path: Path) -> None
     assert "fresh" in {field.name for field in fields(TriedCall)} & keys(protocol.InterveneRequest)
     assert set(InputSlice(0, 0, 1, 0, 9).request()) <= keys(protocol.Part)
     assert set(CHANGES) >= KEEPING | LEAVING_OUT
+
+
+DIRECTORY = Path(worker.__file__).parent
+FILES = sorted([*DIRECTORY.glob("*.py"), *DIRECTORY.glob("capture/*.py")])
+
+# Compiled into every interpreter that has torch, or looked for before use.
+ALLOWED = frozenset({"torch", "triton"})
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Names of the top-level packages that a file imports absolutely."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_python_3_9_and_nothing_but_torch(path: Path) -> None:
+    """Each file has the syntax of Python 3.9 and imports torch, the standard library or its siblings only."""
+    tree = ast.parse(path.read_text(), feature_version=(3, 9))
+    assert set(imported(tree)) <= ALLOWED | sys.stdlib_module_names
+    future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
+    assert future or path.name == "__init__.py"
+
+
+def test_every_operation_has_its_file() -> None:
+    """The table of operations names files that have an `operate`."""
+    for place in OPERATIONS.values():
+        module, _, function = place.rpartition(".")
+        tree = ast.parse((DIRECTORY / f"{module.replace('.', '/')}.py").read_text())
+        assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body), place

@@ -1,4 +1,4 @@
-"""The worker on packages: what it reports when all goes well, when the model raises, and when it dies."""
+"""The worker on packages: what it reports of good calls, failures, deaths and repeats."""
 
 from __future__ import annotations
 
@@ -111,3 +111,36 @@ def test_probe_knows_the_machine(tmp_path: Path) -> None:
     assert build is not None and build["version"] == torch.__version__
     assert python is not None and python["version"].startswith("3.")
     assert cuda is not None and (cuda["available"] or cuda["why"])
+
+
+OPERATOR = """
+import torch
+from torch.library import custom_op
+
+@custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    y = torch.{made}(x[: x.shape[0] // 2])
+    y[1:] = x[1 : x.shape[0] // 2]
+    return y
+"""
+
+
+@pytest.mark.parametrize(("made", "same"), [("zeros_like", True), ("empty_like", False)])
+def test_only_memory_that_nothing_wrote_changes_with_what_it_holds(
+    zoo: ZooPackage, tmp_path: Path, made: str, same: bool
+) -> None:
+    """A result that is written in full is the same in all calls; else the one with other bytes differs."""
+    operators = tmp_path / "operators.py"
+    operators.write_text(OPERATOR.format(made=made))
+    package = zoo("plugin")
+    done = work(
+        tmp_path,
+        "repeat",
+        {
+            "package": package,
+            "inputs": package.with_name("plugin.inputs.pt"),
+            "extra_imports": [str(operators)],
+        },
+    )
+    told = {event["run"]: event["equal"] for event in done.all("repeated")}
+    assert told == {"second": True, "filled": same}

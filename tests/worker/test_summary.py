@@ -1,15 +1,16 @@
-"""Counts and extremes of tensors, against a plain count in Python."""
+"""Counts and extremes of tensors, against a plain count in Python, and where the first bad value is."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker.tensors import checksum, statistics, summary
+from mcp_server.worker.tensors import checksum, first_non_finite, statistics, summary
 
 REALS = st.lists(
     st.one_of(st.sampled_from([0.0, math.nan, math.inf, -math.inf]), st.floats(-100, 100, width=16)),
@@ -103,3 +104,24 @@ def test_digests_of_tensors_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) ->
     whole = summary(values)
     monkeypatch.setattr("mcp_server.worker.tensors.CHUNK", 3)
     assert summary(values) == whole
+
+
+INF, NAN = math.inf, math.nan
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([[1.0, 2.0], [3.0, -4.0]], None),
+        ([[1.0, NAN], [INF, -4.0]], ([0, 1], "nan", 2)),
+        ([[-INF, 2.0], [-INF, 4.0]], ([0, 0], "-inf", 2)),
+        ([[-INF, 2.0], [NAN, 4.0]], ([1, 0], "nan", 2)),
+        ([[-INF, -INF], [-INF, INF]], ([1, 1], "inf", 4)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_mask_hides_nothing_worse(values: Any, found: Any, dtype: torch.dtype) -> None:
+    """The first NaN or infinity is told before minus infinity, which a mask would hold, wherever that is."""
+    first = first_non_finite(torch.tensor(values, dtype=dtype))
+    wanted = None if found is None else dict(zip(("index", "value", "count"), found, strict=True))
+    assert first == wanted

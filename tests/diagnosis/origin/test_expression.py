@@ -1,0 +1,305 @@
+"""Expressions whose value goes bad: at which operation, for which operands, and what their siblings say."""
+
+from __future__ import annotations
+
+import math
+import typing
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mcp_server.diagnosis.origin.condition import (
+    Allowed,
+    Question,
+    applied_text,
+    condition,
+    culprit_at,
+    culprit_of,
+    good_ranges,
+)
+from mcp_server.diagnosis.origin.layers import Sibling, difference, of_bound
+from mcp_server.diagnosis.origin.of_model import guarded_line, guarded_lines, outside_of, why_of_model
+from mcp_server.diagnosis.origin.values import NoValues
+from mcp_server.diagnosis.origin.walk import Computed, Walker
+from mcp_server.package.terms.evaluate import Evaluator
+from mcp_server.package.terms.program import Check
+from mcp_server.package.terms.term import Element, Fold, Number, Position, Range, Scalar, Term, key
+from mcp_server.package.terms.translate import cast, chosen, operator
+from mcp_server.package.view import view_package
+from tests.diagnosis.origin.test_origins import build
+from tests.package.terms.made import element, read, value
+from tests.zoo.names import thorough
+
+X, N = Position("x"), Number(0, "int64")
+ROW = Element("row", X, "float32")
+FOUR = (Range("x", N, Number(4, "int64")),)
+
+
+def evaluator(*row: float) -> Evaluator:
+    return Evaluator({}, {}, lambda _element, offset: row[offset])
+
+
+def test_the_point_of_a_reduction_at_which_a_quotient_is_not_a_number() -> None:
+    """The sum is NaN for its third term; the operation has the values of that point."""
+    total = Fold("sum", FOUR, operator("div", (ROW, ROW)), "float32")
+    made = culprit_at(operator("mul", (total, Number(2.0, "float32"))), evaluator(1.0, 2.0, -0.0, 3.0))
+    assert made is not None and applied_text(*made) == "0 / 0"
+    assert made[1].positions == {"x": 2}
+    outer = evaluator(1.0, 2.0, 0.0, 3.0)
+    assert culprit_of(total, outer) is None, "a condition cannot vary what differs from point to point"
+    assert culprit_at(total, evaluator(1.0, 2.0, 4.0, 3.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-1.0000001192092896, "acos(-1.0000001)"), (1.5, "acos(1.5)"), (-2.0, "acos(-2)")]
+)
+def test_an_operand_is_told_from_its_neighbours(value: float, text: str) -> None:
+    """As many digits as the type needs: the float32 below -1 is not shown as -1."""
+    made = culprit_at(operator("acos", (Element("row", N, "float32"),)), evaluator(value))
+    assert made is not None and applied_text(*made) == text
+
+
+def found_in(term: Term, *row: float) -> str:
+    """The operation outside of its domain in a term of some launch."""
+    view = view_package(build("buckets"))
+    launch = next(each for each in view.wrapper.launches if each.kernel in view.wrapper.kernels)
+    found = outside_of(Walker(view, NoValues()), Computed(launch, term, evaluator(*row)))
+    return applied_text(found.applied, found.evaluator) if found is not None else ""
+
+
+@thorough
+@pytest.mark.slow
+def test_an_infinity_is_followed_to_its_maker() -> None:
+    """0 * rsqrt(0) is NaN for the root; a mask and an overflow are nobody's domain."""
+    first = Element("row", N, "float32")
+    root = operator("rsqrt", (first,))
+    assert found_in(operator("mul", (first, root)), 0.0) == "rsqrt(0)"
+    mask = Number(-math.inf, "float32")
+    assert found_in(operator("sub", (mask, mask)), 0.0) == ""
+    grown = operator("exp", (first,))
+    assert found_in(operator("div", (grown, grown)), 1000.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "guarded"),
+    [
+        ("mean = total / count", "div", "mean = total / torch.where(count == 0, 1, count)"),
+        (
+            "return (a + b) / n.sum(1)",
+            "div",
+            "return (a + b) / torch.where((divisor := n.sum(1)) == 0, 1, divisor)",
+        ),
+        ("angle = torch.acos(u * v)", "acos", "angle = torch.acos((u * v).clamp(-1, 1))"),
+        ("r = (x * x).sum(-1).sqrt()", "sqrt", "r = (x * x).sum(-1).clamp(min=0).sqrt()"),
+        ("y = torch.log(p)", "log", "y = torch.log(p.clamp(min=torch.finfo(p.dtype).tiny))"),
+        ("y = a / b / c", "div", ""),
+        ("y = total.mean(1)", "div", ""),
+        ("y = torch.where(", "div", ""),
+    ],
+)
+def test_a_line_of_the_model_is_guarded_where_it_is_clear_which_operation(
+    line: str, op: str, guarded: str
+) -> None:
+    """One such operation in a whole line; else nothing is said."""
+    assert guarded_line(line, op) == guarded
+
+
+def test_every_line_of_a_kernel_is_guarded_or_none() -> None:
+    """One guard in a kernel stands for all its divisions: a fix of one line alone was not what ran."""
+    mean, spread = "mean = s / n", "var = (x ** 2).sum(-1) / n"
+    both = guarded_lines([mean, "y = relu(x)", spread, mean], "div")
+    assert both is not None and both[0].splitlines() == [mean, spread]
+    assert both[1].count("torch.where(n == 0, 1, n)") == 2
+    assert guarded_lines([mean, "var = (a / b) / n"], "div") is None
+    assert guarded_lines(["y = relu(x)"], "div") is None
+
+
+def test_a_line_with_its_guard_computes_the_same_but_for_the_fault() -> None:
+    """The text is code that runs, and changes the element at fault alone."""
+    names = {"torch": torch, "n": torch.tensor([2, 0, 4]), "a": torch.tensor([1.0, 0.0, 2.0])}
+    assert eval(guarded_line("a / n", "div"), names).tolist() == [0.5, 0.0, 0.5]
+    x = names["x"] = torch.tensor([-1.0, 0.25, 1.0, -3.0], dtype=torch.float64)
+    for op in ("log1p", "atanh", "rsqrt", "acosh"):
+        kept, plain = eval(guarded_line(f"torch.{op}(x)", op), names), getattr(torch, op)(x)
+        assert kept.isfinite().all() and torch.equal(kept[plain.isfinite()], plain[plain.isfinite()])
+
+
+def layer(value: Scalar) -> Term:
+    return operator("add", (ROW, Number(value, "float32")))
+
+
+@pytest.mark.parametrize(
+    ("others", "odd"),
+    [
+        ((1e-5, 1e-5, 1e-5), (1e-50, 1e-5)),
+        ((1e-5, 1e-5, 1e-3), (1e-50, 1e-5)),
+        ((1e-5, 1e-4, 1e-3), None),
+        ((1e-5, 1e-50), None),
+        ((1e-5,), None),
+    ],
+)
+def test_the_constant_that_most_layers_have(others: tuple[float, ...], odd: object) -> None:
+    """Of layers with values of their own, or of one other layer alone, none is usual."""
+    (launch, *_) = view_package(build("buckets")).wrapper.launches
+    siblings = [Sibling(launch, layer(each), key(layer(each))[1]) for each in others]
+    found = difference(layer(1e-50), siblings, ())
+    assert ((found.old, found.new) if found.odd else None) == odd
+
+
+FINITE = Allowed(-3.4028234663852886e38, 3.4028234663852886e38)
+
+
+def question(term: Term, dtype: str, allowed: Allowed) -> Question:
+    return Question(term, "x", dtype, {}, allowed, lambda x: value(term, x))
+
+
+def described(text: str, bad: Scalar, allowed: Allowed, dtype: str = "int64") -> str:
+    """The condition of a C++ expression in `x`, as it is reported."""
+    found = condition([question(read(text, dtype), dtype, allowed)], "x", bad)
+    return found.text if found else ""
+
+
+def test_the_bucket_of_a_clamped_distance() -> None:
+    """All distances from 500 on fall into a bucket that the table lacks."""
+    text = (
+        "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
+        "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
+    )
+    assert described(text, 731, Allowed(0, 63)) == "the expression is 64 for x >= 500 and 63 for 499"
+
+
+def test_a_choice_parts_the_domain() -> None:
+    """Buckets that are exact below 16 and logarithmic above: each part is looked at by itself."""
+    far = "std::log(c10::convert<float>(x) / 16.0f) / 2.0794415f * 16.0f"
+    text = f"x < 16 ? x : 16 + static_cast<int64_t>({far})"
+    assert described(text, 200, Allowed(0, 31)) == "the expression is 32 or more for x >= 128 and 31 for 127"
+
+
+def test_where_a_function_ends() -> None:
+    """A logarithm is finite above zero, an exponential below the largest float32."""
+    assert described("std::log(x)", -1.0, FINITE, "float32") == "the expression is not finite for x <= 0"
+    assert described("std::exp(x)", 100.0, FINITE, "float32") == "the expression is inf for x >= 88.72284"
+
+
+def test_no_denormal_number_is_called_good() -> None:
+    """The logarithm is finite from the smallest denormal on, which a processor may take for zero."""
+    found = condition([question(read("std::log(x)"), "float32", FINITE)], "x", -1.0)
+    assert found is not None
+    assert found.good == torch.finfo(torch.float32).tiny
+
+
+def test_an_overflow_of_the_type_ends_nothing_silently() -> None:
+    """A product is good in the middle only; the wrap of int64 far outside does not come back as good."""
+    assert described("x * 4 + 4", 5, Allowed(0, 19)) == "the expression is 20 or more for x >= 4 and 16 for 3"
+
+
+def test_a_term_that_is_not_monotone_is_not_guessed_at() -> None:
+    """A sine has no condition."""
+    assert described("static_cast<int64_t>(std::sin(c10::convert<float>(x)) * 10.0f)", 2, Allowed(0, 5)) == ""
+
+
+def test_every_point_of_a_loop_counts() -> None:
+    """A window of four rows: the last row decides, also where the first is the faulty one."""
+    points = [question(read(f"x * 4 + {1 + row}"), "int64", Allowed(0, 19)) for row in range(4)]
+    found = condition(points, "x", 5)
+    assert found is not None
+    assert (found.low, found.good) == (4, 3)
+    assert found.text == "the expression is 20 or more for x >= 4 and 16 for 3"
+
+
+@st.composite
+def whole_terms(draw: st.DrawFn, depth: int = 3) -> Term:
+    """A term over a whole number as index computations are."""
+    if depth == 0:
+        return element("int64")
+    inner = draw(whole_terms(depth - 1))
+    number = Number(draw(st.integers(1, 9)), "int64")
+    kind = draw(st.sampled_from(("add", "sub", "mul", "floordiv", "clamp", "root", "where")))
+    if kind == "clamp":
+        return operator("minimum", (operator("maximum", (inner, number)), Number(90, "int64")))
+    if kind == "root":
+        root = operator("sqrt", (cast(operator("abs", (inner,)), "float32"),))
+        return cast(root, "int64")
+    if kind == "where":
+        return chosen(operator("lt", (inner, number)), inner, operator("add", (inner, number)))
+    return operator(kind, (inner, number))
+
+
+@settings(max_examples=60)
+@given(whole_terms(), st.integers(-5, 5), st.integers(6, 60))
+def test_ranges_are_those_of_trying_every_value(term: Term, low: int, high: int) -> None:
+    """Of a thousand values around zero, those in the ranges are good and no other."""
+    found = good_ranges(question(term, "int64", Allowed(low, high)))
+    if found is None:
+        return
+    for x in range(-500, 500):
+        good = low <= value(term, x) <= high
+        assert good == any(start <= x <= end for start, end in found), x
+
+
+@settings(max_examples=60)
+@given(whole_terms(), st.integers(6, 60), st.integers(-300, 300))
+def test_what_is_told_is_true(term: Term, high: int, bad: int) -> None:
+    """The condition of a bad value holds for every value that can be tried."""
+    if 0 <= value(term, bad) <= high:
+        return
+    found = condition([question(term, "int64", Allowed(0, high))], "x", bad)
+    if found is None:
+        return
+    assert found.good is not None and 0 <= value(term, found.good) <= high
+    for x in range(-400, 400):
+        inside = (found.low is None or x >= found.low) and (found.high is None or x <= found.high)
+        assert not inside or not 0 <= value(term, x) <= high, x
+
+
+BIN = "static_cast<int64_t>(std::floor(x * 32.0f)) + 1L"
+GAP = "c10::div_floor_integer(at::vec::minimum(std::abs(x), 96L), 2L)"
+STEPS = "c10::div_floor_integer(x + 1L, 2L) - 1L"
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype", "value", "made_here", "why"),
+    [
+        (BIN, "float32", 33, "", "one past the end, where a range"),
+        (BIN, "float32", 161, "", ""),
+        (GAP, "int64", 35, "", "up to 48 by its own limits"),
+        ("at::vec::minimum(x, 20L) * 1L", "int64", -7, "", ""),
+        (STEPS, "int64", 33, "buf5", "one past the end of buf5"),
+        (STEPS, "int64", 40, "buf5", ""),
+        (STEPS, "int64", 33, "", ""),
+    ],
+)
+def test_an_expression_is_accused_of_what_is_its_own(
+    text: str, dtype: str, value: int, made_here: str, why: str
+) -> None:
+    """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
+    found = why_of_model(read(text, dtype), value, Allowed(0, 32), made_here)
+    assert why in found and bool(found) == bool(why)
+
+
+def test_the_wrap_of_a_negative_index_is_no_expression() -> None:
+    """An element of an input as it is: the model computes nothing, whoever made the tensor."""
+    x = element("int64")
+    wrapped = chosen(operator("lt", (x, Number(0, "int64"))), operator("add", (x, Number(33, "int64"))), x)
+    assert why_of_model(wrapped, 33, Allowed(0, 32), "buf5") == ""
+
+
+def test_siblings_are_those_of_one_bound() -> None:
+    """A constant that some sibling has is told from those whose table has as many rows."""
+
+    def check(unit: int, rows: int) -> Check:
+        term = read(GAP.replace(", 2L)", f", {unit}L)"))
+        return Check(1, term, None, Number(rows, "int64"), ())
+
+    def sibling(unit: int, rows: int) -> Sibling:
+        made = check(unit, rows)
+        return Sibling(typing.cast(Any, None), made.value, key(made.value)[1], made)
+
+    here, others = check(2, 33), [sibling(3, 33), sibling(3, 33), sibling(2, 49), sibling(6, 17)]
+    assert difference(here.value, others, ()).text == ""
+    found = difference(here.value, of_bound(others, here), (), "with 33 rows")
+    assert found.text == "// 2 where the 2 other layers with 33 rows have 3"
+    assert (found.old, found.new) == (2, 3)

@@ -1,0 +1,198 @@
+"""State that calls share: an input that is updated in a copy, and a constant that several threads write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mcp_server.diagnosis.causes import concurrency
+from mcp_server.diagnosis.causes.concurrency import detect_shared_state, updated_in_a_copy
+from mcp_server.diagnosis.interventions.base import Change, Effect
+from mcp_server.diagnosis.observe.intervene import against_program
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import confidence
+from mcp_server.logs.captured import Leaf
+from mcp_server.package.signature import copied_when_misaligned
+from mcp_server.package.wrapper import read_wrapper
+from mcp_server.worker import run as running
+from mcp_server.worker.inputs import apply
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import capture, package_case, phase, run, worker_run
+from tests.diagnosis.test_on_cuda import cuda_case
+from tests.recorded import RECORDINGS
+from tests.worker.support import here
+
+WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
+OWN_CHECK = """Traceback (most recent call last):
+  File "serve.py", line 9, in <module>
+    raise RuntimeError(f"stored state is off by {drift:.3f}")
+RuntimeError: stored state is off by 0.144"""
+
+
+def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **facts: Any) -> DiagnosisState:
+    """A program whose check failed over a call of the recorded `counter`, which doubles an input in place."""
+    case = cuda_case("counter", tmp_path)
+    leaf = Leaf(dtype="float32", device="cuda:0", shape=[4, 8], storage_offset=513, alignment=alignment)
+    call = phase(1, load=1, thread=1, leaves=[leaf], file=str(tmp_path))
+    case.capture = capture(calls=[call])
+    case.runs["script"] = run("script", check)
+    inputs = [{"input": 0, "misaligned": True, "changed": False, **facts}]
+    case.runs["plain"] = run("plain", "", {"event": "changed_inputs", "inputs": inputs})
+    return case
+
+
+@pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.stem)
+def test_packages_for_a_gpu_copy_their_inputs_and_no_others(path: Path) -> None:
+    """By the text of each recorded wrapper, which copies every input so, and none on the CPU."""
+    text = path.read_text()
+    names = {buffer.name for buffer in read_wrapper(text).inputs().values()}
+    found = copied_when_misaligned(text)
+    assert found == (dict.fromkeys(names, 16) if path.stem.endswith("cuda") else {})
+
+
+def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: ZooPackage) -> None:
+    """By the address that the captured call had; of a call from a file the address shows when it is made."""
+    assert updated_in_a_copy(counting(tmp_path)) == {0: 16}
+    assert updated_in_a_copy(counting(tmp_path, alignment=16)) == {}
+    assert updated_in_a_copy(cuda_case("counter", tmp_path)) == {0: 16}
+    (tmp_path / "other").mkdir()
+    assert updated_in_a_copy(cuda_case("ranker", tmp_path / "other")) == {}
+    assert updated_in_a_copy(package_case(zoo("counter"))) == {}
+
+
+def test_a_lost_update_is_likely_and_an_aligned_copy_proves_it(tmp_path: Path) -> None:
+    """The input is named with its address; the call on an aligned copy changes that copy."""
+    case = counting(tmp_path)
+    (found,) = concurrency.detect_lost_update(case)
+    assert (found.category, found.guilty.input_index) == ("input_mismatch", 0)
+    assert "offset 513" in found.summary and confidence(found, case) == "likely"
+    test = found.intervention
+    assert test is not None and test.changes == (Change("align", input=0),)
+    aligned = {"input": 0, "misaligned": False, "changed": True}
+    plain = case.runs["plain"]
+    with_copy = run("c", "", {"event": "changed_inputs", "inputs": [aligned]})
+    case.trials[test.key] = against_program(test, plain, with_copy, plain)
+    assert confidence(found, case) == "proven"
+
+
+def test_a_call_that_changes_nothing_anywhere_lost_nothing(tmp_path: Path) -> None:
+    """An update that leaves the values as they are is refuted by the aligned copy."""
+    case = counting(tmp_path)
+    (found,) = concurrency.detect_lost_update(case)
+    same = run(
+        "c", "", {"event": "changed_inputs", "inputs": [{"input": 0, "misaligned": False, "changed": False}]}
+    )
+    assert found.intervention is not None
+    plain = case.runs["plain"]
+    assert against_program(found.intervention, plain, same, plain).effect is Effect.SAME
+
+
+LOOK_ALIKES: list[dict[str, Any]] = [
+    {"changed": True},
+    {"misaligned": False},
+    {"alignment": 64},
+    {"check": "RuntimeError: CUDA error: an illegal memory access was encountered"},
+]
+
+
+@pytest.mark.parametrize("other", LOOK_ALIKES, ids=lambda other: next(iter(other)))
+def test_look_alikes_accuse_nobody(tmp_path: Path, other: dict[str, Any]) -> None:
+    """An update that arrived, aligned memory, and a program that failed over something else."""
+    assert list(concurrency.detect_lost_update(counting(tmp_path, **other))) == []
+
+
+@pytest.mark.parametrize(("changed", "count"), [(False, 0), (True, 1)])
+def test_an_input_that_stays_as_it_was_is_not_called_changed(
+    tmp_path: Path, changed: bool, count: int
+) -> None:
+    """The other view of inputs that are written in place: the reference then gets other values."""
+    case = counting(tmp_path, changed=changed)
+    case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
+    assert len(list(concurrency.detect_changed_input(case))) == count
+
+
+class CopyingLoader:
+    """Updates its input in place, or a copy where the address is no multiple of 16, as on a GPU."""
+
+    def get_call_spec(self) -> list[str]:
+        return [""]
+
+    def run(self, flat: list[torch.Tensor]) -> list[torch.Tensor]:
+        state = flat[0] if flat[0].data_ptr() % 16 == 0 else flat[0].clone()
+        state.mul_(0.5)
+        return [state + 1]
+
+
+@pytest.mark.parametrize(("changes", "misaligned"), [([], True), ([{"change": "align", "input": 0}], False)])
+def test_the_worker_tells_whether_the_update_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[dict[str, Any]], misaligned: bool
+) -> None:
+    """As given the tensor stays as it was; the aligned copy is changed, and had the same strides."""
+    state = torch.arange(64.0)[1:33].view(4, 8).t()
+    monkeypatch.setattr(running, "load", lambda *_: CopyingLoader())
+    monkeypatch.setattr(running, "read", lambda _: None)
+    monkeypatch.setattr(running, "flatten", lambda *_: [state])
+    request = {"package": "m.pt2", "inputs": "x.pt", "changes": changes, "tell_changes": {"0": 16}}
+    facts = [event for event in here(tmp_path, "run", request) if event["event"] == "changed_inputs"]
+    assert [event["inputs"] for event in facts] == [
+        [{"input": 0, "changed": not misaligned, "misaligned": misaligned}]
+    ]
+    (copy,) = apply([state], [{"change": "align", "input": 0}])
+    assert torch.equal(copy, state) and copy.stride() == state.stride() and copy.storage_offset() == 0
+
+
+RAISED = 'Traceback (most recent call last):\n  File "/app/serve.py", line 9, in <module>\n    {}\n{}'
+CHECK = RAISED.format(
+    "raise ArithmeticError(text)", "ArithmeticError: echo levels of north pier drifted by 7.1"
+)
+
+
+def called_by(zoo: ZooPackage, threads: str, model: str = "counter", text: str = CHECK) -> DiagnosisState:
+    """A program that ended in `text`, after calls of one load by these threads, a letter each."""
+    package = zoo(model)
+    case = package_case(package)
+    case.capture = capture(
+        loads=[phase(1, loader="AOTIModelPackageLoader", package=package)],
+        calls=[
+            phase(n, load=1, thread=ord(name), thread_name=name, file="inputs.pt")
+            for n, name in enumerate(threads, 2)
+        ],
+    )
+    case.runs["script"] = run("script", text)
+    case.runs["plain"] = run("plain")
+    return case
+
+
+def test_threads_that_take_turns_mix_the_state(zoo: ZooPackage) -> None:
+    """The constant that a call writes and computes with is named, and no more than likely."""
+    case = called_by(zoo, "aabab")
+    (found,) = detect_shared_state(case)
+    assert (found.category, found.guilty.kind, found.guilty.name) == ("concurrency", "constant", "seen")
+    assert confidence(found, case) == "likely" and "2 threads" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("threads", "model", "text"),
+    [
+        ("aaaa", "counter", CHECK),
+        ("aabb", "counter", CHECK),  # one goes on where the other has ended
+        ("abab", "ranker", CHECK),  # no state
+        ("abab", "counter", ""),
+        ("abab", "counter", RAISED.format("x = piers[name]", "KeyError: 'north pier'")),
+    ],
+)
+def test_nobody_is_accused_without_a_state_turns_and_a_failed_check(
+    zoo: ZooPackage, threads: str, model: str, text: str
+) -> None:
+    """Each of the three is harmless by itself."""
+    assert not list(detect_shared_state(called_by(zoo, threads, model, text)))
+
+
+def test_a_call_that_is_wrong_by_itself_needs_no_other_thread(zoo: ZooPackage) -> None:
+    """A package that diverges from its exported program on the first call has another cause."""
+    case = called_by(zoo, "abab")
+    case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": []})
+    assert not list(detect_shared_state(case))

@@ -1,0 +1,264 @@
+"""Custom operators: what they raise and promise, which of them a call has, and what they refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.causes import custom_op, index_out_of_bounds, log_text, out_of_memory
+from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME, kept_promise
+from mcp_server.diagnosis.components import operator_missing_here, operators_from
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.observe.intervene import in_eager
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.value_sources import OperatorIndex
+from mcp_server.diagnosis.verdict import conclude, confidence, is_bystander, ranked
+from mcp_server.logs.log import read_log
+from mcp_server.model import ScriptWorkload
+from mcp_server.package.mismatch import GivenTensor
+from mcp_server.tools.context import Context
+from tests.conftest import ZooPackage
+from tests.diagnosis.support import capture, failing, package_case, phase, run, trial, worker_run
+
+CALLER = "  /app/serve.py(55): main"
+OPERATOR = "  /app/ops.py(15): spacing"
+TORCH = "  /venv/lib/python3.11/site-packages/torch/_library/custom_ops.py(502): wrapped_fn"
+SHIM = (
+    "Error: aoti_torch_proxy_executor_call_function(proxy_executor, 0, 0) API call failed at /c/a.cpp, line 9"
+)
+
+
+def text(*frames: str) -> str:
+    """What a call prints whose operator raised through these frames, innermost first."""
+    return "\n".join([SHIM, "RuntimeError: ValueError: no peak", "", "At:", *frames])
+
+
+def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
+    """The node gives the operator, the frames give its line; the call that fails is a second source."""
+    case = failing(package_case(zoo("plugin")), text(OPERATOR, TORCH, CALLER))
+    (found,) = custom_op.detect_operator_error(case)
+    assert (found.category, found.guilty.kind, found.guilty.name) == (
+        "custom_op",
+        "op",
+        "aotizoo::halve_rows",
+    )
+    assert (found.guilty.model_locations[0].file, found.guilty.model_locations[0].line) == ("/app/ops.py", 15)
+    assert confidence(found, case) == "likely"
+
+
+def test_an_exception_that_nothing_checked_is_that_of_the_only_operator(zoo: ZooPackage) -> None:
+    """Up to torch 2.12 the node is not named: an exception is a line of the log, and the package goes on."""
+    lines = [
+        "[E1121 06:44:01.0 shim_common.cpp:1258] Exception in aoti_torch: ValueError: no peak",
+        *("", "At:", OPERATOR, TORCH, CALLER),
+        "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: Cannot access data pointer",
+        "Error: aoti_torch_get_data_ptr(handle_.get(), &result) API call failed at /c/utils.h, line 117",
+        "RuntimeError: run_func_( container_handle_ ) API call failed at /r.cpp, line 145",
+    ]
+    (found,) = custom_op.detect_operator_error(failing(package_case(zoo("plugin")), "\n".join(lines)))
+    assert found.guilty.name == "aotizoo::halve_rows"
+
+
+def test_an_exception_from_below_an_operator_is_not_its_own(zoo: ZooPackage) -> None:
+    """Where the program's frames only call the operator, torch raised, and no function of the user's."""
+    case = failing(package_case(zoo("plugin")), text(TORCH, CALLER))
+    assert not list(custom_op.detect_operator_error(case))
+
+
+def test_a_log_alone_names_the_operators_function() -> None:
+    """Without a package the function and its line are the party."""
+    case = DiagnosisState(None)
+    case.log, case.log_source = read_log(text(OPERATOR, TORCH, CALLER).splitlines()), "crash.log"
+    first = next(iter(log_text.detect_from_log(case)))
+    assert (first.category, first.guilty.kind, first.guilty.name) == ("custom_op", "op", "spacing")
+    assert first.guilty.model_locations[0].line == 15
+
+
+REQUEST = "RuntimeError: DefaultCPUAllocator: can't allocate memory: you tried to allocate {} bytes."
+
+
+@pytest.mark.parametrize(("rows", "factor", "count"), [(3_000, 1, 1), (3_000, 3, 0)])
+def test_a_request_is_found_among_the_buffers(zoo: ZooPackage, rows: int, factor: int, count: int) -> None:
+    """The buffer whose size in this call is the request, its launch, and the dimensions it grows with."""
+    case = package_case(zoo("ranker"), GivenTensor("int64", (rows, 6)))
+    assert case.view is not None
+    hidden = rows * 6 * 32 * 4
+    case.runs["plain"] = run("plain", REQUEST.format(hidden * factor))
+    found = list(out_of_memory.detect_allocation(case))
+    assert len(found) == count
+    for hypothesis in found:
+        assert (hypothesis.category, hypothesis.guilty.kind) == ("out_of_memory", "kernel")
+        launch = case.view.wrapper.launches[hypothesis.guilty.launch_index or 0]
+        assert hypothesis.guilty.name == launch.kernel
+        assert "dimension 0 of input 0" in hypothesis.summary
+
+
+FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)
+LAYOUT = {"shape": [2, 3], "stride": [3, 1], "dtype": "torch.float32", "device": "cpu"}
+
+
+def test_a_write_that_only_the_model_sees_is_proven_by_the_model_without_it() -> None:
+    """The package is right as it is; the program differs from it until the operator works on copies."""
+    assert in_eager(worker_run({"event": "compared", "equal": True}), FOUND).proves
+
+
+@pytest.mark.parametrize("events", [({"event": "compared", "equal": False},), ()], ids=["departs", "failed"])
+def test_a_model_that_departs_all_the_same_decides_nothing(events: tuple[dict[str, object], ...]) -> None:
+    """Then the broken promise is neither the cause nor cleared."""
+    result = in_eager(worker_run(*events), FOUND)
+    assert result.effect is Effect.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("returned", "what"),
+    [
+        ({"dtype": "torch.float64"}, "dtype"),
+        ({"shape": [2, 2], "stride": [2, 1]}, "shape"),
+        ({"stride": [1, 2]}, "stride"),
+    ],
+)
+def test_the_fix_names_what_differs(returned: dict[str, object], what: str) -> None:
+    """A fake function that is wrong in one respect is to be mended in that one."""
+    assert f"return the {what} of the real" in kept_promise("op", LAYOUT, {**LAYOUT, **returned})
+
+
+def watched(*, failing: bool) -> DiagnosisState:
+    """An operator was seen to write to its argument, and the package's outputs did not depend on that."""
+    case = DiagnosisState(None)
+    told = {"op": "own.trim", "call": 1, "layouts": [], "mutated": ["level"], "aliases": []}
+    case.operators = worker_run({"event": "operator", **told})
+    case.runs["plain"] = run("plain", "Error: wrong" if failing else "")
+    case.trials[REPAIRED.key] = in_eager(None, FOUND)
+    return case
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_a_broken_promise_without_effect_is_neither_cleared_nor_claimed(failing: bool) -> None:
+    """Without a program to hold the package against, a call that is well leaves the question open."""
+    case = watched(failing=failing)
+    (found,) = custom_op.detect_operator_results(case)
+    assert not is_bystander(found, case) and found.weak != failing
+    assert confidence(found, case) == "possible"
+
+
+def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
+    """It spoils what others use, whether or not this call shows it."""
+    case = watched(failing=False)
+    assert case.operators is not None
+    (event,) = case.operators.all("operator")
+    event["overrun"] = [{"shape": [75, 3], "dtype": "torch.float32", "before": 0, "after": 124}]
+    (found,) = custom_op.detect_operator_results(case)
+    assert (found.category, found.guilty.name) == ("illegal_memory_access", "torch.ops.own.trim")
+    assert "124 bytes past the end" in found.summary and not found.weak
+
+
+MISSING = "RuntimeError: Could not find schema for shop::halve. Custom operators created via torch"
+
+
+def taken(refused: str = "", *lines: int) -> dict[str, object]:
+    return {"event": "operators_taken", "file": "/job/serve.py", "lines": list(lines), "refused": refused}
+
+
+def program(text: str) -> DiagnosisState:
+    """A program that printed this after a call that came back."""
+    case = DiagnosisState(None)
+    case.capture = capture(calls=[phase(3, load=1, thread=1)])
+    case.runs["script"] = run("script", text)
+    return case
+
+
+def test_a_call_that_lacks_what_the_program_had() -> None:
+    """The run in the worker says nothing about the program, and it is said why it could not be made."""
+    plain = run("plain", MISSING, taken("line 4 would have to be run"))
+    reason = operator_missing_here(plain, program("AssertionError: Tensor-likes are not close!"))
+    assert "shop::halve" in reason and "line 4" in reason
+
+
+def test_an_operator_that_the_program_lacked_too() -> None:
+    """Then it is the failure itself."""
+    assert not operator_missing_here(run("plain", MISSING), program(MISSING))
+    assert not operator_missing_here(run("plain", "RuntimeError: another one"), program("x"))
+
+
+def test_where_the_operators_came_from() -> None:
+    """The verdict tells the lines of the program that were run for its operators."""
+    case = program("x")
+    case.runs["plain"] = run("plain", "", taken("", 12, 30))
+    (fact,) = operators_from(case)
+    assert "line 12, 30 of serve.py" in fact.fact
+    case.runs["plain"] = run("plain", "", taken("it cannot be read"))
+    assert operators_from(case) == []
+
+
+# An operator that refused an index which another launch had computed.
+
+REFUSED = "RuntimeError: Index 11 of input takes value 1041 which is not in the valid range [0, 1024)"
+
+
+def test_the_launch_that_computed_it_comes_before_the_bare_text(
+    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text and wrapper are two sources; the verdict gets a launch, the value and what it depends on."""
+    case = failing(package_case(zoo("logarithm")), REFUSED)
+    assert case.view is not None
+    launch = case.view.wrapper.launches[0]
+    index = OperatorIndex(launch, launch.tensors[0], 1024, None, (0,))
+    monkeypatch.setattr(index_out_of_bounds, "operator_indices", lambda _case: [index])
+    best = ranked([*log_text.detect_from_log(case), *index_out_of_bounds.detect_operator_index(case)], case)[
+        0
+    ]
+    assert best.guilty.launch_index == 0 and best.guilty.value == "1041, where 0 to 1023 are allowed"
+    assert "input 0" in best.summary and confidence(best, case) == "likely"
+
+
+# What the worker prints when a check that the model itself makes fails in a kernel (torch 2.13).
+RAISED = """Traceback (most recent call last):
+  File "run.py", line 35, in operate
+    result = call(lambda: loader.run(flat), index, report)
+RuntimeError: {text}
+"""
+CHECK = '{{ (throw std::runtime_error("{text}"), 0);'
+
+
+def refused(zoo: ZooPackage, text: str) -> DiagnosisState:
+    """A call that ended with this text, which the package's first C++ kernel holds."""
+    case = failing(package_case(zoo("ranker")), RAISED.format(text=text))
+    assert case.package is not None
+    kernel = case.package.kernel_text.replace("{", CHECK.format(text=text), 1)
+    vars(case.package)["kernel_text"] = kernel
+    return case
+
+
+@pytest.mark.parametrize(
+    ("text", "category"),
+    [
+        ("one_hot: Class values must be smaller than num_classes.", "index_out_of_bounds"),
+        ("weights must be finite", "nan_or_inf"),
+    ],
+)
+def test_a_check_of_the_model_names_its_launch_and_claims_nothing(
+    zoo: ZooPackage, tmp_path: Path, text: str, category: str
+) -> None:
+    """The launch whose kernel holds the text is named, its category is a suspicion; no script is blamed."""
+    case = refused(zoo, text)
+    found = conclude(
+        [*log_text.detect_from_log(case), *log_text.detect_refusal(case)],
+        case,
+        Context(tmp_path, Path("python")),
+    )
+    assert (found.outcome, found.category) == ("inconclusive", category)
+    assert found.guilty is not None and found.guilty.launch_index is not None
+    assert "dump_kernel_io" in found.summary and found.summary.startswith("Inconclusive: Launch")
+
+
+def test_a_statement_of_a_program_may_have_raised_it(zoo: ZooPackage) -> None:
+    """With a program at hand, what the log says is left to the log."""
+    case = refused(zoo, "one_hot: Class values must be smaller than num_classes.")
+    case.workload = ScriptWorkload(script=Path("a.py"))
+    assert list(log_text.detect_refusal(case)) == []
+
+
+def test_other_errors_are_left_to_others(zoo: ZooPackage) -> None:
+    """An error with a family of its own is none of these."""
+    assert list(log_text.detect_refusal(failing(package_case(zoo("ranker"))))) == []

@@ -1,0 +1,185 @@
+"""Whole numbers that go wrong: divided by zero, or too large for their type."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis import value_sources
+from mcp_server.diagnosis.causes import value_constraints
+from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, detect_rounded, exact_trial
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.value_sources import InputSlice
+from mcp_server.diagnosis.verdict import bystanders, confidence, ranked
+from mcp_server.package.assertion import Division, IndexSource
+from mcp_server.package.launches import Launch
+from mcp_server.package.terms.term import Element, Position
+from mcp_server.tools.check_devices import Given
+from tests.diagnosis.support import capture, phase, run, trial, worker_run
+
+SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
+LAUNCH = Launch(2, "cpp_fused", "cpp_fused", "cpp", "cpp_fused", (), 1, 0, 0)
+SOURCE = IndexSource(
+    Element("in_ptr1", Position("x0"), "int64", 3),
+    "arg1_1",
+    "input",
+    "input 1 (args[1])",
+    (),
+    ("input 1 (args[1])",),
+)
+DIVIDED = Division(LAUNCH, "kernel.cpp:9", "auto tmp2 = tmp0 / tmp1;", (SOURCE,), plain=True)
+PART = InputSlice(1, 0, 1, 0, 0, unlike=0)
+
+
+def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> DiagnosisState:
+    """A call that failed, of a package with this one division."""
+    case = DiagnosisState(None)
+    inputs = [
+        SimpleNamespace(index=n, label=f"input {n} (args[{n}])", path=f"args[{n}]", dtype="int64")
+        for n in (0, 1)
+    ]
+    package: Any = SimpleNamespace(inputs=inputs, constants=(), wrapper_text="")
+    case.package = package
+    case.call = CallSpec("run", {}, Path("m.pt2"))
+    case.given = Given(())
+    case.runs["plain"] = run("plain", SAID)
+    monkeypatch.setattr(value_constraints, "failed_divisions", lambda _case: (found,))
+    return case
+
+
+def test_nothing_is_claimed_before_the_divisors_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements of an input that are divisors are looked at first: they tell more than the code."""
+    assert not list(value_constraints.detect_division(case_of(monkeypatch)))
+
+
+def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error and the value are two observations of one cause; the call without zeros is the test of it."""
+    case = case_of(monkeypatch)
+    case.done.append("look_at_indices")
+    case.index_values[PART] = {"elements": 4, "outside": 1, "index": [2], "value": 0}
+    (found,) = value_constraints.detect_division(case)
+    assert (found.category, found.guilty.name, found.guilty.value) == (
+        "input_mismatch",
+        "args[1]",
+        "0 at [2]",
+    )
+    assert found.crashing is not None and found.crashing.generated_location == "kernel.cpp:9"
+    assert confidence(found, case) == "likely"
+
+
+def test_an_input_without_zeros_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A division whose divisors were all seen to be other numbers did not fail."""
+    case = case_of(monkeypatch)
+    case.done.append("look_at_indices")
+    case.index_values[PART] = {"elements": 4, "outside": 0}
+    assert not list(value_constraints.detect_division(case))
+
+
+def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text names no launch: a call without zeros that passes proves it, one that fails says nothing."""
+    case = case_of(monkeypatch, replace(DIVIDED, plain=False))
+    (found,) = value_constraints.detect_division(case)
+    assert "computed from input 1" in found.summary and confidence(found, case) == "likely"
+    assert found.intervention is not None
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
+    assert confidence(found, case) == "proven"
+    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
+    (again,) = value_constraints.detect_division(case)
+    assert again.intervention is None and confidence(again, case) == "likely"
+
+
+OF_SCRIPT = """Traceback (most recent call last):
+  File "serve.py", line 3, in <module>
+    share = total // count
+ZeroDivisionError: integer division or modulo by zero"""
+
+
+@pytest.mark.parametrize("text", ["Error: Integer floor division by zero", "Segmentation fault", OF_SCRIPT])
+def test_other_failures_are_no_such_division(text: str) -> None:
+    """Sizes are checked on the host, a bad access is another thing, and so is a statement of the script."""
+    case = DiagnosisState(None)
+    case.runs["plain"] = run("plain", text)
+    assert value_sources.failure(case) is None and not list(value_constraints.detect_division(case))
+
+
+CHECK = """Traceback (most recent call last):
+  File "/app/invoice.py", line 9, in <module>
+    raise ValueError(text)
+ValueError: books do not balance"""
+AGREES = {"event": "compared", "equal": True, "outputs": []}
+
+
+OVERFLOW = {
+    "event": "node_overflow",
+    "node": "mul",
+    "op": "aten.mul.Tensor",
+    "stack": [],
+    "dtype": "int32",
+    "index": [0],
+    "value": -5,
+    "exact": 4294967291,
+    "count": 1,
+    "modular": False,
+}
+
+
+def interpreted(*events: dict[str, Any], text: str = CHECK) -> DiagnosisState:
+    """A program that ended in `text` after a good call, with what the interpretation reported."""
+    case = DiagnosisState(None)
+    case.capture = capture(calls=[phase(1, load=0, thread=1)])
+    case.runs["script"], case.runs["plain"] = run("script", text), run("plain")
+    case.interpreted = worker_run(*events)
+    trial = exact_trial(case)
+    if trial is not None:
+        case.trials[KEY] = trial
+    return case
+
+
+@pytest.mark.parametrize(
+    ("modular", "compared", "sure"),
+    [(False, None, "likely"), (True, None, "possible"), (False, [False, True, False], "proven")],
+)
+def test_a_failed_check_with_an_overflow(modular: bool, compared: list[bool] | None, sure: str) -> None:
+    """Likely without a reference, possible for a hash; proven where the exact result passes."""
+    more = [{"event": "compared_exact", "equal": compared}] if compared else []
+    case = interpreted(AGREES, {**OVERFLOW, "modular": modular}, *more)
+    (found,) = detect_overflow(case)
+    assert (found.category, found.guilty.name, confidence(found, case)) == (
+        "wrong_output",
+        "aten.mul.Tensor",
+        sure,
+    )
+
+
+def test_an_overflow_that_makes_no_difference_is_a_bystander() -> None:
+    """In int64 the outputs are not what is expected, either."""
+    case = interpreted(AGREES, OVERFLOW, {"event": "compared_exact", "equal": [False, False, False]})
+    assert len(bystanders(detect_overflow(case), case)) == 1
+
+
+@pytest.mark.parametrize("text", ["", CHECK.replace("raise ValueError(text)", "x = books[text]")])
+def test_a_healthy_program_may_mean_it(text: str) -> None:
+    """Neither a good end nor a statement that raised is about numbers; nor is a package that diverges."""
+    assert not list(detect_overflow(interpreted(AGREES, OVERFLOW, text=text)))
+    assert not list(detect_overflow(interpreted({**AGREES, "equal": False}, OVERFLOW)))
+
+
+def test_codes_in_half_precision_are_possible_at_most() -> None:
+    """What they were before the cast is not known; an operator that overflows explains more."""
+    codes = {"event": "constant_rounded", "op": "article", "dtype": "bfloat16", "largest": 540, "bound": 256}
+    case = interpreted(AGREES, codes)
+    (found,) = detect_rounded(case)
+    assert (found.category, found.guilty.name, confidence(found, case)) == (
+        "constants",
+        "article",
+        "possible",
+    )
+    case = interpreted(AGREES, codes, OVERFLOW)
+    best = ranked([*detect_rounded(case), *detect_overflow(case)], case)[0]
+    assert best.category == "wrong_output"
+    assert not list(detect_rounded(interpreted(AGREES, codes, text="")))

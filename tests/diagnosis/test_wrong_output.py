@@ -1,0 +1,209 @@
+"""A package that diverges from its exported program: launch by launch, and rounding, which is no fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.diagnosis.causes import wrong_output
+from mcp_server.diagnosis.diagnose import detect, diagnose
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.observe.compiler import EmulateCasts
+from mcp_server.diagnosis.observe.launches import CompareLaunches
+from mcp_server.diagnosis.rounding import CODE, KEY, casts_trial, is_rounding
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import conclude, confidence, ranked
+from mcp_server.model import Artifact, Cost, ExportedWorkload, ScriptWorkload, Verdict
+from mcp_server.tools.divergence import (
+    Changed,
+    ComparedWithEager,
+    Difference,
+    Divergence,
+    Kind,
+    OtherConstant,
+)
+from mcp_server.tools.reduce.failing import FailureShown
+from tests.conftest import ZooPackage, torch_environment
+from tests.diagnosis.support import called, capture, package_case, phase, run, worker_run
+from tests.served import served
+from tests.worker.support import context_in
+from tests.zoo.names import thorough
+
+DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
+REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+
+
+def diverged(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> DiagnosisState:
+    """A script that found its numbers wrong, and whose package diverges at launch 1."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
+    case.interpreted = worker_run(DIFFERS)
+    first = {"kind": kind, "launch": 1, "kernel": "k1", "difference": Difference(), "summary": "it differs"}
+    case.with_eager = ComparedWithEager(
+        outcome="differs",
+        summary="",
+        first=Divergence.model_validate({**first, **facts}),
+        reads_unset=kind == "uninitialised",
+        varies_from=Changed(launch=0, kernel="k0", argument="buf0"),
+        unset_from=Changed(launch=0, kernel="k0", argument="buf0"),
+        log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
+        cost=Cost(),
+    )
+    return case
+
+
+GUILTY: list[tuple[Kind, int, str]] = [
+    ("error", 1, "likely"),
+    ("uninitialised", 0, "likely"),
+    ("tf32", 1, "likely"),
+    ("nondeterministic", 0, "likely"),
+]
+
+
+@pytest.mark.parametrize(("kind", "launch", "sure"), GUILTY)
+def test_the_guilty_launch_depends_on_the_kind(zoo: ZooPackage, kind: Kind, launch: int, sure: str) -> None:
+    """An error is put on the launch that diverges, chance and unset memory on the one where they enter."""
+    case = diverged(zoo, kind)
+    (found,) = wrong_output.detect_divergence(case)
+    assert (found.category, found.guilty.launch_index, found.harmful) == ("wrong_output", launch, True)
+    assert confidence(found, case) == sure and found.fix is not None
+
+
+def test_launches_that_could_not_be_matched_leave_a_doubt(zoo: ZooPackage) -> None:
+    """A divergence that may begin earlier is not proven."""
+    case = diverged(zoo, suspects=[0])
+    (found,) = wrong_output.detect_divergence(case)
+    assert confidence(found, case) == "likely"
+
+
+def test_outputs_alone_name_the_package(zoo: ZooPackage) -> None:
+    """If no launch is known, only the package is named."""
+    (found,) = wrong_output.detect_divergence(diverged(zoo, launch=None, kernel=""))
+    assert (found.guilty.kind, found.guilty.name) == ("package", "logarithm.pt2")
+
+
+def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
+    """A package of other weights is the cause, and the launch that diverges only shows it."""
+    case = diverged(zoo)
+    assert case.with_eager is not None
+    other = OtherConstant(name="inp.weight", launch=0, elements=64, different=3)
+    case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
+    best = ranked(wrong_output.detect_divergence(case), case)[0]
+    assert (best.category, best.guilty.name) == ("constants", "inp.weight")
+    assert "3 of 64" in best.summary and confidence(best, case) == "likely"
+
+
+def comparing(zoo: ZooPackage) -> DiagnosisState:
+    case = diverged(zoo)
+    case.with_eager = None
+    case.workload = ExportedWorkload(exported=zoo("logarithm").with_name("logarithm.exported.pt2"))
+    return case
+
+
+def test_a_difference_is_looked_into(zoo: ZooPackage) -> None:
+    """The comparison is worth its time once outputs were seen to differ, and not while they agree."""
+    case = comparing(zoo)
+    assert CompareLaunches().gain(case, []) > 0
+    case.interpreted = worker_run({**DIFFERS, "equal": True})
+    assert CompareLaunches().gain(case, []) == 0
+    case.interpreted = None
+    assert CompareLaunches().gain(case, []) > 0, "updated weights are compared here alone"
+
+
+def test_nothing_is_said_without_a_comparison(zoo: ZooPackage) -> None:
+    """No comparison, no divergence."""
+    assert list(wrong_output.detect_divergence(comparing(zoo))) == []
+
+
+CHECKED = "AssertionError: Tensor-likes are not close!"
+
+
+def compared(zoo: ZooPackage, *, reference: bool | None = True, unexplained: int = 0) -> DiagnosisState:
+    """A script whose check refused outputs that are not eager's, judged against float64."""
+    case = package_case(zoo("ranker"))
+    case.workload = ScriptWorkload(script=Path("serve.py"))
+    case.capture = capture(calls=[phase(3, load=1, thread=1, file="inputs.pt")])
+    case.runs["script"] = run("script", CHECKED)
+    shapes = [{"shape": [[4], [4]], "differing": 2, "max_abs": 0.06}]
+    case.runs["plain"] = run("plain", "", {"event": "compared_expected", "equal": False, "outputs": shapes})
+    outputs = [{"unexplained": unexplained, "error": 0.002, "eager_error": 0.06}]
+    case.interpreted = worker_run(
+        {"event": "compared", "equal": False, "outputs": shapes},
+        {"event": "rounding", "outputs": outputs, "reference": reference, "narrow": True},
+    )
+    return case
+
+
+def concluded(case: DiagnosisState, directory: Path) -> Verdict:
+    return conclude(detect(case), case, context_in(directory / "job"))
+
+
+def test_a_check_that_is_stricter_than_rounding_is_no_fault(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Neither package nor script is accused; the verdict says how much the check has to allow."""
+    found = concluded(compared(zoo), tmp_path)
+    assert (found.outcome, found.guilty, found.confidence) == ("no_fault", None, "likely")
+    assert "rounding alone" in found.summary and found.fix is not None and "0.062" in found.fix.action
+
+
+def test_it_is_proven_by_the_compile_that_rounds_as_eager(zoo: ZooPackage, tmp_path: Path) -> None:
+    """With precision casts emulated the outputs are equal, without they differ: that line is printed."""
+    case = compared(zoo)
+    assert EmulateCasts().gain(case, []) > 0
+    case.trials[KEY] = casts_trial(FailureShown(kind="departs"), Effect.GONE)
+    found = concluded(case, tmp_path)
+    assert (found.outcome, found.confidence) == ("no_fault", "proven")
+    assert found.fix is not None and found.fix.after == CODE and found.fix.ran is not None
+    assert found.intervention is not None and found.intervention.result == "gone"
+
+
+def test_casts_that_change_nothing_prove_nothing(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Rounding of another kind, such as the order of a sum, stays what the float64 reference says it is."""
+    case = compared(zoo)
+    case.trials[KEY] = casts_trial(FailureShown(kind="departs"), Effect.SAME)
+    found = concluded(case, tmp_path)
+    assert (found.outcome, found.confidence) == ("no_fault", "likely")
+    assert found.fix is not None and found.fix.after is None
+
+
+@pytest.mark.parametrize("more", [{"unexplained": 1}, {"reference": False}, {"reference": None}])
+def test_what_rounding_does_not_explain_stays_a_fault(
+    zoo: ZooPackage, tmp_path: Path, more: dict[str, Any]
+) -> None:
+    """One wrong element, or a check that compares with something else than eager's outputs."""
+    case = compared(zoo, **more)
+    assert not is_rounding(case) and EmulateCasts().gain(case, []) == 0
+    assert concluded(case, tmp_path).outcome != "no_fault"
+
+
+SCRIPT = """
+import tempfile
+import torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(4):
+            x = x * 3.7 - x * x * 3.7
+        return x
+
+if __name__ == "__main__":
+    x = torch.rand(64, generator=torch.Generator().manual_seed(1)).to("DEVICE", torch.bfloat16)
+    program = torch.export.export(Model(), (x,))
+    path = tempfile.mkdtemp() + "/model.pt2"
+    package = torch._inductor.aoti_compile_and_package(program, package_path=path)
+    torch.testing.assert_close(torch._inductor.aoti_load_package(package)(x), Model()(x))
+"""
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.slow
+@thorough
+def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str) -> None:
+    """Its package is nearer to float64 than eager; compiled with eager's rounding it passes its own check."""
+    script = tmp_path / "serve.py"
+    script.write_text(SCRIPT.replace("DEVICE", device))
+    workload = ScriptWorkload(script=script, env=torch_environment())
+    found = served(diagnose, context_in(tmp_path / "job"), workload, budget_s=240)
+    assert (found.outcome, found.confidence) == ("no_fault", "proven"), found.summary
+    assert found.fix is not None and found.fix.after == CODE

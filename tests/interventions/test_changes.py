@@ -1,0 +1,163 @@
+"""Changes of inputs: how they are written and read again, and which single elements they touch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.diagnosis.interventions.base import Change, Where
+from mcp_server.diagnosis.interventions.input import read_change, spell
+from mcp_server.errors import ProblemError
+from mcp_server.worker.inputs import apply
+from mcp_server.worker.report import Refused
+
+
+def changed(tensor: torch.Tensor, **change: Any) -> torch.Tensor:
+    asked: Any = {"change": "elements", "input": 0, **change}
+    found: torch.Tensor = apply([tensor], [asked])[0]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("choice", "places"),
+    [
+        ({"flat": [1, 4]}, [1, 4]),
+        ({"index": [1, 0]}, [3]),
+        ({"rows": [1]}, [3, 4, 5]),
+        ({"rows": [2], "dim": 1}, [2, 5]),
+        ({"where": {"below": 1, "above": 4}}, [0, 5]),
+        ({"where": {"equals": 3}}, [3]),
+        ({"stride": 2, "offset": 1}, [1, 3, 5]),
+        ({"rows": [0], "where": {"above": 0}}, [1, 2]),
+        ({}, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_only_the_chosen_elements_change(choice: dict[str, object], places: list[int]) -> None:
+    """By place, row, condition or step, and by all that is named at once."""
+    before = torch.arange(6).view(2, 3)
+    after = changed(before, value=77, **choice)
+    assert (after.view(-1) == 77).nonzero().view(-1).tolist() == places
+    assert before.tolist() == [[0, 1, 2], [3, 4, 5]] and after.dtype == before.dtype
+
+
+def test_clamping_keeps_dtype_strides_and_the_elements_within() -> None:
+    """A whole-number tensor stays one under a limit that is none, and a transposed one stays transposed."""
+    before = torch.tensor([[5, -3], [40, 9]]).t()
+    after = changed(before, low=0.0, high=31.0, where={"below": 0, "above": 31})
+    assert after.tolist() == [[5, 31], [0, 9]] and after.dtype == torch.int64
+    assert after.stride() == before.stride()
+
+
+def test_what_is_not_finite_is_chosen_by_name() -> None:
+    """NaN alone, or all that is not finite."""
+    values = torch.tensor([1.0, float("nan"), float("-inf")])
+    assert changed(values, value=0, where={"nan": True}).tolist() == [1.0, 0.0, float("-inf")]
+    assert changed(values, value="nan", where={"equals": "-inf"}).isnan().tolist() == [False, True, True]
+    assert changed(values, value=0, where={"non_finite": True}).tolist() == [1.0, 0.0, 0.0]
+
+
+def test_rows_are_dropped_and_padded() -> None:
+    """Along the dimension that is named."""
+    before = torch.arange(6).view(2, 3)
+    (dropped,) = apply([before], [{"change": "drop_rows", "input": 0, "dim": 1, "rows": [0, 2]}])
+    (padded,) = apply([before], [{"change": "pad", "input": 0, "dim": 0, "size": 3, "value": -1}])
+    (cut,) = apply([before], [{"change": "pad", "input": 0, "dim": 1, "size": 2}])
+    assert dropped.tolist() == [[1], [4]]
+    assert padded.tolist() == [[0, 1, 2], [3, 4, 5], [-1, -1, -1]] and cut.tolist() == [[0, 1], [3, 4]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"flat": [6], "value": 0},
+        {"index": [0], "value": 0},
+        {"rows": [2], "value": 0},
+        {"rows": [0], "dim": 2, "value": 0},
+        {"where": {"odd": True}, "value": 0},
+        {"value": "nan"},
+        {"value": "many"},
+        {},
+    ],
+)
+def test_what_the_input_does_not_have_is_refused(change: dict[str, object]) -> None:
+    """Places, conditions and values that do not fit."""
+    with pytest.raises(Refused):
+        changed(torch.arange(6).view(2, 3), **change)
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from(["nan", "inf", "-inf"]),
+)
+PLACES = st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple)
+WHERE = st.builds(
+    Where,
+    below=st.none() | NUMBERS,
+    above=st.none() | NUMBERS,
+    equals=st.none() | NUMBERS,
+    non_finite=st.booleans(),
+    nan=st.booleans(),
+).filter(lambda where: where != Where())
+ELEMENTS = st.builds(
+    Change,
+    change=st.just("elements"),
+    input=st.just(1),
+    value=NUMBERS,
+    flat=st.none() | PLACES,
+    index=st.none() | PLACES,
+    rows=st.none() | PLACES,
+    dim=st.none() | st.integers(0, 3),
+    where=st.none() | WHERE,
+)
+OTHERS = st.sampled_from(
+    [
+        Change("cast", 1, dtype="int64"),
+        Change("move", 1, device="cuda:0"),
+        Change("contiguous", 1),
+        Change("align", 1),
+        Change("restride", 1, stride=(8, 1)),
+        Change("resize", 1, dim=0, size=8),
+        Change("pad", 1, dim=1, size=8, value=0),
+        Change("drop_rows", 1, dim=0, rows=(3, 4)),
+        Change("elements", 1, low=0, high=9, where=Where(below=0, above=9), stride=2, offset=1),
+        Change("elements", 1, low=-1.5),
+        Change("permute", order=(1, 0, 2)),
+    ]
+)
+
+
+@given(ELEMENTS | OTHERS)
+def test_what_is_spelled_is_read_again(change: Change) -> None:
+    """Reading the text of any change gives that change."""
+    assert read_change(spell(change, "args[1]"), lambda name: {"args[1]": 1}[name]) == change
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "clamp 0 9",
+        "args[1]: clamp - -",
+        "args[1]: clamp 9 0",
+        "args[1]: squash 3",
+        "args[1]: set",
+        "args[1]: set 0 where",
+        "args[1]: set 0 where < 1 and > 2",
+        "args[1]: cast",
+        "args[1]: contiguous now",
+        "args[1]: set one",
+        "args[1]: set 0 every 2 of 3",
+        "args[1]: set 'open",
+        "order a,b",
+        "",
+    ],
+)
+def test_what_is_no_change_is_refused_with_the_forms_that_are(text: str) -> None:
+    """The error repeats the text and lists the forms."""
+    with pytest.raises(ProblemError) as refused:
+        read_change(text, lambda _name: 1)
+    assert refused.value.value == text and "clamp LOW HIGH" in refused.value.allowed

@@ -1,0 +1,168 @@
+"""Under srun: whole diagnoses, and jobs of which nothing is left however they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_server.jobs.run import run
+from mcp_server.jobs.supervisor import children_of
+from mcp_server.jobs.types import Command
+from tests.conftest import ZooPackage
+from tests.jobs.support import all_dead, family, python, within
+from tests.slurm.cluster import Cluster
+from tests.slurm.job_server import OF_EACH_RANK
+
+pytestmark = pytest.mark.slurm
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Rank 1 has ids that are no rows of the table; rank 0 works on until it is stopped.
+PROGRAM = """
+    import os, sys
+    import torch
+    from torch._inductor import aoti_load_package
+
+    rank = int(os.environ["SLURM_PROCID"])
+    model = aoti_load_package(sys.argv[1])
+    print("rank", rank, "is here", flush=True)
+    model(torch.full((4, 6), 7 + 90 * rank))
+    while sys.argv[2] == "on":
+        model(torch.full((4, 6), 7))
+"""
+
+
+def diagnosed(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """The verdict on PROGRAM, which the command line prints."""
+    script = tmp_path / "ranks.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    return answered(launcher, tmp_path, "diagnose", "--json", str(script), "--", *arguments)
+
+
+def answered(launcher: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    """What the command line prints as JSON."""
+    asked = {"AOTI_DEBUG_LAUNCHER": launcher, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+    env = {**os.environ, **asked, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
+    argv = [str(Path(sys.executable).with_name("aoti-debug")), *arguments]
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300, check=False)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    "launcher, goes_on", [("srun -n 2", "off"), ("srun -N 2 -n 2 --kill-on-bad-exit", "on")]
+)
+def test_the_failing_rank(
+    launcher: str, goes_on: str, cluster: Cluster, zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """It is named, its call is the one that is diagnosed, and its output lies by itself."""
+    verdict = diagnosed(launcher, tmp_path, str(zoo("ranker")), goes_on)
+    assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
+    assert verdict["summary"].startswith("Rank 1: Element [0, 0] of input 0 (args[0]) is 97")
+    assert "rank 1 failed: Exited with exit code 1" in [evidence["fact"] for evidence in verdict["evidence"]]
+    (log,) = [Path(kept["path"]) for kept in verdict["artifacts"] if "rank 1" in kept["what"]]
+    assert "rank 1 is here" in log.read_text() and "index out of bounds" in log.read_text()
+    assert log.with_name("0.log").read_text().splitlines()[0] == "rank 0 is here"
+    assert cluster.queued() == 0
+
+
+def test_a_launcher_that_starts_nothing(cluster: Cluster, zoo: ZooPackage, tmp_path: Path) -> None:
+    """No verdict is made up of a program that did not run; srun's reason is told."""
+    verdict = diagnosed("srun -n 2 --partition=nowhere", tmp_path, str(zoo("ranker")), "off")
+    assert verdict["outcome"] == "inconclusive"
+    assert "Invalid partition name" in json.dumps(verdict["evidence"])
+
+
+def test_a_package_is_rebuilt_once(
+    cluster: Cluster, zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under two ranks one alone asks for the toolchain, compiles and runs: the trace is of one call."""
+    monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))
+    specs = json.dumps([{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}])
+    options = ("--json", "-i", specs, "-e", "OMP_NUM_THREADS=1")
+    traced = answered("srun -n 2", tmp_path, "trace-launches", str(zoo("ranker")), *options)
+    assert traced["calls"] == 1 and not traced["failure"] and not traced["skipped"]
+    assert len(traced["launches"]) == traced["total"] > 0
+
+
+TWO_RANKS = ("srun", "-n", "2")
+SOON_S = 20.0  # srun gives its tasks up at once, and the machine may be busy
+
+Server = subprocess.Popen[bytes]
+
+
+@contextmanager
+def serving(directory: Path, *launcher: str) -> Iterator[Server]:
+    argv = [sys.executable, "-m", "tests.slurm.job_server", str(directory), *launcher]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def of_both_ranks(directory: Path) -> list[int]:
+    """Two processes of each rank."""
+    return [pid for rank in "01" for pid in family(directory / f"pids.{rank}")]
+
+
+def end_of_input(server: Server) -> None:
+    assert server.stdin is not None
+    server.stdin.close()
+
+
+def kill_supervisor(server: Server) -> None:
+    (supervisor,) = children_of(server.pid)
+    os.kill(supervisor, signal.SIGKILL)
+
+
+def sends(number: signal.Signals) -> Callable[[Server], None]:
+    return lambda server: server.send_signal(number)
+
+
+@pytest.mark.parametrize(
+    "die",
+    [
+        pytest.param(end_of_input, id="EOF"),
+        pytest.param(sends(signal.SIGINT), id="SIGINT"),
+        pytest.param(sends(signal.SIGTERM), id="SIGTERM"),
+        pytest.param(sends(signal.SIGKILL), id="SIGKILL"),
+        pytest.param(kill_supervisor, id="supervisor"),
+    ],
+)
+def test_tasks_die_with_the_server(die: Callable[[Server], None], cluster: Cluster, tmp_path: Path) -> None:
+    """Also tasks that are deaf to SIGTERM, and a process that left its session."""
+    with serving(tmp_path, *TWO_RANKS) as server:
+        pids = of_both_ranks(tmp_path)
+        die(server)
+        assert all_dead(pids, SOON_S)
+        assert within(SOON_S, lambda: cluster.queued() == 0)
+
+
+def test_srun_behind_a_shell(cluster: Cluster, tmp_path: Path) -> None:
+    """It is found wherever it is below the job, not only where it is the job."""
+    with serving(tmp_path, "sh", "-c", '"$@"; true', "sh", *TWO_RANKS) as server:
+        pids = of_both_ranks(tmp_path)
+        server.kill()
+        assert all_dead(pids, SOON_S)
+        assert within(SOON_S, lambda: cluster.queued() == 0)
+
+
+def test_time_limit(cluster: Cluster, tmp_path: Path) -> None:
+    """A run that is over its time is a timeout, and its tasks are gone when it is told of."""
+    argv = (*TWO_RANKS, *python(OF_EACH_RANK, str(tmp_path / "pids")))
+    done = anyio.run(run, Command(argv, tmp_path, timeout_s=6), tmp_path)
+    assert done.ending == "timeout"
+    assert all_dead(of_both_ranks(tmp_path), SOON_S)
+    assert within(SOON_S, lambda: cluster.queued() == 0)

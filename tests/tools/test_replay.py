@@ -1,0 +1,113 @@
+"""A captured load and call made again: what that needs, and on which CUDA device it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.logs.captured import Captured, CapturedCall, CapturedCompile, CapturedLoad, CapturedProcess
+from mcp_server.model import ScriptWorkload
+from mcp_server.tools.requests import how_made, imports_of, is_importable, own_module, plan_replay
+from tests.worker.support import captured
+
+
+@pytest.mark.slow
+def test_nothing_to_replay(tmp_path: Path) -> None:
+    """A program that never used AOTInductor leaves nothing to replay, and that is said."""
+    with pytest.raises(ProblemError, match="without a compile, load or call"):
+        plan_replay(captured(tmp_path, "print(1)"))
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import os\nif __name__ == '__main__':\n    os.abort()\n", True),
+        ("if '__main__' == __name__: pass", True),
+        ("def main():\n    if __name__ == '__main__':\n        pass\nmain()\n", False),
+        ("print('at once')", False),
+        ("this is no Python", False),
+    ],
+)
+def test_which_scripts_may_be_imported(tmp_path: Path, code: str, expected: bool) -> None:
+    """Only a file whose top level asks for `__main__` is imported; of another one, only its operators are."""
+    script = tmp_path / "program.py"
+    script.write_text(code)
+    assert is_importable(script) is expected
+    process = CapturedProcess(pid=1, parent=0, argv=["python", "-u", str(script), "x.pt"], python="3.11")
+    assert own_module(process) == (str(script) if expected else f"{script}#operators")
+
+
+def test_libraries_that_the_program_had_loaded(tmp_path: Path) -> None:
+    """Operators in C++ come from the libraries that were loaded by then, and are still there."""
+    (tmp_path / "ops.so").write_bytes(b"")
+    libraries = [tmp_path / "ops.so", tmp_path / "gone.so"]
+    load = CapturedLoad(pid=1, n=1, number=0, loader="l", package=tmp_path / "m.pt2", libraries=libraries)
+    call = CapturedCall(pid=1, n=2, number=1, load=0, thread=1)
+    process = CapturedProcess(pid=1, parent=0, argv=["python", "-c", "…"], python="3.11")
+    seen = Captured(processes=[process], loads=[load], calls=[call])
+    assert imports_of(seen, call) == [str(tmp_path / "ops.so")]
+
+
+def test_a_module_is_imported_by_its_name() -> None:
+    """A program started with `-m` is imported under its own name."""
+    process = CapturedProcess(pid=1, parent=0, argv=["python", "-m", "package.serve"], python="3.11")
+    assert own_module(process) == "package.serve"
+
+
+@pytest.mark.parametrize(
+    ("pid", "program", "expected"), [(7, True, 1), (7, False, None), (8, True, None)], ids=str
+)
+def test_how_a_script_makes_its_program(pid: int, program: bool, expected: int | None) -> None:
+    """By the number of the compile in the script's own process; not of what is no exported program, or made
+    in a process that it started.
+    """
+    argv = {7: ["python", "train.py", "--fast"], 8: ["python", "-c", "work()"]}
+    processes = [CapturedProcess(pid=p, parent=1, argv=a, python="3.11") for p, a in argv.items()]
+    compiles = [CapturedCompile(pid=7, n=1, number=0, how="aot_compile", program=True)]
+    compiles.append(CapturedCompile(pid=pid, n=5, number=3, how="aot_compile", program=program))
+    seen = Captured(processes=processes, compiles=compiles)
+    workload = ScriptWorkload(script=Path("train.py"), args=["--fast"], cwd=Path("/job"))
+    made = how_made(seen, compiles[1], workload)
+    wanted = {"script": "/job/train.py", "args": ["--fast"], "compile": expected}
+    assert made == (None if expected is None else wanted)
+
+
+def load(**more: Any) -> CapturedLoad:
+    return CapturedLoad.model_validate(
+        {"pid": 1, "n": 1, "number": 1, "loader": "AOTIModelPackageLoader", "package": "m.pt2", **more}
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "current", "made_with"),
+    [
+        ({}, None, {}),
+        ({}, 0, {}),
+        ({}, 1, {"device_index": 1}),
+        ({"device_index": -1}, 1, {"device_index": 1}),
+        ({"device_index": 2}, 1, {"device_index": 2}),
+        ({"device_index": 0}, 1, {"device_index": 0}),
+    ],
+)
+def test_a_load_that_took_the_current_device_names_it(
+    options: dict[str, Any], current: int | None, made_with: dict[str, Any]
+) -> None:
+    """The worker's own current device is the first; what the program named stays."""
+    made = load(options=options, current_device=current)
+    request = plan_replay(Captured(loads=[made]), made).request
+    assert request == {"package": str(made.package), "steps": [], **made_with}
+
+
+@pytest.mark.parametrize("current", [None, 0, 1])
+def test_a_call_is_made_on_the_device_of_its_thread(current: int | None) -> None:
+    """Kernels of custom operators go to the current device, wherever the package was loaded."""
+    call = CapturedCall.model_validate(
+        {"pid": 1, "n": 2, "number": 1, "load": 1, "thread": 1, "file": "i.pt", "current_device": current}
+    )
+    seen = Captured(loads=[load(options={"device_index": 1})], calls=[call])
+    request = plan_replay(seen, call).request
+    assert request["device_index"] == 1
+    assert request.get("current_device") == current

@@ -1,0 +1,215 @@
+"""Tensors in files: packed for a replay, described without running anything, written as safetensors."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from mcp_server.worker import inputs as worker_inputs
+from mcp_server.worker.observe import _NAMES, Saver, Where, stem, write
+from mcp_server.worker.protocol import ArgumentFacts
+from mcp_server.worker.report import Refused
+from mcp_server.worker.tensors import (
+    TooLarge,
+    describe,
+    pack,
+    pack_leaves,
+    restore,
+    sharing,
+    statistics,
+    storage_bytes,
+)
+from tests.worker.support import here, saved
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]
+
+
+def through_a_file(value: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=True)
+
+
+@st.composite
+def views(draw: st.DrawFn) -> torch.Tensor:
+    """A view into a larger storage: sliced, stepped, permuted, expanded."""
+    shape = draw(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+    base = torch.arange(4 * 3 * max(1, torch.Size(shape).numel())).to(draw(st.sampled_from(DTYPES)))
+    whole = base[draw(st.integers(0, 7)) :][: torch.Size(shape).numel()].reshape(shape)
+    steps = tuple(slice(None, None, draw(st.integers(1, 3))) for _ in shape)
+    view = whole[steps].permute(draw(st.permutations(range(len(shape)))))
+    return view.unsqueeze(0).expand(2, *view.shape) if draw(st.booleans()) else view
+
+
+@settings(max_examples=80, deadline=None)
+@given(views(), st.sampled_from(["whole", "cut"]))
+def test_layout_survives(tensor: torch.Tensor, how: str) -> None:
+    """Whether whole storages or touched spans are kept, shape, stride and values are the same afterwards."""
+    spare = torch.empty(storage_bytes([tensor]) + 1024, dtype=torch.uint8)
+    span = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    tight = max(span, 0) * tensor.element_size()
+    leaves = [tensor] if how == "whole" or tight >= storage_bytes([tensor]) else [tensor, spare[:0]]
+    cap = storage_bytes([tensor]) if len(leaves) == 1 else max(tight, 1)
+    back = through_a_file(pack_leaves(leaves, cap))[0]
+    assert (back.dtype, back.shape, back.stride()) == (tensor.dtype, tensor.shape, tensor.stride())
+    assert torch.equal(back, tensor)
+    item = tensor.element_size()
+    assert (back.storage_offset() - tensor.storage_offset()) * item % 64 == 0
+
+
+def test_sharing_survives() -> None:
+    """Two views of one storage still share it after the file."""
+    base = torch.arange(10.0)
+    leaves = through_a_file(pack_leaves([base[2:5], base[4:], torch.zeros(3)], 1 << 20))
+    assert sharing(leaves) == [[0, 1]]
+    leaves[0][2] = 77
+    assert leaves[1][0] == 77
+
+
+def test_the_tree_and_what_is_no_tensor_come_back() -> None:
+    """Arguments of any built-in structure are restored; with an unknown object there are only the leaves."""
+    x = torch.ones(2)
+    args, kwargs = ({"b": x, "a": [x * 2, 3]},), {"flag": True}
+    leaves, tree = restore(through_a_file(pack(args, kwargs, 1 << 20)))
+    assert tree is not None and tree[1] == {"flag": True}
+    assert list(tree[0][0]) == ["b", "a"] and tree[0][0]["a"][1] == 3 and len(leaves) == 4
+    assert restore(through_a_file(pack((object(), x), {}, 1 << 20)))[1] is None
+
+
+def test_the_cap_refuses_and_cuts() -> None:
+    """A small view of a large storage fits a cap that the storage exceeds; a large tensor does not."""
+    large = torch.zeros(1000)
+    kept = pack_leaves([large[::100]], 3700)[0]
+    assert storage_bytes([kept]) <= 3700 and kept.stride() == (100,)
+    with pytest.raises(TooLarge):
+        pack_leaves([large], 3700)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.complex64])
+def test_statistics_of_every_kind_of_dtype(dtype: torch.dtype) -> None:
+    """NaN and finite values are told apart in narrow and complex dtypes too."""
+    values = torch.tensor([1.0, -2.0, float("nan"), 4.0]).to(dtype)
+    found = statistics(values)
+    assert found["nan"] == 1 and found["inf"] == 0
+    if not dtype.is_complex:
+        assert (found["min"], found["max"], found["mean"]) == (-2, 4, 1)
+
+
+def test_statistics_without_values_or_numbers() -> None:
+    """Empty tensors, all-NaN tensors and bools have what they can have."""
+    assert set(statistics(torch.empty(0))) == {"checksum"}
+    assert "min" not in statistics(torch.full((3,), float("nan")))
+    assert describe(torch.tensor([True, False]))["max"] == 1
+
+
+def test_checksums_see_values_in_logical_order() -> None:
+    """A transposed copy has the checksum of the transpose, not of its memory; dtype and shape count."""
+    x = torch.arange(6.0).reshape(2, 3)
+    assert statistics(x.t())["checksum"] == statistics(x.t().contiguous())["checksum"]
+    assert statistics(x)["checksum"] != statistics(x.reshape(3, 2))["checksum"]
+
+
+def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
+    """Paths, layouts, ranges, NaN counts and sharing are told for tensors; other leaves by their value."""
+    base = torch.arange(12.0).reshape(3, 4)
+    base[0, 0] = float("nan")
+    tree = {"args": [base.t(), {"ids": torch.tensor([3, -5])}, 7], "kwargs": {"mask": base[1:]}}
+    (inputs,) = here(tmp_path, "describe_inputs", {"inputs": saved(tmp_path, "tree.pt", tree)})
+    first, ids, number, mask = inputs["leaves"]
+    assert first["stride"] == [1, 4] and not first["contiguous"] and first["nan"] == 1
+    assert ids["path"].endswith("['ids']") and (ids["min"], ids["max"], ids["dtype"]) == (-5, 3, "int64")
+    assert number["kind"] == "int" and number["value"] == "7"
+    assert mask["storage_offset"] == 4 and mask["path"].startswith("[1]['mask']")
+    assert inputs["sharing"] == [[0, 2]]
+
+
+def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device that tensors were saved from is told on any machine; loading them says why it cannot."""
+    if torch.cuda.is_available():
+        pytest.skip("the second half needs a machine without CUDA")
+    monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
+    file = saved(tmp_path, "gpu.pt", [torch.ones(3), torch.zeros(2)])
+    (inputs,) = here(tmp_path, "describe_inputs", {"inputs": file})
+    assert [leaf["device"] for leaf in inputs["leaves"]] == ["cuda:1", "cuda:1"]
+    assert inputs["leaves"][0]["mean"] == 1
+    with pytest.raises(Refused, match="a device that is not available here"):
+        worker_inputs.load_file(str(file))
+
+
+def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
+    """Shape, dtype, stride and bounds of specs hold, whole numbers include the upper bound, values repeat."""
+    specs = [
+        {"shape": [50, 4], "dtype": "int64", "low": 3, "high": 5},
+        {"shape": [4, 3], "dtype": "float16", "low": -1, "high": 1, "stride": [1, 8]},
+        {"shape": [0, 2], "dtype": "bool"},
+        {"shape": [5, 3], "dtype": "float32", "stride": [0, 1]},
+    ]
+    runs = [here(tmp_path, "describe_inputs", {"inputs": specs})[0] for _ in range(2)]
+    ids, strided, empty, shared = runs[0]["leaves"]
+    assert (ids["min"], ids["max"]) == (3, 5) and ids["shape"] == [50, 4]
+    assert strided["stride"] == [1, 8] and -1 <= strided["min"] < strided["max"] <= 1
+    assert empty["shape"] == [0, 2] and shared["stride"] == [0, 1]
+    sums = [[leaf["checksum"] for leaf in run["leaves"]] for run in runs]
+    assert sums[0] == sums[1]
+
+
+SAVED_DTYPES = [getattr(torch, name) for name in _NAMES]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(0, 4), max_size=3), st.sampled_from(SAVED_DTYPES), st.booleans())
+def test_the_package_reads_what_was_written(
+    tmp_path_factory: pytest.TempPathFactory, shape: list[int], dtype: torch.dtype, turned: bool
+) -> None:
+    """Shape, dtype and values in logical order come back, of empty and of strided tensors too."""
+    tensor = (torch.rand(shape) * 4).to(dtype)
+    tensor = tensor.permute(list(reversed(range(len(shape))))) if turned else tensor
+    path = write(str(tmp_path_factory.mktemp("t")), "0-k-a-after", "a", tensor, {"stride": [1]})
+    (back,) = load_file(path).values()
+    assert back.dtype == tensor.dtype and back.shape == tensor.shape
+    assert torch.equal(*(one.reshape(-1).view(torch.uint8) for one in (back, tensor)))
+
+
+def test_the_same_launch_again_does_not_overwrite(tmp_path: Path) -> None:
+    """A second tensor of one name gets a file of its own, and the first stays as it was."""
+    paths = [write(str(tmp_path), "3-k-buf1-after", "buf1", torch.tensor([x]), {}) for x in (1, 2, 3)]
+    assert [Path(path).name.removeprefix("3-k-buf1-after") for path in paths] == [
+        ".safetensors",
+        ".2.safetensors",
+        ".3.safetensors",
+    ]
+    assert [load_file(path)["buf1"].item() for path in paths] == [1, 2, 3]
+
+
+def test_metadata_says_where_the_tensor_was(tmp_path: Path) -> None:
+    """Launch, kernel, stride and device lie in the file as text."""
+    saver = Saver(str(tmp_path), 1 << 20)
+    facts: ArgumentFacts = {"name": "buf1", "parameter": "in_ptr0", "stride": [2, 1], "device": "cpu"}
+    path = saver.save(Where(4, 0, 0, None, "at::_ops::sort"), "before", facts, torch.ones(2, 2))
+    assert path is not None and Path(path).name == "4-at___ops__sort-buf1-before.safetensors"
+    with safe_open(path, "pt") as file:
+        assert file.metadata()["stride"] == "[2, 1]" and file.metadata()["launch"] == "4"
+
+
+def test_nothing_is_saved_beyond_the_cap(tmp_path: Path) -> None:
+    """A tensor that would break the cap, and a dtype that the format lacks, are counted and left out."""
+    saver = Saver(str(tmp_path), 10)
+    facts: ArgumentFacts = {"name": "a", "parameter": ""}
+    where = Where(0, 0, 0, None, "k")
+    assert saver.save(where, "after", facts, torch.ones(3)) is None
+    assert saver.save(where, "after", facts, torch.ones(2)) is not None
+    assert saver.refused == 1 and saver.left == 2
+
+
+def test_names_stay_within_what_a_disk_takes() -> None:
+    """A fused kernel's name can be longer than a file's name may be."""
+    assert len(stem(999, "triton_" + "x" * 400, "y" * 100, "before")) < 230
