@@ -44,8 +44,9 @@ def checksum(tensor: torch.Tensor) -> str:
     """A digest of the values in logical order, with their dtype and shape.
 
     Sums over the bits that wrap around at 64 bits, weighted by place: twenty times as fast as a cryptographic
-    hash of the bytes, on a device too, and enough to find a change that nobody contrived. The bytes after the
-    last whole word count as they are.
+    hash of the bytes, on a device too, and enough to find a change that nobody contrived. What may pass: two
+    bytes that change places, each the highest of its word, since their weights wrap around. The bytes after
+    the last whole word count as they are.
     """
     digest = hashlib.blake2b(digest_size=12)
     digest.update("{} {}".format(tensor.dtype, list(tensor.shape)).encode())
