@@ -69,6 +69,12 @@ def test_a_program_that_hangs_is_traced_within_the_default_budget() -> None:
     assert SHORTEST_S <= hang_limit(case) < case.seconds_left - REBUILD_S + 1
 
 
+def test_a_program_that_its_own_watchdog_ended_hung() -> None:
+    """The words of faulthandler's timer; an error that only speaks of a time limit is an exception."""
+    assert run("script", "Timeout (0:00:40)!\nThread 0x1 (most recent call first):\n").failure == "timeout"
+    assert run("script", "TimeoutError: no answer").failure == "exception"
+
+
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
 
