@@ -1,0 +1,126 @@
+"""Programs of public reports of wrong code, and healthy ones that only round differently.
+
+`PYTHON benchmarks/reported_programs.py` compiles each with the torch of that interpreter, compares package
+and eager, and writes under `releases` in compiler_faults.json which reports are right there. It needs torch
+alone.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).with_name("compiler_faults.json")
+MIXED = torch.tensor([5, 1, 100, 3, 7, 8, 9, 13, 100, 120, 127, 2, 6, 4, 11, 12, 90, 80])
+
+
+@dataclass(frozen=True)
+class Program:
+    """`source` is the thread that reports it, as NUMBER of pytorch/pytorch; empty for a healthy program."""
+
+    source: str
+    run: Callable[..., object]
+    inputs: tuple[torch.Tensor, ...]
+
+
+PROGRAMS = {
+    "cumsum_dtype": Program(
+        "189518",
+        lambda x: torch.relu(x).sum() + torch.ones((2, 4), dtype=torch.bool).cumsum(1, dtype=torch.bfloat16),
+        (torch.randn(3),),
+    ),
+    "int8_matmul": Program(
+        "191308",
+        lambda a, b: torch.matmul(a, b).neg(),
+        (torch.ones(1, 1, 2, dtype=torch.int8), torch.ones(1, 2, 2, dtype=torch.int8)),
+    ),
+    "uint8_any": Program(
+        "198081",
+        lambda x: torch.any(x + 0) * 200 + 100,
+        (torch.tensor([[0, 3], [0, 0]], dtype=torch.uint8),),
+    ),
+    "uint8_abs": Program(
+        "187018",
+        lambda x: torch.cat([-x.abs(), -x.abs()]).sum() + torch.cat([(-x.abs())[:1]] * 2).sum(),
+        (torch.tensor([200, 200], dtype=torch.uint8),),
+    ),
+    "uint8_min": Program("191499", lambda x: torch.min(x + 1), (MIXED.to(torch.uint8),)),
+    "int8_argmax": Program("191499", lambda x: torch.argmax(-x), (MIXED.to(torch.int8),)),
+    "floor_division": Program(
+        "197895",
+        lambda a, b: (a // b) * 2,
+        (torch.tensor([1.0, 0.5, 6.0, 1.0]), torch.tensor([0.1, 0.1, 0.2, 1 / 3])),
+    ),
+    "ldexp_dtype": Program(
+        "197091",
+        lambda x, y: torch.ldexp(x > 0, y) + 1,
+        (torch.randn(3, 4), torch.randn(3, 4).half()),
+    ),
+    "sinh_near_the_limit": Program(
+        "183763", lambda x: torch.sinh(x) * 0.5, (torch.tensor([89.0, 89.3, -89.2] * 8),)
+    ),
+    "cosh_near_the_limit": Program(
+        "183765", lambda x: torch.cosh(x) * 0.5, (torch.tensor([89.0, 89.3, -89.2] * 8),)
+    ),
+    "bf16_chain": Program(
+        "",
+        lambda x: torch.nn.functional.silu(x.to(torch.bfloat16) * 3).cumsum(0),
+        (torch.randn(64, generator=torch.Generator().manual_seed(1)),),
+    ),
+    "fp16_softmax": Program(
+        "",
+        lambda x: torch.softmax(x.to(torch.float16) * 4, -1),
+        (torch.randn(8, 64, generator=torch.Generator().manual_seed(2)),),
+    ),
+    "large_sum": Program("", lambda x: (x * 1.1).sum(), (torch.rand(1 << 16),)),
+    "layer_norm": Program("", lambda x: torch.nn.functional.layer_norm(x, (256,)), (torch.randn(16, 256),)),
+    "attention": Program(
+        "",
+        lambda q: torch.nn.functional.scaled_dot_product_attention(q, q, q),
+        (torch.randn(1, 2, 16, 32, generator=torch.Generator().manual_seed(3)),),
+    ),
+}
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, run: Callable[..., object]) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        return self.run(*inputs)
+
+
+def is_right(program: Program) -> bool:
+    """Whether a package gives what eager mode gives, within the tolerance of the dtype."""
+    with torch.no_grad(), tempfile.TemporaryDirectory() as directory:
+        exported = torch.export.export(Model(program.run), tuple(each.clone() for each in program.inputs))
+        package = torch._inductor.aoti_compile_and_package(exported, package_path=f"{directory}/model.pt2")
+        found = torch._inductor.aoti_load_package(package)(*(each.clone() for each in program.inputs))
+        try:
+            torch.testing.assert_close(found, program.run(*program.inputs), equal_nan=True)
+        except AssertionError:
+            return False
+    return True
+
+
+def main() -> int:
+    right = {}
+    for name, program in PROGRAMS.items():
+        if program.source:
+            right[name] = is_right(program)
+            print(name, "right" if right[name] else "wrong", flush=True)
+    known = json.loads(RESULTS.read_text())
+    known.setdefault("releases", {})[torch.__version__] = right
+    RESULTS.write_text(json.dumps(known, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
