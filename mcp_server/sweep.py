@@ -41,6 +41,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.gpus import known_gpus
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import write_whole
@@ -332,19 +333,6 @@ async def sweep(
     return Sweep(cases=[records[case.name] for case in cases], reused=reused)
 
 
-DEVICES = Path("/dev")
-_DEVICE = re.compile(r"nvidia(\d+)")
-
-
-def local_gpus(devices: Path = DEVICES) -> list[str]:
-    """GPU names from CUDA_VISIBLE_DEVICES, else from /dev/nvidia*, since the server never imports torch."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip()]
-    found = (_DEVICE.fullmatch(path.name) for path in devices.glob("nvidia*"))
-    return [str(number) for number in sorted(int(match[1]) for match in found if match)]
-
-
 class Local:
     """Runs `jobs` cases at a time on this machine; lane i uses GPU i modulo the number of GPUs.
 
@@ -352,7 +340,9 @@ class Local:
     """
 
     def __init__(self, jobs: int = 0) -> None:
-        self.gpus = local_gpus()
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible is not None else [gpu.name for gpu in known_gpus()]
+        self.gpus = [name.strip() for name in names if name.strip()]
         self.lanes = jobs or max(1, len(self.gpus))
 
     async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:

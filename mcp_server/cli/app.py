@@ -240,8 +240,8 @@ def serve(
     if http:
         from mcp_server.server import http as web  # its web server would delay the start on stdio
 
-        listening = web.Listening(host, port, web.read_token(token_file), tuple(allow_host or ()))
-        web.serve_http(server.make_server(open_store(), share_jobs=share_jobs), listening)
+        made = server.make_server(open_store(), share_jobs=share_jobs)
+        web.serve_http(made, host, port, web.read_token(token_file), allow_host or ())
     elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
         raise ProblemError("these options are for HTTP", allowed="with --http")
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -303,6 +304,36 @@ class JobArguments(Arguments):
 
 class WaitJobArguments(WaitArguments):
     job_id: JobId
+
+
+OPTION_NAMES = {
+    "inputs": ("--inputs", "-i"),
+    "env": ("--env", "-e"),
+    "flags": ("--flag", "-f"),
+    "changes": ("--change",),
+    "how": ("--as",),
+}
+COMMANDS = frozenset({"check"})  # options that take a whole command line
+PAIRS = frozenset({"replace"})  # options that take two words at once
+
+
+def option_words(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments as words of a command; an option is repeated for each item of a mapping or list."""
+    for name, value in arguments.items():
+        dashed = name.replace("_", "-")
+        option = OPTION_NAMES.get(name, (f"--{dashed}",))[0]
+        if isinstance(value, bool):
+            yield option if value else f"--no-{dashed}"
+        elif name in PAIRS:
+            yield from (option, *value)
+        elif name in COMMANDS:
+            yield from (option, shlex.join(value))
+        elif isinstance(value, Mapping):
+            yield from (word for key, item in value.items() for word in (option, f"{key}={item}"))
+        elif isinstance(value, list | tuple) and not any(isinstance(item, Mapping) for item in value):
+            yield from (word for item in value for word in (option, str(item)))
+        else:  # specs of tensors are JSON
+            yield from (option, json.dumps(value) if isinstance(value, list | tuple) else str(value))
 
 
 Call = Callable[["Context", Any], Awaitable["Record"]]
