@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -129,7 +128,7 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
-    """Structured options are JSON; a bare word, as a choice is, stands for itself."""
+    """Pairs, NAME=VALUE and command lines as the model takes them; anything else stands for itself."""
     if name in PAIRS:
         return list(value)
     if get_origin(field.annotation) is dict:
@@ -140,12 +139,6 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
             raise ProblemError(f"--{name} wants NAME=VALUE", value=bad, allowed=allowed)
         return {key: text for key, _, text in pairs}
     try:
-        if name in COMMANDS:
-            return shlex.split(value)
-        is_text = str in (field.annotation, *get_args(field.annotation))
-        if isinstance(value, str) and not is_text and value.startswith(("[", "{")):
-            return json.loads(value)
+        return shlex.split(value) if name in COMMANDS else value
     except ValueError as error:
-        what = f"--{name} is no {'command line' if name in COMMANDS else 'JSON'} ({error})"
-        raise ProblemError(what, value=value[:120]) from error
-    return value
+        raise ProblemError(f"--{name} is no command line ({error})", value=value[:120]) from error

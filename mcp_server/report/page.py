@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from math import prod
@@ -152,7 +152,7 @@ def picture_of(verdict: Verdict, package: Path | None, model_name: str) -> str:
         whole = dataflow_graph(view, launches, limit=len(view.flow.steps))
     except PackageError:
         return ""
-    return render_svg(around(whole, launches, verdict.guilty), "what flows into the launch, and out of it")
+    return render_svg(around(whole, verdict.guilty), "what flows into the launch, and out of it")
 
 
 def _launches(verdict: Verdict, view: PackageView) -> list[int]:
@@ -173,19 +173,16 @@ def _launches(verdict: Verdict, view: PackageView) -> list[int]:
     return list(dict.fromkeys(readers[buffer] for buffer in taken if buffer in readers))
 
 
-def around(graph: Graph, launches: Iterable[int], guilty: Component | None) -> Graph:
-    """The boxes nearest to the launches, these and the guilty input marked. `left_out` is kept at 0."""
-    # A launch's box begins with its number.
-    numbers = {n.id: int(n.lines[0].split()[0]) for n in graph.nodes if n.kind == "launch"}
-    named = {id_ for id_, number in numbers.items() if number in set(launches)}
+def around(graph: Graph, guilty: Component | None) -> Graph:
+    """The boxes nearest to the asked launches, these and the guilty input marked. `left_out` is kept at 0."""
+    named = {n.id for n in graph.nodes if n.asked}
     above, below = defaultdict(list), defaultdict(list)
     for arrow in graph.arrows:
         above[arrow.target].append(arrow.source)
         below[arrow.source].append(arrow.target)
-    shown = named | _nearest(named, above, MOST_ABOVE) | _nearest(named, below, MOST_BELOW)
-    marked = set(named)
-    if guilty is not None and guilty.kind == "input":
-        marked |= {n.id for n in graph.nodes if n.kind == "input" and guilty.name in n.lines[0]}
+    shown = _nearest(named, above, MOST_ABOVE) | _nearest(named, below, MOST_BELOW)
+    at_fault = guilty.name if guilty is not None and guilty.kind == "input" else None
+    marked = named | {n.id for n in graph.nodes if n.kind == "input" and at_fault and at_fault in n.lines[0]}
     nodes = tuple(replace(n, marked=n.id in marked) for n in graph.nodes if n.id in shown)
     arrows = tuple(
         replace(a, marked=a.source in marked and a.target in marked)
@@ -196,14 +193,14 @@ def around(graph: Graph, launches: Iterable[int], guilty: Component | None) -> G
 
 
 def _nearest(start: set[str], neighbours: Mapping[str, list[str]], most: int) -> set[str]:
-    """Up to `most` boxes that can be reached, in breadth."""
-    seen, waiting = set(start), deque(sorted(start))
-    while waiting and len(seen) < most + len(start):
-        for near in neighbours.get(waiting.popleft(), ()):
-            if near not in seen and len(seen) < most + len(start):
-                seen.add(near)
-                waiting.append(near)
-    return seen - start
+    """`start`, and up to `most` boxes that can be reached, in breadth."""
+    found = dict.fromkeys(sorted(start))
+    waiting = deque(found)
+    while waiting and len(found) < most + len(start):
+        new = dict.fromkeys(near for near in neighbours.get(waiting.popleft(), ()) if near not in found)
+        waiting.extend(new)
+        found |= new
+    return set(islice(found, most + len(start)))
 
 
 MOST_CELLS = 64  # of one row of the strip

@@ -51,12 +51,12 @@ class Look(Observation):
 
 
 def chosen(*looks: Look, case: DiagnosisState | None = None) -> list[str]:
-    return [choice.observation.name for choice in choose(looks, case or DiagnosisState(None), [])]
+    return [each.name for each in choose(looks, case or DiagnosisState(None))]
 
 
 def performed(case: DiagnosisState, *looks: Look) -> DiagnosisState:
     context = Context(directory=Path("job"), python=Path(sys.executable))
-    anyio.run(perform, choose(looks, case, []), case, context)
+    anyio.run(perform, choose(looks, case), case, context)
     return case
 
 
@@ -130,7 +130,7 @@ FIRST: list[tuple[Workload, list[str]]] = [
 @pytest.mark.parametrize(("workload", "first"), FIRST, ids=lambda value: getattr(value, "kind", ""))
 def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> None:
     """Files are read before anything runs; a program is captured, by itself."""
-    assert [c.observation.name for c in choose(observations(), DiagnosisState(workload), [])] == first
+    assert [each.name for each in choose(observations(), DiagnosisState(workload))] == first
 
 
 def test_what_is_defined_is_found() -> None:
@@ -156,4 +156,4 @@ def test_an_empty_state_accuses_nobody() -> None:
 
 def test_a_log_has_nothing_to_run() -> None:
     """Without a workload nothing can be observed."""
-    assert choose(observations(), DiagnosisState(None), []) == []
+    assert choose(observations(), DiagnosisState(None)) == []

@@ -82,7 +82,7 @@ def test_the_picture_shows_what_flows_into_the_launch(zoo: ZooPackage) -> None:
     verdict = Verdict(outcome="fault", summary="", guilty=party, crashing=crash)
     svg = picture_of(verdict, zoo("ranker"), "model")
     assert Page(svg).problems == []
-    drawn = around(dataflow_graph(PackageView(open_package(zoo("ranker"))), [0]), [0], party)
+    drawn = around(dataflow_graph(PackageView(open_package(zoo("ranker"))), [0]), party)
     (launch, given) = (
         next(n for n in drawn.nodes if n.marked and n.kind == kind) for kind in ("launch", "input")
     )
