@@ -357,10 +357,10 @@ def write(result: Record, verbose: bool = False) -> None:
         console.print(part)
 
 
-def as_text(result: Record, width: int = PIPE_WIDTH, verbose: bool = False) -> str:
+def as_text(result: Record, verbose: bool = False) -> str:
     """The result as plain text: no colour, no spaces at the ends of lines."""
     out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, color_system=None)
+    console = Console(file=out, width=PIPE_WIDTH, highlight=False, color_system=None)
     for part in rendered(result, verbose):
         console.print(part)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

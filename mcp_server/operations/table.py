@@ -201,14 +201,11 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
 
     if bool(given.package) == bool(given.exported):
         raise ProblemError("give one model", allowed="either package or exported")
-    workload: PackageWorkload | ExportedWorkload
-    if given.package:
-        workload = await in_thread(checked.package_workload, given)
-    else:
-        workload = await in_thread(checked.exported_workload, given)
+    read: Callable[..., PackageWorkload | ExportedWorkload]
+    read = checked.package_workload if given.package else checked.exported_workload
     return await step(
         context,
-        workload,
+        await in_thread(read, given),
         Choice(given.launches, given.kernels, given.buffers),
         backend=given.backend,
         level=given.level,

@@ -71,13 +71,7 @@ class Source:
     log: str = ""
 
 
-@dataclass(frozen=True)
-class Link:
-    """One box of the path from the fault to the root cause."""
-
-    label: str
-    title: str
-    detail: str = ""
+Link = tuple[str, str, str]  # label, title and detail of one box of the path from the fault to the cause
 
 
 def page(source: Source) -> str:
@@ -109,30 +103,30 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
     """Fault, launch, generated line, model line, expression, elements, root cause: as many as are known."""
     if verdict.category is None:
         return
-    yield Link("Fault", verdict.category.replace("_", " "))
+    yield "Fault", verdict.category.replace("_", " "), ""
     parties = [party for party in (verdict.crashing, verdict.guilty) if party is not None]
     where = next((p for p in parties if p.launch_index is not None or p.kind in ("kernel", "op")), None)
     if where is not None:
         number = f"launch {where.launch_index}" if where.launch_index is not None else "kernel"
-        yield Link("Launch", number, where.name)
+        yield "Launch", number, where.name
     generated = next((p.generated_location for p in parties if p.generated_location), "")
     if generated:
-        yield Link("Generated line", generated)
+        yield "Generated line", generated, ""
     place = next((p.model_locations[0] for p in reversed(parties) if p.model_locations), None)
     if place is not None:
-        yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
+        yield "Model line", f"{Path(place.file).name}:{place.line}", place.code
     expression = next((p.expression for p in parties if p.expression), "")
     if expression:
-        yield Link("Expression", expression)
+        yield "Expression", expression, ""
     elements = next((p.elements for p in reversed(parties) if p.elements), [])
     if elements:
         more = len(elements) - SHOWN_ELEMENTS
         shown = "; ".join(elements[:SHOWN_ELEMENTS])
-        yield Link("Elements", shown, f"and {more} more" if more > 0 else "")
+        yield "Elements", shown, f"and {more} more" if more > 0 else ""
     guilty = verdict.guilty
     if guilty is not None and guilty is not where:
         title = party_title(guilty.model_copy(update={"value": None}))
-        yield Link("Root cause", title, guilty.value or "")
+        yield "Root cause", title, guilty.value or ""
 
 
 MOST_ABOVE = 14  # boxes that lead to the launch, nearest first

@@ -24,7 +24,7 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
-from mcp_server.server.verdict_app import ui_meta
+from mcp_server.server.verdict_app import TOOLS, URI
 
 if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream, WriteStream
@@ -157,7 +157,7 @@ class ToolServer(MCPServer[Any]):
                 description=declaration.description,
                 input_schema=input_schema(declaration.arguments),
                 annotations=types.ToolAnnotations.model_validate(declaration.hints),
-                _meta=ui_meta(declaration.name),
+                _meta={"ui": {"resourceUri": URI}} if declaration.name in TOOLS else None,
             )
             for declaration in (face.declaration for face in self._faces.values())
         ]
