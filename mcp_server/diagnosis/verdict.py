@@ -262,8 +262,8 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
     rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
-    # Of a proven cause nothing is left to find, but for the compiler's decision behind a wrong launch. One that
-    # was proven in eager mode can be worked around without a compile.
+    # Of a proven cause nothing is left to find, but for the compiler's decision behind a wrong launch. One
+    # that was proven in eager mode can be worked around without a compile.
     decided = reduction(best, case) if causes and may_be_decided(best) else []
     steps = [*decided, *repairing(best, case)] if causes else next_steps(best, case)
     # A symptom is the failure itself, in other words.
