@@ -1,14 +1,19 @@
-"""What a client may read: instructions, guides, prompts, jobs with their files."""
+"""What a client may read: instructions, guides, prompts, jobs with their files; and what completes names."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import anyio.to_thread
+import mcp_types as types
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.server.mcpserver.prompts import Prompt
@@ -199,3 +204,54 @@ def add_prompts(server: MCPServer[Any]) -> None:
     for guide in GUIDES:
         if guide.path.is_file():
             server.add_prompt(prompt(guide))
+
+
+MOST = 100  # the protocol's limit of values in one answer
+LOOKED_AT = 5_000  # entries of a directory, or files of a job, that are looked at
+
+Known = Mapping[str, str]
+
+
+def add_completions(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
+    """Complete the arguments of the prompts and of the resource templates, by the argument's name."""
+
+    def files_of_job(job_id: str) -> Iterator[str]:
+        ownership.check(job_id)
+        root = store.find(job_id).path
+        found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+        return (path.relative_to(root).as_posix() for path in islice(found, LOOKED_AT))
+
+    sources: dict[str, Callable[[str, Known], Iterable[str]]] = {
+        "job_id": lambda _typed, _known: ownership.listed(reversed(store.ids())),
+        "name": lambda _typed, known: files_of_job(known.get("job_id", "")),
+        "workload": lambda typed, _known: _paths(typed),
+    }
+
+    def matches(name: str, typed: str, known: Known) -> list[str]:
+        """What begins with the typed text, then what holds it. Nothing when the source cannot be read."""
+        try:
+            offered = list(dict.fromkeys(sources[name](typed, known))) if name in sources else []
+        except (ProblemError, OSError):
+            return []
+        found = [value for value in offered if typed in value]
+        return sorted(found, key=lambda value: not value.startswith(typed))
+
+    @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # untyped in mcp 2.3
+    async def complete(
+        _ref: types.PromptReference | types.ResourceTemplateReference,
+        argument: types.CompletionArgument,
+        context: types.CompletionContext | None,
+    ) -> types.Completion:
+        known = (context.arguments if context else None) or {}
+        found = await anyio.to_thread.run_sync(matches, argument.name, argument.value, known)
+        return types.Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
+
+
+def _paths(typed: str) -> list[str]:
+    """Packages, scripts and directories in the directory that the typed path names."""
+    folder = typed[: typed.rfind("/") + 1]
+    with os.scandir(Path(folder or ".").expanduser()) as listing:
+        entries = sorted(islice(listing, LOOKED_AT), key=lambda entry: entry.name)
+    shown = [entry for entry in entries if not entry.name.startswith(".")]
+    files = [f"{folder}{entry.name}" for entry in shown if entry.name.endswith((".pt2", ".py"))]
+    return files + [f"{folder}{entry.name}/" for entry in shown if entry.is_dir()]

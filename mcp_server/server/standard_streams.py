@@ -6,12 +6,15 @@ import io
 import logging
 import os
 import select
+import socket
+import stat
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 
 from mcp_server.errors import ProblemError
@@ -20,10 +23,12 @@ from mcp_server.jobs.output import clean
 from mcp_server.jobs.store import cause
 
 PIECE = 4096
-"""Bytes of one write: a pipe or socket with room takes as many without waiting (PIPE_BUF of Linux)."""
+"""Bytes of one write: a pipe that is ready takes as many without waiting (PIPE_BUF of Linux)."""
 
 Writer = Callable[[bytes], int]
 """Writes some of the bytes and says how many; OSError when it cannot."""
+
+DESCRIPTORS = Path("/proc/self/fd")
 
 
 class LossyStream(io.TextIOBase):
@@ -96,6 +101,22 @@ def printing() -> Iterator[None]:
         raise ProblemError(f"the result cannot be written to standard output: {cause(error)}") from None
 
 
+def _writer_that_never_waits(fd: int) -> Writer:
+    """By what is behind the descriptor. Its own flags stay: a shell may share the open file with us."""
+    kind = os.fstat(fd).st_mode
+    if stat.S_ISSOCK(kind):
+        behind = socket.socket(fileno=os.dup(fd))
+        return lambda data: behind.send(data, socket.MSG_DONTWAIT)
+    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
+        with suppress(OSError):  # what another user made cannot be opened anew
+            flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            return partial(os.write, os.open(DESCRIPTORS / str(fd), flags))
+        room = select.poll()
+        room.register(fd, select.POLLOUT)
+        return lambda data: os.write(fd, data) if room.poll(0) else 0
+    return partial(os.write, fd)
+
+
 LONGEST_MESSAGE = 2_000  # characters
 FRAMES = 4  # frames of an exception that are named, the innermost
 
@@ -123,9 +144,7 @@ def log_briefly() -> None:
 
     A client that does not read standard error must not stop the server.
     """
-    room = select.poll()  # says of a file that there is room
-    room.register(2, select.POLLOUT)
-    sys.stderr = LossyStream(2, lambda data: os.write(2, data) if room.poll(0) else 0)
+    sys.stderr = LossyStream(2, _writer_that_never_waits(2))
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(BriefFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

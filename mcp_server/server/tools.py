@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,6 +39,8 @@ LONGEST_QUESTION = 1000
 
 Result = dict[str, Any]
 Progress = Callable[[str], Awaitable[None]]
+Path = tuple[str | int, ...]
+Cuts = dict[Path, int]  # original length of what was cut
 
 log = logging.getLogger(__name__)
 
@@ -52,10 +54,11 @@ def shorten(result: Result, *, limit: int = LIMIT, full: Result | None = None) -
     """`result` itself when it fits, else a copy with `shortened: {cut: [...], full: file}` that does."""
     if len(compact(result)) <= limit:
         return result
-    whole, short = _without_nulls(result), _without_nulls(result)
-    while len(compact(noted := _with_note(short, whole, full))) > limit and _halve_largest(short):
+    short = _without_nulls(result)
+    cuts: Cuts = {}
+    while len(compact(_with_note(short, cuts, full))) > limit and _halve_largest(short, (), cuts):
         pass
-    return noted
+    return _with_note(short, cuts, full)
 
 
 def middle_cut(text: str, keep: int) -> str:
@@ -64,19 +67,21 @@ def middle_cut(text: str, keep: int) -> str:
     return text if len(text) <= keep else f"{text[:half]} … {text[-half:]}"
 
 
-def _with_note(short: Result, whole: Result, full: Result | None) -> Result:
-    note: Result = {"cut": [*_cuts(short, whole), "absent fields are null"]}
+def _with_note(short: Result, cuts: Cuts, full: Result | None) -> Result:
+    """With one line per cut that is still visible: a later cut may have dropped a value that was cut."""
+    lines = []
+    for path, size in cuts.items():
+        value: Any = short
+        for part in path:
+            try:
+                value = value[part]
+            except (KeyError, IndexError):
+                break
+        else:
+            unit = "characters" if isinstance(value, str) else "items"
+            lines.append(f"{'.'.join(map(str, path))}: {len(value)} of {size} {unit}")
+    note: Result = {"cut": [*lines, "absent fields are null"]}
     return {**short, "shortened": {**note, "full": full} if full else note}
-
-
-def _cuts(short: Any, whole: Any, path: str = "") -> Iterator[str]:
-    """A line for each text, list and mapping that lost something."""
-    if isinstance(short, str | dict | list) and len(short) != len(whole):
-        unit = "characters" if isinstance(short, str) else "items"
-        yield f"{path}: {len(short)} of {len(whole)} {unit}"
-    if isinstance(short, dict | list):
-        for key in short if isinstance(short, dict) else range(len(short)):
-            yield from _cuts(short[key], whole[key], f"{path}.{key}" if path else str(key))
 
 
 def _without_nulls(value: Any) -> Any:
@@ -86,18 +91,24 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
-def _halve_largest(value: Any) -> bool:
+def _halve_largest(value: Any, path: Path, cuts: Cuts) -> bool:
     """Halve the largest list, mapping or string inside `value`; False when nothing more can be cut."""
     keys = list(value) if isinstance(value, dict) else list(range(len(value)))
     for key in sorted(keys, key=lambda key: -len(compact(value[key]))):
-        item = value[key]
+        item, place = value[key], (*path, key)
         if isinstance(item, str) and len(item) > SHORTEST_STRING:
-            value[key] = middle_cut(item, len(item) // 2)
-        elif isinstance(item, dict | list) and _is_many(item):
-            kept = list(item)[: len(item) // 2]
-            value[key] = {name: item[name] for name in kept} if isinstance(item, dict) else kept
-        elif not isinstance(item, dict | list) or not _halve_largest(item):
+            half: Any = middle_cut(item, len(item) // 2)
+        elif not isinstance(item, dict | list):
             continue
+        elif not _is_many(item):
+            if _halve_largest(item, place, cuts):
+                return True
+            continue
+        else:
+            kept = list(item)[: len(item) // 2]
+            half = {name: item[name] for name in kept} if isinstance(item, dict) else kept
+        cuts.setdefault(place, len(item))
+        value[key] = half
         return True
     return False
 
