@@ -11,12 +11,15 @@ from difflib import get_close_matches
 
 from mcp_server import versions
 from mcp_server.errors import ProblemError
-from mcp_server.flags.rows import FLAGS as FLAGS
+from mcp_server.flags.building import BUILDING, CHECKS
+from mcp_server.flags.printing import PRINTING, RUNTIME
 from mcp_server.flags.types import ConfigValue, Device
 from mcp_server.flags.types import Flag as Flag
 from mcp_server.flags.types import Moment as Moment
 from mcp_server.flags.types import table_markdown as table_markdown
 from mcp_server.versions import Release, release_of
+
+FLAGS: tuple[Flag, ...] = CHECKS + PRINTING + BUILDING + RUNTIME
 
 _BY_NAME: dict[str, Flag] = {name: flag for flag in FLAGS for name in flag.names()}
 _SET_THERE = ": set it there, no recompile is needed"

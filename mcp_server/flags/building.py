@@ -1,0 +1,255 @@
+"""Flags that change how a package is built, and flags that add or remove checks in its generated code.
+
+Source: torch/_inductor/config.py and the code generators, torch 2.8 to 2.15.
+"""
+
+from __future__ import annotations
+
+from mcp_server.versions import RANGE
+
+from .types import DISK_FORMAT, FIRST_NOT_ZERO, FRACTION, OPTIMISATION, Flag
+
+BUILDING: tuple[Flag, ...] = (
+    Flag(
+        config="always_keep_tensor_constants",
+        shows="1 keeps constants of a few elements, which are otherwise folded into the code",
+    ),
+    # cpp_builder.py:1028-1090 (2.13).
+    Flag(
+        env="AOT_INDUCTOR_DEBUG_COMPILE",
+        config="aot_inductor.debug_compile",
+        shows="-O0 -g without -DNDEBUG for wrapper and kernels: readable frames in gdb",
+        misses="Triton kernels",
+        cost="slow CPU kernels",
+        in_guide=True,
+    ),
+    Flag(
+        env="AOT_INDUCTOR_DEBUG_SYMBOLS",
+        config="aot_inductor.debug_symbols",
+        shows="-g with the usual optimisation",
+        misses="inlined and optimised-out variables",
+        since=(2, 10),
+    ),
+    Flag(
+        env="TORCHINDUCTOR_DEBUG_COMPILE",
+        shows="the same as AOT_INDUCTOR_DEBUG_COMPILE",
+        misses="Triton kernels",
+        cost="slow CPU kernels",
+        since=(2, 10),
+        before="nothing reads it",
+    ),
+    Flag(
+        env="TORCHINDUCTOR_DEBUG_SYMBOL",
+        shows="the same as AOT_INDUCTOR_DEBUG_SYMBOLS; in 2.9 as AOT_INDUCTOR_DEBUG_COMPILE",
+        misses="inlined and optimised-out variables",
+        since=(2, 9),
+        before="nothing reads it",
+    ),
+    Flag(
+        env="AOT_INDUCTOR_ENABLE_FRAME_POINTER",
+        config="aot_inductor.enable_frame_pointer",
+        shows="-fno-omit-frame-pointer, for profilers; default on from 2.13",
+        misses="faults",
+        since=(2, 12),
+    ),
+    Flag(
+        env="AOT_INDUCTOR_ENABLE_LINE_TABLES",
+        config="aot_inductor.enable_line_tables",
+        shows="default on: -g1, so that C++ frames carry lines",
+        misses="variables",
+        since=(2, 13),
+    ),
+    Flag(
+        env="AOT_INDUCTOR_ENABLE_LTO",
+        config="aot_inductor.enable_lto",
+        shows="nothing: link-time optimisation; keep it off while debugging",
+        since=(2, 9),
+    ),
+    Flag(
+        env="AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL",
+        config="aot_inductor.compile_wrapper_opt_level",
+        values=OPTIMISATION,
+        shows="O0 builds a wrapper that is `too big to optimize`, and builds it faster",
+        misses="kernels keep their level",
+    ),
+    Flag(
+        env="AOT_INDUCTOR_COMPILE_WRAPPER_WITH_O0",
+        shows="nothing",
+        misses="everything",
+        inert=f"no torch from {RANGE} reads it; use AOT_INDUCTOR_COMPILE_WRAPPER_OPT_LEVEL=O0",
+        in_guide=True,
+    ),
+    Flag(
+        env="AOT_INDUCTOR_WEIGHT_USE_CACHING_ALLOCATOR",
+        config="aot_inductor.weight_use_caching_allocator",
+        shows="puts the weights under PYTORCH_NO_CUDA_MEMORY_CACHING too",
+        misses="overruns from one weight into the next: all weights stay one block",
+        since=(2, 9),
+        device="cuda",
+    ),
+    Flag(
+        config="aot_inductor.package_constants_in_so",
+        shows="0 leaves the weights out, so that load_constants(user_managed=True) gives each its own memory",
+        misses="running without load_constants then ends in SIGSEGV",
+    ),
+    Flag(
+        config="aot_inductor.package_constants_on_disk_format",
+        values=DISK_FORMAT,
+        shows="weights as files of the package, readable without loading it",
+        misses="pickle_weights loads only from Python",
+        since=(2, 10),
+        before="use package_constants_on_disk",
+        conflicts=("aot_inductor.force_mmap_weights",),
+    ),
+    Flag(
+        config="aot_inductor.force_mmap_weights",
+        shows="weights appended to the .so and mapped, instead of in its data section",
+        conflicts=("aot_inductor.package_constants_on_disk_format",),
+    ),
+    Flag(
+        config="aot_inductor.use_runtime_constant_folding",
+        shows="folds constants at load instead of at compile time",
+    ),
+    Flag(
+        config="aot_inductor.embed_kernel_binary",
+        shows="cubins inside the .so: rules out a missing cubin file",
+        misses="a wrong architecture",
+        device="cuda",
+    ),
+    Flag(
+        config="aot_inductor.emit_multi_arch_kernel",
+        shows="fatbins with PTX: rules out `no kernel image is available`",
+        cost="needs nvcc",
+        device="cuda",
+    ),
+    Flag(
+        config="aot_inductor.autotune_offload_constants_min_device_fraction",
+        values=FRACTION,
+        shows="spills weights to the host while autotuning, against out-of-memory at compile time",
+        misses="run-time out-of-memory",
+        since=(2, 15),
+        device="cuda",
+    ),
+)
+
+
+CHECKS: tuple[Flag, ...] = (
+    # codegen/cpp_wrapper_cpu.py:687-839 (2.13): getenv inside the model .so, cached at its first run.
+    Flag(
+        env="AOTI_RUNTIME_CHECK_INPUTS",
+        acts=("run",),
+        values=FIRST_NOT_ZERO,
+        shows="each input's dtype, static size and stride, dimension range, device type; from 2.13 also "
+        "relations between dimensions, and sizes and strides of extern and custom op outputs",
+        misses="rank, device index, Python scalars, export guards; can be stricter than the Dim",
+        cost="none to speak of; no recompile",
+        in_guide=True,
+    ),
+    Flag(
+        env="TORCHINDUCTOR_NAN_ASSERTS",
+        config="nan_asserts",
+        shows="after each Triton kernel, NaN or INF in its arguments; from 2.13 in model inputs too",
+        misses="CPU kernels, extern kernels, custom ops, outputs; an intended -inf is a false alarm",
+        cost="one device synchronisation for each tensor argument of each launch",
+        cpu_since=(2, 13),
+        before="a CPU model gets no check at all",
+        in_guide=True,
+    ),
+    Flag(
+        env="TORCHINDUCTOR_RUNTIME_TRITON_NAN_ASSERTS",
+        config="runtime_triton_nan_asserts",
+        shows="device assert `NaN or Inf found` at the Triton line that made the value",
+        misses="everything that is not Triton; an intended -inf is a false alarm",
+        cost="one comparison for each value in each Triton kernel",
+        since=(2, 10),
+        device="cuda",
+        in_guide=True,
+    ),
+    Flag(
+        env="TORCHINDUCTOR_SIZE_ASSERTS",
+        config="size_asserts",
+        shows="default on: the assert_size_stride layer that AOTI_RUNTIME_CHECK_INPUTS activates",
+        misses="everything when 0",
+        cost="none until AOTI_RUNTIME_CHECK_INPUTS is set",
+        since=(2, 13),
+        before="the C++ wrapper has no assert_size_stride layer",
+    ),
+    Flag(
+        env="TORCHINDUCTOR_SCALAR_ASSERTS",
+        config="scalar_asserts",
+        shows="default on: `Expected u0 <= 5 but received 9` for unbacked sizes, always active",
+        misses="guards on sizes of inputs; prints the value of the first free symbol only",
+        cost="a comparison on the host",
+    ),
+    Flag(
+        env="TORCHINDUCTOR_UNSAFE_SKIP_SCALAR_RANGE_ASSERTS",
+        shows="nothing: 1 removes range asserts, including those from torch._check",
+        misses="what those asserts would have caught",
+        since=(2, 15),
+    ),
+    Flag(
+        env="TORCHINDUCTOR_ALIGNMENT_ASSERTS",
+        config="alignment_asserts",
+        shows="`Expect the tensor to be 16 bytes aligned`, under AOTI_RUNTIME_CHECK_INPUTS at run time",
+        misses="misaligned inputs of a CUDA model, which are cloned with a warning instead",
+        since=(2, 15),
+        before="not generated in the C++ wrapper",
+    ),
+    Flag(
+        env="TORCHINDUCTOR_ALIGNMENT_ASSERTS_INPUTS",
+        shows="an input that is not 16-byte aligned, without any run-time switch",
+        misses="intermediate buffers",
+        since=(2, 15),
+    ),
+    # utils.py:1245 (2.13).
+    Flag(
+        config="assert_indirect_indexing",
+        shows="default on: `index out of bounds: 0 <= tmpN < BOUND` with the kernel",
+        misses="with 0 an out-of-range index is read silently; user-defined Triton kernels never have it",
+        cost="small; 0 is only for finding out what lies behind the assert",
+        in_guide=True,
+    ),
+    Flag(
+        config="debug_index_asserts",
+        shows="index asserts in decompositions too",
+        misses="user-defined Triton kernels",
+        cost="more asserts in the kernels",
+    ),
+    Flag(
+        config="do_not_emit_runtime_assertions",
+        shows="nothing: 1 omits run-time assertions, to find out whether one of them is wrong",
+        misses="what those assertions would have caught",
+        since=(2, 12),
+    ),
+    Flag(
+        config="aot_inductor.check_lowerbound",
+        shows="0 removes the false alarm `expected it to be >= 2` of AOTI_RUNTIME_CHECK_INPUTS",
+        misses="with 0 also a dimension that is really too small",
+        since=(2, 10),
+        in_guide=True,
+    ),
+    Flag(
+        config="aot_inductor.check_upperbound",
+        shows="0 removes upper bounds from AOTI_RUNTIME_CHECK_INPUTS",
+        misses="with 0 also a dimension that is really too large",
+        since=(2, 15),
+    ),
+    Flag(
+        env="TORCHINDUCTOR_MEMORY_PLANNING",
+        config="memory_planning",
+        shows="nothing: pools buffers; keep it 0 while hunting a bad access",
+        misses="with 1, no allocator setting can catch an overrun from one buffer of the pool into the next",
+    ),
+    Flag(
+        config="allow_buffer_reuse",
+        shows="0 keeps most buffers apart, so that a stale or overwritten buffer shows",
+        misses="outputs and views can still share memory",
+        cost="more memory",
+    ),
+    Flag(
+        config="inplace_buffers",
+        shows="0 stops kernels from writing over their inputs",
+        misses="outputs and views can still share memory",
+        cost="more memory",
+    ),
+)
