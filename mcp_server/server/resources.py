@@ -1,4 +1,6 @@
-"""What a client may read: instructions, guides, prompts, jobs with their files; and what completes names."""
+"""What a client may read: instructions, guides, prompts, jobs with their files, parts of packages; and what
+is offered to complete their names.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +8,17 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import anyio.to_thread
 import mcp_types as types
 from mcp.server import MCPServer
+from mcp.server.mcpserver import ResourceSecurity
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.server.mcpserver.prompts import Prompt
 
@@ -23,6 +27,10 @@ from mcp_server.jobs.manager import load
 from mcp_server.jobs.output import clean
 from mcp_server.jobs.store import SCHEME, Store
 from mcp_server.server.running import Ownership
+
+if TYPE_CHECKING:
+    from mcp_server.model import Record
+    from mcp_server.package.view import PackageView
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = Path(sys.prefix) / "share" / "aoti-debug"
@@ -142,7 +150,7 @@ def read_artifact(store: Store, job_id: str, name: str, offset: int = 0, limit: 
 
 
 def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
-    """Offer every guide, the flag table, and the jobs and artifacts of `store`."""
+    """Offer every guide, the flag table, the jobs and artifacts of `store`, and what packages hold."""
 
     def add_guide(guide: Guide) -> None:
         @server.resource(guide.uri, name=guide.file, title=guide.title, mime_type=MARKDOWN)
@@ -176,18 +184,65 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
     @server.resource(SCHEME + "{job_id}/{+name}{?offset,limit}", name="artifact", title="A file of a job")
     def artifact(job_id: str, name: str, offset: str = "", limit: str = "") -> str:
         """Log, report or result of a job; offset and limit are bytes, 20,000 by default."""
-        # As text and not as `int`: the SDK answers to a wrong type that the server failed.
-        numbers = {"offset": offset or "0", "limit": limit or str(PAGE_BYTES)}
-        try:
+        with _refusals():
             ownership.check(job_id)
-            for what, text in numbers.items():
-                if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
-                    raise ProblemError(
-                        f"{what} is no number of bytes", value=text[:80], allowed="a whole number from 0"
-                    )
-            return read_artifact(store, job_id, name, *map(int, numbers.values()))
-        except ProblemError as problem:  # as the protocol has it
-            raise ResourceNotFoundError(str(problem)) from problem
+            begin, most = _number("offset", offset, 0), _number("limit", limit, PAGE_BYTES)
+            return read_artifact(store, job_id, name, begin, most)
+
+    # A package lies where the caller says, as with the tools: its path is no part of this server's tree.
+    common: dict[str, Any] = {"mime_type": JSON, "security": ResourceSecurity(exempt_params={"package"})}
+
+    @server.resource(
+        "aoti-debug://kernels/{kernel}{?package}", name="kernel", title="A kernel of a package", **common
+    )
+    def kernel(kernel: str, package: str = "") -> str:
+        """Source, assertions and launches of a kernel of the .pt2 file `package`."""
+        from mcp_server.package import query
+
+        with _refusals():
+            view = _view(package)
+            facts = [query.kernel_fact(view, kernel)] if view.wrapper.kernel_named(kernel) else []
+            return _facts([*facts, *query.launch_facts(view, query.launches_of_kernel(view, kernel))])
+
+    @server.resource(
+        "aoti-debug://buffers/{buffer}{?package}", name="buffer", title="A buffer of a package", **common
+    )
+    def buffer(buffer: str, package: str = "") -> str:
+        """Shape, producer and readers of a tensor of the .pt2 file `package`."""
+        from mcp_server.package import query
+
+        with _refusals():
+            return _facts([query.buffer_fact(_view(package), buffer)])
+
+
+def _number(name: str, text: str, default: int) -> int:
+    """As text here and not as `int`: the SDK answers to a wrong type that the server failed."""
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS):
+        raise ProblemError(f"{name} is no number of bytes", value=text[:80], allowed="a whole number from 0")
+    return int(text)
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """A problem as the protocol has it."""
+    try:
+        yield
+    except ProblemError as problem:
+        raise ResourceNotFoundError(str(problem)) from problem
+
+
+def _view(package: str) -> PackageView:
+    """Raises ProblemError."""
+    from mcp_server.operations.workload import package_file
+    from mcp_server.package.view import view_package
+
+    return view_package(package_file(package, Path.cwd()))
+
+
+def _facts(facts: Iterable[Record]) -> str:
+    return json.dumps([fact.model_dump(mode="json") for fact in facts], indent=1, ensure_ascii=False)
 
 
 def add_prompts(server: MCPServer[Any]) -> None:
@@ -221,10 +276,18 @@ def add_completions(server: MCPServer[Any], store: Store, ownership: Ownership) 
         found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
         return (path.relative_to(root).as_posix() for path in islice(found, LOOKED_AT))
 
+    def kernels(package: str) -> list[str]:
+        """By their first launch, so that the order is that of the run."""
+        wrapper = _view(package).wrapper
+        return [launch.kernel for launch in wrapper.launches] + list(wrapper.kernels)
+
     sources: dict[str, Callable[[str, Known], Iterable[str]]] = {
         "job_id": lambda _typed, _known: ownership.listed(reversed(store.ids())),
         "name": lambda _typed, known: files_of_job(known.get("job_id", "")),
-        "workload": lambda typed, _known: _paths(typed),
+        "package": lambda typed, _known: _paths(typed, (".pt2",)),
+        "workload": lambda typed, _known: _paths(typed, (".pt2", ".py")),
+        "kernel": lambda _typed, known: kernels(known.get("package", "")),
+        "buffer": lambda _typed, known: _view(known.get("package", "")).wrapper.buffers,
     }
 
     def matches(name: str, typed: str, known: Known) -> list[str]:
@@ -247,11 +310,11 @@ def add_completions(server: MCPServer[Any], store: Store, ownership: Ownership) 
         return types.Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
 
 
-def _paths(typed: str) -> list[str]:
-    """Packages, scripts and directories in the directory that the typed path names."""
+def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
+    """Files with these suffixes, and directories, in the directory that the typed path names."""
     folder = typed[: typed.rfind("/") + 1]
     with os.scandir(Path(folder or ".").expanduser()) as listing:
         entries = sorted(islice(listing, LOOKED_AT), key=lambda entry: entry.name)
     shown = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [f"{folder}{entry.name}" for entry in shown if entry.name.endswith((".pt2", ".py"))]
+    files = [f"{folder}{entry.name}" for entry in shown if entry.name.endswith(suffixes)]
     return files + [f"{folder}{entry.name}/" for entry in shown if entry.is_dir()]

@@ -1,23 +1,27 @@
-"""Completions, and the resources and prompts that they are for."""
+"""Completions, and the resources whose addresses they complete."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import quote
 
 import anyio
 import pytest
-from mcp import Client
-from mcp_types import Completion, PromptReference, ResourceTemplateReference, TextResourceContents
+from mcp import Client, MCPError
+from mcp_types import PromptReference, ResourceTemplateReference, TextResourceContents
 
 from mcp_server.jobs.store import Store
 from mcp_server.server.app import make_server
 from mcp_server.server.resources import GUIDES
+from tests.conftest import ZooPackage
 from tests.server import sample
 from tests.server.clients import ERAS, Era, data_of
 
 ARTIFACT = "aoti-debug://jobs/{job_id}/{+name}{?offset,limit}"
+KERNEL = "aoti-debug://kernels/{kernel}{?package}"
+BUFFER = "aoti-debug://buffers/{buffer}{?package}"
 
 
 def talk_to(state: Path, talk: Callable[[Client], Awaitable[None]], era: Era = "auto") -> None:
@@ -35,11 +39,6 @@ async def completed(client: Client, template: str, name: str, typed: str, **know
     ref = ResourceTemplateReference(uri=template)
     answer = await client.complete(ref, {"name": name, "value": typed}, known or None)
     return answer.completion.values
-
-
-async def workloads(client: Client, typed: str) -> Completion:
-    ref = PromptReference(name=GUIDES[0].prompt)
-    return (await client.complete(ref, {"name": "workload", "value": typed})).completion
 
 
 async def read(client: Client, uri: str) -> str:
@@ -69,6 +68,25 @@ def test_jobs_and_their_files(tmp_path: Path, era: Era) -> None:
     talk_to(tmp_path / "state", talk, era)
 
 
+@pytest.mark.slow
+def test_kernels_and_buffers_of_a_package(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Every completed kernel and buffer of a real package can be read, and names the other."""
+    package = str(zoo("ranker"))
+
+    async def talk(client: Client) -> None:
+        kernels = await completed(client, KERNEL, "kernel", "", package=package)
+        buffers = await completed(client, BUFFER, "buffer", "buf", package=package)
+        assert any(name.startswith("cpp_fused") for name in kernels) and "buf0" in buffers
+        for name in kernels:
+            facts = json.loads(await read(client, f"aoti-debug://kernels/{name}?package={quote(package)}"))
+            assert {fact.get("name", fact.get("kernel")) for fact in facts} == {name}
+        for name in buffers:
+            [fact] = json.loads(await read(client, f"aoti-debug://buffers/{name}?package={quote(package)}"))
+            assert fact["name"] == name and fact["written_by"]
+
+    talk_to(tmp_path / "state", talk)
+
+
 def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packages and scripts are completed in the directory that was typed, folders with a slash, no others."""
     work = tmp_path / "work"
@@ -78,19 +96,27 @@ def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(work)
 
     async def talk(client: Client) -> None:
-        assert (await workloads(client, "")).values == ["serve.py", "models/"]
-        assert (await workloads(client, "models/r")).values == ["models/rank_me.py", "models/ranker.pt2"]
-        assert (await workloads(client, f"{work}/models/ranker")).values == [f"{work}/models/ranker.pt2"]
+        assert await completed(client, KERNEL, "package", "") == ["models/"]
+        assert await completed(client, KERNEL, "package", "models/r") == ["models/ranker.pt2"]
+        assert await completed(client, KERNEL, "package", f"{work}/models/") == [f"{work}/models/ranker.pt2"]
+        answer = await client.complete(
+            PromptReference(name=GUIDES[0].prompt), {"name": "workload", "value": "models/r"}
+        )
+        assert answer.completion.values == ["models/rank_me.py", "models/ranker.pt2"]
 
     talk_to(tmp_path / "state", talk)
 
 
 def test_what_cannot_be_completed(tmp_path: Path) -> None:
-    """An unknown argument, a missing directory and a bad handle complete to nothing."""
+    """An unknown argument, a missing package or directory and a bad handle complete to nothing."""
+    (tmp_path / "broken.pt2").write_bytes(b"no archive")
 
     async def talk(client: Client) -> None:
-        assert await completed(client, ARTIFACT, "colour", "re") == []
-        assert (await workloads(client, "/no/such/folder/x")).values == []
+        assert await completed(client, KERNEL, "colour", "re") == []
+        assert await completed(client, KERNEL, "kernel", "") == []
+        assert await completed(client, KERNEL, "kernel", "", package="/none.pt2") == []
+        assert await completed(client, KERNEL, "kernel", "", package=str(tmp_path / "broken.pt2")) == []
+        assert await completed(client, KERNEL, "package", "/no/such/folder/x") == []
         assert await completed(client, ARTIFACT, "name", "", job_id="../../etc") == []
 
     talk_to(tmp_path / "state", talk)
@@ -103,8 +129,27 @@ def test_no_more_than_the_protocol_allows(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
 
     async def talk(client: Client) -> None:
-        found = await workloads(client, "m")
+        ref = ResourceTemplateReference(uri=KERNEL)
+        found = (await client.complete(ref, {"name": "package", "value": "m"})).completion
         assert (len(found.values), found.total, found.has_more) == (100, 150, True)
+
+    talk_to(tmp_path / "state", talk)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "aoti-debug://kernels/none?package=/none.pt2",
+        "aoti-debug://kernels/none",
+        "aoti-debug://buffers/buf0?package=%00",
+    ],
+)
+def test_resources_that_are_not_there(tmp_path: Path, uri: str) -> None:
+    """A kernel or buffer of no package is an error that names what is missing."""
+
+    async def talk(client: Client) -> None:
+        with pytest.raises(MCPError, match=r"package|path"):
+            await client.read_resource(uri)
 
     talk_to(tmp_path / "state", talk)
 
