@@ -28,8 +28,6 @@ MOST_ON_PATH = 6
 ASKING_S = 5.0  # an interpreter starts in 20 ms, on a network disk in a second or two
 _ASK = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 
-_with_torch: set[Path] = set()  # once seen; an interpreter without torch is asked again, it may get one
-
 
 def interpreter_help() -> str:
     """What to do where no torch is found, as whoever called spells it."""
@@ -69,30 +67,20 @@ def candidates(environ: Mapping[str, str], folder: Path) -> list[Path]:
 
 def has_torch(python: Path) -> bool:
     """Whether `import torch` would find something there. Nothing is started where the files tell."""
-    if python in _with_torch:
-        return True
     if python == Path(sys.executable):
-        found = importlib.util.find_spec("torch") is not None
-    else:
-        packages = python.parent.parent.glob("lib/python3*/site-packages/torch/version.py")
-        found = any(packages) or _says_so(python)
-    if found:
-        _with_torch.add(python)
-    return found
-
-
-def _says_so(python: Path) -> bool:
-    """Ask the interpreter, with the variables that a workload would get; what is no Python says no."""
+        return importlib.util.find_spec("torch") is not None
+    if any(python.parent.parent.glob("lib/python3*/site-packages/torch/version.py")):
+        return True
     try:
         done = subprocess.run(
             [str(python), "-c", _ASK],
             cwd="/",
-            env=child_environment({}),
+            env=child_environment({}),  # that of a workload
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=ASKING_S,
             check=False,
         )
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired):  # no Python
         return False
     return done.returncode == 0

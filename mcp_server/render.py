@@ -114,11 +114,6 @@ FINDINGS = ("summary", "pattern", "how", "failure", "problems", "mismatches", "f
 Fields = Mapping[str, Any]
 
 
-def record_lines(record: Record) -> Iterator[RenderableType]:
-    """Scalars of a record first, then each part that has parts of its own."""
-    yield from _fields(_named(record))
-
-
 def _named(record: Record) -> dict[str, Any]:
     """The fields that are not empty by their labels, the findings first."""
     names = sorted(type(record).model_fields, key=lambda name: name not in FINDINGS)
@@ -127,6 +122,7 @@ def _named(record: Record) -> dict[str, Any]:
 
 
 def _fields(fields: Fields) -> Iterator[RenderableType]:
+    """Scalars of a record first, then each part that has parts of its own."""
     scalars = {name: value for name, value in fields.items() if is_scalar(value)}
     width = max((len(name) for name in scalars), default=0) + 2
     for name, value in scalars.items():
@@ -141,7 +137,7 @@ def _part(value: Any) -> Iterator[RenderableType]:
     if isinstance(value, NextStep):
         yield from _step(value)
     elif isinstance(value, Record):
-        yield from _indent(record_lines(value))
+        yield from _indent(_fields(_named(value)))
     elif isinstance(value, Mapping):
         yield from _indent(_fields({str(key): item for key, item in value.items()}))
     else:
@@ -162,10 +158,10 @@ def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
         for item in shown:
             if is_scalar(item):
                 yield indented(f"- {scalar(item)}")
-            elif isinstance(item, Record) and not isinstance(item, NextStep):
-                yield from _block(_named(item))
+            elif isinstance(item, NextStep):
+                yield from _step(item)
             else:
-                yield from _step(item) if isinstance(item, NextStep) else _indent(_part(item))
+                yield from _block(_named(item)) if isinstance(item, Record) else _indent(_part(item))
     if len(items) > MAX_ROWS:
         yield indented(f"… and {len(items) - MAX_ROWS} more (all of them with --json)", "dim")
 
@@ -196,8 +192,9 @@ def _columns(items: Sequence[Any]) -> list[str]:
     rows = [{name: getattr(item, name) for name in type(item).model_fields} for item in items]
     columns = [name for name in rows[0] if any(row[name] not in EMPTY for row in rows)]
     cells = [row[name] for row in rows for name in columns]
-    short = all(is_scalar(cell) and len(scalar(cell)) <= LONGEST_CELL for cell in cells)
-    one_line = short and not any("\n" in scalar(cell) for cell in cells)
+    one_line = all(
+        is_scalar(cell) and len(scalar(cell)) <= LONGEST_CELL and "\n" not in scalar(cell) for cell in cells
+    )
     return columns if one_line and len(columns) <= MAX_COLUMNS else []
 
 
@@ -205,22 +202,16 @@ def _indent(parts: Iterable[RenderableType], by: int = 2) -> Iterator[Renderable
     return (Padding(part, (0, 0, 0, by), expand=False) for part in parts)
 
 
-MARKS: dict[Standing, tuple[str, str]] = {
-    "ok": ("ok", "green"),
-    "limited": ("limited", "yellow"),
-    "missing": ("missing", "red"),
-}
+STANDING_STYLE: dict[Standing, str] = {"ok": "green", "limited": "yellow", "missing": "red"}
 
 
 def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
     """Every need with its standing; what is essential says so."""
     yield plain(checkup.summary, "bold")
     for need in checkup.needs:
-        mark, style = MARKS[need.standing]
+        mark = f"{need.standing:<9}", STANDING_STYLE[need.standing]
         purpose = f"for {need.for_what}" + (", essential" if need.essential else "")
-        yield Text.assemble(
-            (f"{mark:<9}", style), f"{need.name:<19}", plain(f"{need.found}  "), (purpose, "dim")
-        )
+        yield Text.assemble(mark, f"{need.name:<19}", plain(f"{need.found}  "), (purpose, "dim"))
         if need.how:
             yield indented(f"{need.how}", "dim", by=28)
     for unknown in checkup.unknown:
@@ -353,23 +344,23 @@ def rendered(result: Record, verbose: bool = False) -> Iterator[RenderableType]:
     """The parts of a result in reading order; `verbose` adds to a verdict why each check was chosen."""
     if isinstance(result, Verdict):
         return verdict_lines(result, verbose)
-    return checkup_lines(result) if isinstance(result, Checkup) else record_lines(result)
+    return checkup_lines(result) if isinstance(result, Checkup) else _fields(_named(result))
 
 
 def write(result: Record, verbose: bool = False) -> None:
     """Print a result on stdout, the only function that does: coloured on a terminal, plain in a pipe."""
     console = Console(highlight=False)
-    if console.is_terminal:
-        for part in rendered(result, verbose):
-            console.print(part)
-    else:
+    if not console.is_terminal:
         sys.stdout.write(as_text(result, verbose=verbose))
+        return
+    for part in rendered(result, verbose):
+        console.print(part)
 
 
-def as_text(result: Record, width: int = PIPE_WIDTH, verbose: bool = False) -> str:
+def as_text(result: Record, verbose: bool = False) -> str:
     """The result as plain text: no colour, no spaces at the ends of lines."""
     out = io.StringIO()
-    console = Console(file=out, width=width, highlight=False, color_system=None)
+    console = Console(file=out, width=PIPE_WIDTH, highlight=False, color_system=None)
     for part in rendered(result, verbose):
         console.print(part)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())

@@ -30,10 +30,11 @@ os.environ.setdefault("AOTI_DEBUG_CACHE", str(MADE / "instrumented"))
 
 set_hypothesis_home_dir(MADE / "hypothesis")
 
-# CI tries the same examples every time, without a limit on each: a new find is for a developer's own run.
+# CI tries the same examples every time: a new find is for a developer's own run. Neither has a limit on each
+# example, since other tests use the machine at the same time.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
-if os.environ.get("CI"):
-    settings.load_profile("repeatable")
+settings.register_profile("unhurried", deadline=None)
+settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
 
 
 def _let_children_hear_signals() -> None:

@@ -24,7 +24,6 @@ OURS = Path(sys.executable)
 def own_torch_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """These tests run where torch is; here our own environment is like a server's, without it."""
     found = importlib.util.find_spec
-    monkeypatch.setattr(interpreter, "_with_torch", set())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else found(name))
 
 

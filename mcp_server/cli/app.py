@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,17 +61,14 @@ app = typer.Typer(
 )
 
 JSON_OPTION = typer.Option("--json", help="Print the result as JSON, complete.")
+AS_JSON = parameter("as_json", Annotated[bool, JSON_OPTION], False)
 
 
 def add_command(
-    operation: Operation, run: Callable[[dict[str, Any]], int], more: dict[str, tuple[Any, Any]]
+    operation: Operation, run: Callable[[dict[str, Any]], int], more: Sequence[inspect.Parameter] = ()
 ) -> None:
-    """A command with the parameters of the operation, and `more`: the default and the option by name."""
-    options = {**more, "as_json": (False, Annotated[bool, JSON_OPTION])}
-    parameters = [
-        *parameters_of(operation.arguments),
-        *(parameter(name, annotation, default) for name, (default, annotation) in options.items()),
-    ]
+    """A command with the parameters of the operation, and `more`."""
+    parameters = [*parameters_of(operation.arguments), *more, AS_JSON]
 
     def command(**given: Any) -> None:
         raise typer.Exit(run(given))
@@ -89,9 +86,8 @@ def add_command(
 
 def run_operation(operation: Operation, given: dict[str, Any]) -> int:
     """Run to the end, print the result; the exit code. Raises ProblemError."""
-    as_json = given.pop("as_json")
     record = carried_out(operation, arguments_of(operation.arguments, given))
-    print_result(record, as_json)
+    print_result(record, given["as_json"])
     return exit_code(record)
 
 
@@ -101,18 +97,17 @@ BUNDLE = typer.Option(
     "--bundle", help="Also pack the verdict and all that it rests on into this file.", metavar="FILE.zip"
 )
 VERBOSE = typer.Option("--verbose", "-v", help="Also print why each check was chosen.")
-OF_DIAGNOSE = {
-    "resume": ("", Annotated[str, RESUME]),
-    "report": ("", Annotated[str, REPORT]),
-    "bundle": ("", Annotated[str, BUNDLE]),
-    "verbose": (False, Annotated[bool, VERBOSE]),
-}
+OF_DIAGNOSE = (
+    parameter("resume", Annotated[str, RESUME], ""),
+    parameter("report", Annotated[str, REPORT], ""),
+    parameter("bundle", Annotated[str, BUNDLE], ""),
+    parameter("verbose", Annotated[bool, VERBOSE], False),
+)
 
 
 def run_diagnose(given: dict[str, Any]) -> int:
     """Diagnose, print the verdict, write what was asked for; the exit code. Raises ProblemError."""
-    report, bundle, resume = (given.pop(name) for name in ("report", "bundle", "resume"))
-    as_json, verbose = given.pop("as_json"), given.pop("verbose")
+    report, bundle, resume = given["report"], given["bundle"], given["resume"]
     if bundle and Path(bundle).exists():  # before the work
         raise ProblemError("the bundle is there already", value=bundle, allowed="a new file")
     if resume:
@@ -124,7 +119,7 @@ def run_diagnose(given: dict[str, Any]) -> int:
         given["log"] = resume  # as in the tool's arguments
     verdict = carried_out(DIAGNOSE, arguments_of(DiagnoseArguments, given))
     assert isinstance(verdict, Verdict)
-    print_result(verdict, as_json, verbose)
+    print_result(verdict, given["as_json"], given["verbose"])
     if report:
         make_report(of_verdict(verdict), Path(report))
     if bundle:
@@ -134,7 +129,7 @@ def run_diagnose(given: dict[str, Any]) -> int:
 
 add_command(DIAGNOSE, run_diagnose, OF_DIAGNOSE)
 for _operation in (*OPERATIONS[1:], REPAIR):
-    add_command(_operation, partial(run_operation, _operation), {})
+    add_command(_operation, partial(run_operation, _operation))
 
 SOURCE = Annotated[
     str, typer.Argument(help="A job, the file of a verdict, or a bundle.", metavar="JOB_OR_VERDICT")
@@ -179,12 +174,12 @@ def make_bundle(
     source: Source, path: Path, limit_bytes: int = DEFAULT_LIMIT_BYTES, redacted: bool = False
 ) -> None:
     """Pack the source, and say what was too large. Raises ProblemError."""
-    done = write_bundle(source, path, limit_bytes=limit_bytes, redacted=redacted)
-    say(f"wrote {path} ({done.bundle.bytes} bytes)")
-    for line in done.left_out:
+    left_out, copied = write_bundle(source, path, limit_bytes=limit_bytes, redacted=redacted)
+    say(f"wrote {path} ({path.stat().st_size} bytes)")
+    for line in left_out:
         say(f"left out {line}")
-    if redacted and done.as_they_are:
-        say(f"not redacted: {', '.join(done.as_they_are)}")
+    if redacted and copied:
+        say(f"not redacted: {', '.join(copied)}")
 
 
 async def _examine(context: Context, _arguments: Any) -> Checkup:
@@ -240,8 +235,8 @@ def serve(
     if http:
         from mcp_server.server import http as web  # its web server would delay the start on stdio
 
-        listening = web.Listening(host, port, web.read_token(token_file), tuple(allow_host or ()))
-        web.serve_http(server.make_server(open_store(), share_jobs=share_jobs), listening)
+        made = server.make_server(open_store(), share_jobs=share_jobs)
+        web.serve_http(made, host, port, web.read_token(token_file), allow_host or ())
     elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
         raise ProblemError("these options are for HTTP", allowed="with --http")
     else:

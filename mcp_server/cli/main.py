@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from enum import IntEnum
 
 from mcp_server.errors import ProblemError
@@ -114,13 +115,13 @@ def _defect(error: Exception) -> ProblemError:
     import traceback
 
     what = f"aoti-debug failed with {type(error).__name__}: this is a defect of aoti-debug"
-    next_call = ""
-    try:
-        with tempfile.NamedTemporaryFile(
+    problem = ProblemError(what, value=str(error)[:200])
+    with (
+        suppress(OSError),
+        tempfile.NamedTemporaryFile(
             "w", prefix="aoti-debug-", suffix=".log", delete=False, errors="backslashreplace"
-        ) as file:
-            file.write("".join(traceback.format_exception(error)))
-            next_call = f"report it with {file.name}"
-    except OSError:
-        next_call = ""
-    return ProblemError(what, value=str(error)[:200], next_call=next_call)
+        ) as file,
+    ):
+        file.write("".join(traceback.format_exception(error)))
+        problem.next_call = f"report it with {file.name}"
+    return problem

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import inspect
-import json
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
 
 from mcp_server.errors import ProblemError
-from mcp_server.operations.arguments import Arguments, RunArguments, fields_of, validated
-from mcp_server.operations.table import COMMANDS, PAIRS, is_mapping, option_names
+from mcp_server.operations.arguments import (
+    COMMANDS,
+    OPTION_NAMES,
+    PAIRS,
+    Arguments,
+    RunArguments,
+    fields_of,
+    validated,
+)
+from mcp_server.operations.table import command_name
 from mcp_server.operations.workload import is_exported_program
 from mcp_server.plurals import listed
 
@@ -73,14 +80,16 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         kind, default = tuple[str, str], None
     elif name in COMMANDS:
         kind, default = str, ""
-    elif is_mapping(field):
+    elif get_origin(kind) is dict:
         kind, default, metavar = list[str], [], "NAME=VALUE"
     elif kind in (int, float):
         metavar = "NUMBER"
     elif kind not in (bool, str, list[str], list[int]):
         kind = str
+    dashed = command_name(name)
+    spelled = f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"
     info = typer.Option(
-        *option_names(name, field),
+        *OPTION_NAMES.get(name, (spelled,)),
         help=field.description,
         show_default=False,
         metavar=None if kind is bool else metavar,
@@ -119,10 +128,10 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
-    """Structured options are JSON; a bare word, as a choice is, stands for itself."""
+    """Pairs, NAME=VALUE and command lines as the model takes them; anything else stands for itself."""
     if name in PAIRS:
         return list(value)
-    if is_mapping(field):
+    if get_origin(field.annotation) is dict:
         pairs = [item.partition("=") for item in value]
         bad = next(("".join(pair) for pair in pairs if not pair[0] or not pair[1]), None)
         if bad is not None:
@@ -130,12 +139,6 @@ def _from_text(name: str, field: FieldInfo, value: Any) -> Any:
             raise ProblemError(f"--{name} wants NAME=VALUE", value=bad, allowed=allowed)
         return {key: text for key, _, text in pairs}
     try:
-        if name in COMMANDS:
-            return shlex.split(value)
-        is_text = str in (field.annotation, *get_args(field.annotation))
-        if isinstance(value, str) and not is_text and value.startswith(("[", "{")):
-            return json.loads(value)
+        return shlex.split(value) if name in COMMANDS else value
     except ValueError as error:
-        what = f"--{name} is no {'command line' if name in COMMANDS else 'JSON'} ({error})"
-        raise ProblemError(what, value=value[:120]) from error
-    return value
+        raise ProblemError(f"--{name} is no command line ({error})", value=value[:120]) from error

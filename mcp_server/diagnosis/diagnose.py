@@ -11,7 +11,8 @@ import inspect
 import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -49,16 +50,11 @@ def _defined_in(folder: ModuleType) -> Iterator[tuple[str, object]]:
 DETECTORS: tuple[Detector, ...] = tuple(
     value for name, value in _defined_in(causes) if name.startswith("detect") and inspect.isfunction(value)
 )
-OBSERVATIONS: tuple[type[Observation], ...] = tuple(
-    value
+OBSERVATIONS: tuple[Observation, ...] = tuple(
+    value()
     for _, value in _defined_in(observe)
     if isinstance(value, type) and issubclass(value, Observation) and not inspect.isabstract(value)
 )
-
-
-def observations() -> list[Observation]:
-    """One of each, in no particular order."""
-    return [make() for make in OBSERVATIONS]
 
 
 # What reading an exported program imports beyond torch, most of the time that it takes (1.3 s of processor
@@ -138,7 +134,6 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
 
 async def _investigate(case: DiagnosisState, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
-    available = observations()
     with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
         while case.unfit is None:
             case.suspects = detect(case)
@@ -147,15 +142,14 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
             if proven and best is not None and not may_be_decided(best):
                 return
             # From a launch that computes wrong numbers to the decision of the compiler, where time is left.
-            left = [each for each in available if each.extra or not proven]
-            choices = choose(left, case, case.suspects)
-            if proven and not choices:
+            left = [each for each in OBSERVATIONS if each.extra or not proven]
+            chosen = choose(left, case)
+            if not chosen and not proven:
+                longer = choose(OBSERVATIONS, case, whatever_it_takes=True)
+                case.cut_short += [each.name for each in longer if not each.extra]
+            if not chosen:
                 return
-            if not choices:
-                longer = choose(available, case, case.suspects, whatever_it_takes=True)
-                case.cut_short += [each.observation.name for each in longer if not each.observation.extra]
-                return
-            await perform(choices, case, context)
+            await perform(chosen, case, context)
     if budget.cancelled_caught:
         case.cut_short += case.running
         case.decisions.append(f"the budget of {case.budget_s:g} s ended during {', '.join(case.running)}")
@@ -167,21 +161,9 @@ def detect(case: DiagnosisState) -> list[Suspect]:
     return [replace(suspect, harmful=False) for suspect in found] if case.handled else found
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An observation with what spoke for it."""
-
-    observation: Observation
-    gain: float
-
-
 def choose(
-    observations: Sequence[Observation],
-    case: DiagnosisState,
-    suspects: Sequence[Suspect],
-    *,
-    whatever_it_takes: bool = False,
-) -> list[Choice]:
+    observations: Sequence[Observation], case: DiagnosisState, *, whatever_it_takes: bool = False
+) -> list[Observation]:
     """The best observation, and one that can run at the same time; empty when nothing is worth its time.
 
     An observation that takes longer than the budget leaves is tried only if there is no other and nothing has
@@ -189,25 +171,24 @@ def choose(
     """
     open_ones = [each for each in observations if each.name not in case.done]
     possible = [each for each in open_ones if whatever_it_takes or each.seconds < case.seconds_left]
-    choices = [Choice(each, gain) for each in possible if (gain := each.gain(case, suspects)) > 0]
-    best = sorted(choices, key=lambda c: c.gain / (c.observation.seconds + 1), reverse=True)
+    gains = [(each.gain(case, case.suspects) / (each.seconds + 1), each) for each in possible]
+    best = [each for gain, each in sorted(gains, key=itemgetter(0), reverse=True) if gain > 0][:2]
     if not best and not case.runs and not whatever_it_takes:
-        return choose(observations, case, suspects, whatever_it_takes=True)
-    return best[:1] if any(c.observation.alone for c in best[:2]) else best[:2]
+        return choose(observations, case, whatever_it_takes=True)
+    return best[:1] if any(each.alone for each in best) else best
 
 
-async def perform(choices: Sequence[Choice], case: DiagnosisState, context: Context) -> None:
+async def perform(chosen: Sequence[Observation], case: DiagnosisState, context: Context) -> None:
     """Make the chosen observations side by side; one that cannot do its job leaves a note."""
     still = open_categories(case)
-    for choice in choices:
-        each = choice.observation
-        why = f"gain {choice.gain:.2f}, about {each.seconds:.0f} s{f'; open: {still}' if still else ''}"
+    for each, gain in [(each, each.gain(case, case.suspects)) for each in chosen]:
+        why = f"gain {gain:.2f}, about {each.seconds:.0f} s{f'; open: {still}' if still else ''}"
         case.done.append(each.name)
         case.decisions.append(f"{each.name} ({why})")
-    case.running = [choice.observation.name for choice in choices]
+    case.running = [each.name for each in chosen]
     async with anyio.create_task_group() as group:
-        for choice in choices:
-            group.start_soon(_attempt, choice.observation, case, context)
+        for each in chosen:
+            group.start_soon(_attempt, each, case, context)
 
 
 async def _attempt(observation: Observation, case: DiagnosisState, context: Context) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from mcp_server.model import (
     ScriptWorkload,
     Workload,
 )
+from mcp_server.operations.arguments import ReduceArguments, option_words
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
@@ -36,38 +36,28 @@ def call_arguments(case: DiagnosisState) -> Arguments:
     return workload_arguments(case.package_call) if known else {}
 
 
+# In the order in which commands are written.
+SPELLED = (
+    *("script", "script_args", "command", "exported", "package", "model_name", "device_index", "inputs"),
+    *("extra_imports", "cwd", "env", "python"),
+)
+
+
 def workload_arguments(workload: Workload) -> Arguments:
     """The flat tool arguments that name this workload, without what is empty or the default."""
-    found: Arguments = {}
-    if isinstance(workload, ScriptWorkload):
-        found = {"script": str(workload.script), "script_args": workload.args}
-    elif isinstance(workload, CommandWorkload):
-        found = {"command": workload.argv}
-    elif isinstance(workload, ExportedWorkload):
-        found = {"exported": str(workload.exported)}
-    elif isinstance(workload, PackageWorkload):
-        found = {
-            "package": str(workload.package),
-            "model_name": workload.model_name if workload.model_name != "model" else "",
-            "device_index": max(workload.device_index, 0),  # -1 is the first one, too
-        }
+    found = workload.model_dump(mode="json", exclude_none=True)
+    found |= {"script_args": found.get("args"), "command": found.get("argv")}
     if isinstance(workload, PackageWorkload | ExportedWorkload):
-        inputs: Any = str(workload.inputs or "")
-        if isinstance(workload.inputs, list):
-            inputs = [spec.model_dump(exclude_none=True) for spec in workload.inputs]
-        found |= {"inputs": inputs, "extra_imports": workload.extra_imports}
-    elif workload.cwd is not None:
-        found["cwd"] = str(workload.cwd)
-    found |= {"env": dict(workload.env), "python": str(workload.python or "")}
-    return {name: value for name, value in found.items() if value}
+        found["cwd"] = None  # their paths are absolute
+    if isinstance(workload, PackageWorkload):
+        found["model_name"] = workload.model_name if workload.model_name != "model" else ""
+        found["device_index"] = max(workload.device_index, 0)  # -1 is the first one, too
+    return {name: found[name] for name in SPELLED if found.get(name)}
 
 
 OF_GRAPH: frozenset[Category] = frozenset({"compile_failure", "wrong_output", "nan_or_inf"})
 OF_LAUNCH: frozenset[Category] = frozenset({"illegal_memory_access", "nan_or_inf"})
-# Arguments of a workload that `reduce` takes.
-TAKEN = frozenset(
-    {"script", "script_args", "exported", "package", "inputs", "extra_imports", "python", "env", "cwd"}
-)
+TAKEN = ReduceArguments.model_fields.keys()
 
 
 def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
@@ -233,14 +223,14 @@ def command_for(step: str, case: DiagnosisState) -> str:
             return _line("compare-with-eager", *judged, "--script", str(getattr(workload, "script", "")))
         options = {name: arguments[name] for name in COMPARED if name in arguments}
         pair = ("--package", arguments["package"], "--exported", str(case.program_path))
-        return _line("compare-with-eager", *judged, *pair, *_options(options))
+        return _line("compare-with-eager", *judged, *pair, *option_words(options))
     if step in ("inspect_package", "open_package") and call is not None:
         model = call.request.get("model_name", "model")
         named = ("--model-name", str(model)) if model != "model" else ()
         return _line("inspect-package", str(call.package), *named)
     if step == "bisect":
         program = _operators(case) if workload is not None else {}
-        return _line("bisect", *_options(program)) if program else ""
+        return _line("bisect", *option_words(program)) if program else ""
     if step in ("try_padding", "try_wider"):
         # The launch as it was, as a script next to the kernel's source, which can be changed there.
         variants = case.padding if step == "try_padding" else case.widened
@@ -248,7 +238,7 @@ def command_for(step: str, case: DiagnosisState) -> str:
         taken = {name: value for name, value in arguments.items() if name in TAKEN}
         if not launches or not taken:
             return ""
-        return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *_options(taken))
+        return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *option_words(taken))
     if step == "read_log":
         plain = str(case.own_run.finished.output) if case.own_run is not None else ""
         log = case.log_source if case.log is not None else plain
@@ -277,21 +267,7 @@ def _line(*words: str) -> str:
 def package_words(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     """Arguments with a package as words of a command: the package, then options."""
     options = {name: value for name, value in arguments.items() if name != "package"}
-    return (arguments["package"], *_options(options))
-
-
-def _options(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Arguments as options: a list is named once for each item, specs are JSON."""
-    for name, value in arguments.items():
-        option = f"--{name.replace('_', '-')}"
-        if name == "inputs" and isinstance(value, list):
-            yield from (option, json.dumps(value))
-        elif isinstance(value, Mapping):
-            yield from (word for key, item in value.items() for word in (option, f"{key}={item}"))
-        elif isinstance(value, list):
-            yield from (word for item in value for word in (option, item))
-        else:
-            yield from (option, str(value))
+    return (arguments["package"], *option_words(options))
 
 
 def _program(workload: Workload | None, more: Mapping[str, str]) -> str:

@@ -72,8 +72,7 @@ class CallSpec:
     @property
     def steps(self) -> Sequence[Mapping[str, Any]]:
         """What a replay does before the call: loads, updates of constants, earlier calls."""
-        steps: Sequence[Mapping[str, Any]] = self.request.get("steps", ())
-        return steps
+        return list(self.request.get("steps", ()))
 
     @property
     def updated(self) -> bool:
@@ -160,12 +159,10 @@ class DiagnosisState:
 
     @property
     def launches(self) -> tuple[Launch, ...]:
-        """The launches of the package, as far as its wrapper is known."""
         return self.view.wrapper.launches if self.view is not None else ()
 
     @property
     def compiled_inputs(self) -> tuple[CompiledInput, ...]:
-        """The inputs that the package was compiled for, as far as it says."""
         return self.package.inputs if self.package is not None else ()
 
     @property
@@ -175,17 +172,14 @@ class DiagnosisState:
 
     @property
     def failed_rank(self) -> RankEnd | None:
-        """The first rank that failed under a launcher."""
         return self.capture.rank if self.capture is not None else None
 
     @property
     def calls(self) -> list[CapturedCall]:
-        """The calls of the program, where one was captured."""
         return self.captured.calls
 
     @property
     def updates(self) -> list[CapturedUpdate]:
-        """The updates of constants in the program, where one was captured."""
         return self.captured.updates
 
     @property
@@ -206,7 +200,6 @@ class DiagnosisState:
         return list(zip(self.given.paths, self.leaves, strict=False)) if self.given is not None else []
 
     def eager_events(self, name: str) -> list[Event]:
-        """The events of that name from the exported program, run operator by operator."""
         return self.interpreted.all(name) if self.interpreted is not None else []
 
     @property
@@ -221,7 +214,6 @@ class DiagnosisState:
 
     @property
     def suspect_load(self) -> CapturedLoad | None:
-        """The load of the model of the suspect call."""
         call = self.suspect_call
         return self.captured.load_of(call) if call is not None else None
 
@@ -234,9 +226,8 @@ class DiagnosisState:
     @property
     def outputs_nonfinite(self) -> bool:
         """Whether NaN or infinities came out of a call, seen without probes."""
-        call = self.suspect_call
-        called = any(out.get("nan") or out.get("inf") for run in self.runs.values() for out in run.outputs)
-        return called or (call is not None and call.nonfinite)
+        infinite = any(out.get("inf") for run in self.runs.values() for out in run.outputs)
+        return self.outputs_nan or infinite or (self.suspect_call is not None and self.suspect_call.nonfinite)
 
     @property
     def outputs_nan(self) -> bool:
@@ -247,7 +238,6 @@ class DiagnosisState:
 
     @property
     def script_run(self) -> RunSeen | None:
-        """The user's program, run under the capture hook."""
         return self.runs.get("script")
 
     @property
@@ -373,12 +363,10 @@ class DiagnosisState:
 
     @property
     def own_roots(self) -> list[tuple[str, ErrorFact]]:
-        """The same of the logs of what the user did."""
         return [(source, log.root) for source, log in self.own_logs if log.root is not None]
 
     @property
     def errors(self) -> list[tuple[str, ErrorFact]]:
-        """Every error of every log, with the name of the log."""
         return [(source, error) for source, log in self.logs for error in log.errors]
 
     @property
@@ -472,8 +460,7 @@ class DiagnosisState:
         """Whether what failed is a compile: of the program given, or the one that ended a script."""
         if isinstance(self.workload, ExportedWorkload):
             return self.log_source == "compile"
-        seen = self.capture
-        phase = failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
+        phase = self.failing_phase
         return isinstance(phase, CapturedCompile) and phase.outcome == "failed"
 
     @property

@@ -95,40 +95,38 @@ class Suspect:
         return self.intervention is not None and self.intervention.leaves_out
 
 
+WRONG_ARCHITECTURE = "the system refuses the code: it is for another architecture"
+
 # Direct refusals. The loader, the linker, the compiler or the operating system refuses, and its words name
 # the component. No intervention can add to that. Nothing belongs here that a later failure merely suggests.
-NOT_A_PACKAGE = "the loader refuses the file: it is no package"
-NO_SUCH_MODEL = "the loader refuses the name: the package has no such model"
-INCOMPLETE = "the loader refuses the package: a file that it needs is not in it"
-UNDEFINED_SYMBOL = "the linker refuses the library: a symbol or a library is missing"
-NOT_LINKABLE = "the linker refuses a file: it is no library"
-NO_COMPILER = "the compiler cannot be started"
-WRONG_ARCHITECTURE = "the system refuses the code: it is for another architecture"
-NO_DEVICE = "the driver refuses the device"
-
-# Slugs of a package that cannot be read, or of a fatal defect (package/problems.py).
-_NO_PACKAGE = (
-    *("empty_file", "not_a_zip", "truncated_zip", "damaged_member", "missing_file", "torch_save_file"),
-    *("pickle_file", "torch_export_archive", "torchscript_file", "other_zip", "not_a_package_directory"),
-    "outdated_layout",
-)
-_NOT_WHOLE = ("missing_library", "damaged_library", "missing_metadata", "missing_kernel_binary")
-BY_SLUG: Mapping[str, str] = {
-    **dict.fromkeys(_NO_PACKAGE, NOT_A_PACKAGE),
-    **dict.fromkeys(("no_model", "unknown_model"), NO_SUCH_MODEL),
-    **dict.fromkeys(_NOT_WHOLE, INCOMPLETE),
-    "foreign_library": WRONG_ARCHITECTURE,
+# Of each: the slugs of a package that cannot be read, or of a fatal defect (package/problems.py), and the
+# families of the error text in a run of ours.
+_REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "the loader refuses the file: it is no package": (
+        (
+            *("empty_file", "not_a_zip", "truncated_zip", "damaged_member", "missing_file", "other_zip"),
+            *("torch_save_file", "pickle_file", "torch_export_archive", "torchscript_file"),
+            *("not_a_package_directory", "outdated_layout"),
+        ),
+        ("other_archive",),
+    ),
+    "the loader refuses the name: the package has no such model": (
+        ("no_model", "unknown_model"),
+        ("model_name",),
+    ),
+    "the loader refuses the package: a file that it needs is not in it": (
+        ("missing_library", "damaged_library", "missing_metadata", "missing_kernel_binary"),
+        (),
+    ),
+    "the linker refuses the library: a symbol or a library is missing": (
+        (),
+        ("undefined_symbol", "link_library", "linker_shim"),
+    ),
+    "the linker refuses a file: it is no library": ((), ("link_file",)),
+    "the compiler cannot be started": ((), ("no_compiler",)),
+    WRONG_ARCHITECTURE: (("foreign_library",), ("no_kernel_image", "torch_without_arch")),
+    "the driver refuses the device": ((), ("no_driver", "bad_device_index")),
 }
-
-# By the family of the error text in a run of ours.
-BY_FAMILY: Mapping[str, str] = {
-    "model_name": NO_SUCH_MODEL,
-    "other_archive": NOT_A_PACKAGE,
-    "no_compiler": NO_COMPILER,
-    "link_file": NOT_LINKABLE,
-    **dict.fromkeys(("undefined_symbol", "link_library", "linker_shim"), UNDEFINED_SYMBOL),
-    **dict.fromkeys(("no_kernel_image", "torch_without_arch"), WRONG_ARCHITECTURE),
-    **dict.fromkeys(("no_driver", "bad_device_index"), NO_DEVICE),
-}
-
-REFUSALS = frozenset({*BY_SLUG.values(), *BY_FAMILY.values()})
+REFUSALS = frozenset(_REFUSED)
+BY_SLUG = {slug: refusal for refusal, (slugs, _) in _REFUSED.items() for slug in slugs}
+BY_FAMILY = {family: refusal for refusal, (_, families) in _REFUSED.items() for family in families}

@@ -28,7 +28,7 @@ from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload, Record
-from mcp_server.operations.arguments import TryArguments
+from mcp_server.operations.arguments import TryArguments, option_words
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
 from mcp_server.tools.context import Context
@@ -113,9 +113,8 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: TryArgumen
     package = view.package
     expected, bound = Path(asked.expect) if asked.expect else None, asked.tolerance or None
     symptom = Symptom(expect=expected, rtol=bound, atol=bound)
-    expect = ("--expect", asked.expect) if asked.expect else ()
-    tolerance = ("--tolerance", str(asked.tolerance)) if asked.tolerance else ()
-    words = (*package_words(workload_arguments(workload)), *expect, *tolerance)
+    judged = {name: value for name in ("expect", "tolerance") if (value := getattr(asked, name))}
+    words = package_words({**workload_arguments(workload), **judged})
     call = replace(call_of_package(workload, symptom), spelling=words)
     if asked.exported:
         if asked.how != "eager" or asked.launch < 0 or asked.changes or asked.kernel or asked.set_env:
@@ -151,9 +150,10 @@ async def _intervention(
         raise ProblemError("no such input", value=name, allowed=allowed)
 
     paths = {item.index: item.path for item in known}
-    changes = [read_change(text, place_of) for text in asked.changes]
-    places = [(each, each.input or 0) for each in changes]
-    parts = [changed(Leaf(at, paths.get(at) or f"inputs[{at}]"), each) for each, at in places]
+    parts = []
+    for change in (read_change(text, place_of) for text in asked.changes):
+        at = change.input or 0
+        parts.append(changed(Leaf(at, paths.get(at) or f"inputs[{at}]"), change))
     if bool(asked.kernel) != bool(asked.replace) or len(asked.replace) == 1:
         raise ProblemError(
             "a kernel is edited by its name and a replacement",
@@ -200,7 +200,7 @@ def with_variables(env: Mapping[str, str]) -> Intervention:
         what=f"the call with {' '.join(settings)}",
         options=Options(env=dict(env)),
         after_code="export " + shlex.join(settings),
-        spelling=tuple(word for setting in settings for word in ("--set-env", setting)),
+        spelling=tuple(option_words({"set_env": env})),
     )
 
 
@@ -211,8 +211,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
     names = {item.index: item.path or item.name for item in known}
     outcome = _outcome(trial)
     enough = None
-    if facts is not None and facts.smallest is not None:
-        least = facts.smallest
+    if facts is not None and (least := facts.smallest) is not None:
         elements = _elements(least.first, names)
         enough = NeededShown(needed=least.needed, changed=least.changed, elements=elements)
     compared_with = "the call as it is" if compared is not None else ""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.compiler import may_be_decided
-from mcp_server.diagnosis.components import operators_from, own_code
+from mcp_server.diagnosis.components import operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
     UNSEEN,
     Effect,
@@ -43,7 +43,6 @@ from mcp_server.model import (
     Fix,
     FixRun,
     InterventionRun,
-    NextStep,
     Outcome,
     PackageWorkload,
     RuledOut,
@@ -53,6 +52,10 @@ from mcp_server.plurals import counted, listed, was
 from mcp_server.tools.context import Context
 
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
+
+
+# What a suspect takes from the first view that has it.
+OF_ANY_VIEW = ("crashing", "fix", "intervention", "refusal", "observed", "harmful")
 
 
 def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -68,13 +71,8 @@ def merged(suspects: Iterable[Suspect]) -> list[Suspect]:
             joined = replace(
                 joined,
                 evidence=tuple({e.fact: e for e in (*joined.evidence, *other.evidence)}.values()),
-                crashing=joined.crashing or other.crashing,
-                fix=joined.fix or other.fix,
-                intervention=joined.intervention or other.intervention,
-                refusal=joined.refusal or other.refusal,
-                observed=joined.observed or other.observed,
-                harmful=joined.harmful or other.harmful,
                 only_in_program=joined.only_in_program and other.only_in_program,
+                **{name: getattr(joined, name) or getattr(other, name) for name in OF_ANY_VIEW},
             )
         found.append(joined)
     return found
@@ -228,20 +226,17 @@ def health_summary(case: DiagnosisState) -> str:
 
 def health_evidence(case: DiagnosisState) -> list[Evidence]:
     """What speaks for health, run by run."""
-    ended = [
-        Evidence(
-            step=label,
-            fact=f"ended well after {run.finished.wall_s:.1f} s with {counted(len(run.outputs), 'output')}",
-        )
-        for label, run in case.runs.items()
-        if run.failure == "none"
-    ]
+    found = []
+    for label, run in case.runs.items():
+        if run.failure == "none":
+            outputs = counted(len(run.outputs), "output")
+            found.append(seen(label, f"ended well after {run.finished.wall_s:.1f} s with {outputs}"))
     repeats = {
         "second": "the same call, repeated, returns the same outputs",
         "filled": "the call returns the same outputs when fresh memory is filled with different bytes",
     }
     same = [fact for run, fact in repeats.items() if case.differs_in(run) is False]
-    return ended + [Evidence(step="repeat_call", fact=fact) for fact in same]
+    return found + [seen("repeat_call", fact) for fact in same]
 
 
 def compared(case: DiagnosisState) -> bool:
@@ -267,6 +262,10 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
     rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
+    # Of a proven cause nothing is left to find, but for the compiler's decision behind a wrong launch. One
+    # that was proven in eager mode can be worked around without a compile.
+    decided = reduction(best, case) if causes and may_be_decided(best) else []
+    steps = [*decided, *repairing(best, case)] if causes else next_steps(best, case)
     # A symptom is the failure itself, in other words.
     others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
     explained = [s for s in others if s.level < best.level]
@@ -286,7 +285,7 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
             for s in explained[:MAX_RULED_OUT]
         ],
         fix=fix_of(best, case),
-        next_steps=_steps(best, case, proven=bool(causes)),
+        next_steps=steps,
         decisions=case.decisions,
         cost=context.cost.cost(),
         artifacts=case.artifacts,
@@ -300,10 +299,10 @@ def _missing(best: Suspect, outcome: Outcome, case: DiagnosisState) -> Iterator[
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:
-        yield Evidence(
-            step="note",
-            fact="no line of the model is known, since the package has no provenance: give its exported "
-            f"program ({argument('exported')}), or compile with INDUCTOR_PROVENANCE=1",
+        yield seen(
+            "note",
+            "no line of the model is known, since the package has no provenance: give its exported program "
+            f"({argument('exported')}), or compile with INDUCTOR_PROVENANCE=1",
         )
 
 
@@ -322,16 +321,6 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if case.plain_run is not None and not case.call_fails:
         return "the call by itself does not fail, so there is no failure to remove"
     return "no change of the call is known that removes this cause alone"
-
-
-def _steps(best: Suspect, case: DiagnosisState, *, proven: bool) -> list[NextStep]:
-    """Nothing is left to find of a proven cause, but for the compiler's decision behind a wrong launch.
-
-    One that was proven in eager mode can be worked around without a compile.
-    """
-    if not proven:
-        return next_steps(best, case)
-    return [*(reduction(best, case) if may_be_decided(best) else ()), *repairing(best, case)]
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
@@ -358,7 +347,7 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
         if suspect.harmful and is_cause(suspect, case)
     ]
     first: dict[str, object] = {"model_locations": [], "summary": "", "intervention": None}
-    return [cause.model_copy(update=first) if place == 0 else cause for place, cause in enumerate(causes)]
+    return [cause.model_copy(update=first) for cause in causes[:1]] + causes[1:]
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
@@ -425,12 +414,11 @@ def _without_fault(
         *_around(case),
         *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]),
     ]
+    missing = f"{unknown}{unseen_symptom(case) or open_question(case)}"
     return Verdict(
         outcome=outcome,
         confidence="likely" if healthy and judged else "possible",
-        summary=health_summary(case)
-        if healthy
-        else f"{unknown}{unseen_symptom(case) or open_question(case)}",
+        summary=health_summary(case) if healthy else missing,
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
@@ -487,8 +475,7 @@ def checked_call(case: DiagnosisState) -> list[Evidence]:
     if call is None or call is not case.suspect_call or len(calls) == 1:
         return []
     place = f"call {calls.index(call) + 1} of {len(calls)}"
-    fact = f"the check that failed looked at what {place} gave: that call was examined"
-    return [Evidence(step="capture", fact=fact)]
+    return [seen("capture", f"the check that failed looked at what {place} gave: that call was examined")]
 
 
 def _with_command(evidence: Evidence, case: DiagnosisState) -> Evidence:

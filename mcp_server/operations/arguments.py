@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -35,6 +36,9 @@ Inputs = Annotated[
 Checker = Literal[
     "auto", "memcheck", "initcheck", "racecheck", "synccheck", "core_dump", "sync", "asan", "ubsan", "native"
 ]
+ChangeOfLaunch = Literal[
+    "guard", "finite-mask", "guard-div", "guard-log", "guard-sqrt", "guard-acos", "guard-pow", "skip", "eager"
+]
 SameInputs = Annotated[InputsArgument, Field(description="Pass a file or specs: see diagnose.")]
 Script = Annotated[str, Field(description="Run this Python file.")]
 ScriptArguments = Annotated[list[str], Field(description="Pass these to the script.")]
@@ -58,24 +62,24 @@ def fields_of(model: type[Arguments]) -> Iterator[tuple[str, FieldInfo]]:
 class WaitArguments(Arguments):
     """How long a call may block before it hands out a job handle."""
 
-    wait_s: Annotated[float, Field(ge=0, le=45, description="Wait 0-45 s, default 30.")] = 30
+    wait_s: float = Field(default=30, ge=0, le=45, description="Wait 0-45 s, default 30.")
 
 
 class RunArguments(WaitArguments):
     """The surroundings in which something is run."""
 
-    cwd: Annotated[str, Field(description="Run in this folder.")] = ""
-    env: Annotated[dict[str, str], Field(description="Set variables.")] = {}
-    python: Annotated[str, Field(description="Use this Python with torch.")] = ""
-    timeout_s: Annotated[
-        float, Field(ge=1, le=86_400, description="End runs after 1-86400 s, default 300.")
-    ] = 300
+    cwd: str = Field(default="", description="Run in this folder.")
+    env: dict[str, str] = Field(default={}, description="Set variables.")
+    python: str = Field(default="", description="Use this Python with torch.")
+    timeout_s: float = Field(
+        default=300, ge=1, le=86_400, description="End runs after 1-86400 s, default 300."
+    )
 
 
 class ModelArguments(RunArguments):
     """A package or an exported program needs its custom ops registered."""
 
-    extra_imports: Annotated[list[str], Field(description="Import these modules or files.")] = []
+    extra_imports: list[str] = Field(default=[], description="Import these modules or files.")
 
 
 class CheckArguments(ModelArguments):
@@ -93,7 +97,7 @@ class ProgramArguments(ModelArguments):
     script: Script = ""
     script_args: ScriptArguments = []
     package: PackagePath = ""
-    command: Annotated[list[str], Field(description="Run this program with arguments.")] = []
+    command: list[str] = Field(default=[], description="Run this program with arguments.")
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
@@ -108,54 +112,50 @@ class WorkloadArguments(ProgramArguments):
 class DiagnoseArguments(WorkloadArguments):
     """A workload, or the log of one, and the time for the whole procedure."""
 
-    exported: Annotated[
-        str, Field(description="Use this exported .pt2 program; with package as its reference.")
-    ] = ""
+    exported: str = Field(
+        default="", description="Use this exported .pt2 program; with package as its reference."
+    )
     inputs: Inputs = ""
-    log: Annotated[str, Field(description="Read this log of a failing run, or resume this job.")] = ""
+    log: str = Field(default="", description="Read this log of a failing run, or resume this job.")
 
-    budget_s: Annotated[float, Field(ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")] = 300
-    symptom: Annotated[
-        Literal["", "wrong-output", "nan", "crash", "hang", "memory"],
-        Field(description="Say what you see: wrong-output, nan, crash, hang or memory."),
-    ] = ""
-    expect: Annotated[
-        str,
-        Field(description="Compare the outputs of the call, or of a program's last one, with this file."),
-    ] = ""
-    rtol: Annotated[
-        float, Field(ge=0, le=1, description="Allow this relative difference, 0-1; default 0: by dtype.")
-    ] = 0
-    atol: Annotated[
-        float, Field(ge=0, le=1, description="Allow this absolute difference, 0-1; default 0: by dtype.")
-    ] = 0
-    check: Annotated[
-        list[str], Field(description="Run this command on a file of outputs; status 0 is good.")
-    ] = []
+    budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
+    symptom: Literal["", "wrong-output", "nan", "crash", "hang", "memory"] = Field(
+        default="", description="Say what you see: wrong-output, nan, crash, hang or memory."
+    )
+    expect: str = Field(
+        default="", description="Compare the outputs of the call, or of a program's last one, with this file."
+    )
+    rtol: float = Field(
+        default=0, ge=0, le=1, description="Allow this relative difference, 0-1; default 0: by dtype."
+    )
+    atol: float = Field(
+        default=0, ge=0, le=1, description="Allow this absolute difference, 0-1; default 0: by dtype."
+    )
+    check: list[str] = Field(
+        default=[], description="Run this command on a file of outputs; status 0 is good."
+    )
 
 
 class CompileArguments(ModelArguments):
     exported: ExportedPath
-    flags: Annotated[
-        dict[str, str | int | bool],
-        Field(
-            description='Set these flags, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}; all: aoti-debug://flags.'
-        ),
-    ] = {}
+    flags: dict[str, str | int | bool] = Field(
+        default={},
+        description='Set these flags, such as {"TORCHINDUCTOR_NAN_ASSERTS": "1"}; all: aoti-debug://flags.',
+    )
 
 
 class ExplainArguments(Arguments):
-    text: Annotated[str, Field(description="Explain this error text.")] = ""
-    log: Annotated[str, Field(description="Read the error text from this file.")] = ""
+    text: str = Field(default="", description="Explain this error text.")
+    log: str = Field(default="", description="Read the error text from this file.")
     package: PackagePath = ""
     model_name: ModelName = "model"
 
 
 class RepeatArguments(WorkloadArguments):
-    repeats: Annotated[int, Field(ge=1, le=20, description="Make 1-20 runs, default 3.")] = 3
-    caching_off: Annotated[bool, Field(description="Disable the caching allocator, default true.")] = True
-    blocking: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
-    check_inputs: Annotated[bool, Field(description="Check inputs, default true.")] = True
+    repeats: int = Field(default=3, ge=1, le=20, description="Make 1-20 runs, default 3.")
+    caching_off: bool = Field(default=True, description="Disable the caching allocator, default true.")
+    blocking: bool = Field(default=True, description="Wait after each launch, default true.")
+    check_inputs: bool = Field(default=True, description="Check inputs, default true.")
 
 
 class InspectArguments(Arguments):
@@ -163,21 +163,19 @@ class InspectArguments(Arguments):
 
     package: PackagePath
     model_name: ModelName = "model"
-    launch: Annotated[int, Field(ge=-1, description="Pick the launch of this number; default -1: none.")] = -1
-    kernel: Annotated[str, Field(description="Name a kernel.")] = ""
-    buffer: Annotated[str, Field(description="Name a buffer, such as buf3.")] = ""
-    symbol: Annotated[str, Field(description="Name a size symbol, such as ks0.")] = ""
-    input: Annotated[str, Field(description="Name an input, or give its number.")] = ""
-    constant: Annotated[str, Field(description="Name a constant.")] = ""
-    location: Annotated[str, Field(description="Name a model line, FILE.py:LINE.")] = ""
-    assertion: Annotated[
-        str, Field(description="Quote the assertion, `index out of bounds: 0 <= tmp4 < ks1`.")
-    ] = ""
-    generated_line: Annotated[
-        int, Field(ge=-1, description="Give the assertion's line; default -1: any.")
-    ] = -1
-    offset: Annotated[int, Field(ge=0, description="Skip this many results, default 0.")] = 0
-    graph: Annotated[bool, Field(description="Draw the dataflow, default false.")] = False
+    launch: int = Field(default=-1, ge=-1, description="Pick the launch of this number; default -1: none.")
+    kernel: str = Field(default="", description="Name a kernel.")
+    buffer: str = Field(default="", description="Name a buffer, such as buf3.")
+    symbol: str = Field(default="", description="Name a size symbol, such as ks0.")
+    input: str = Field(default="", description="Name an input, or give its number.")
+    constant: str = Field(default="", description="Name a constant.")
+    location: str = Field(default="", description="Name a model line, FILE.py:LINE.")
+    assertion: str = Field(
+        default="", description="Quote the assertion, `index out of bounds: 0 <= tmp4 < ks1`."
+    )
+    generated_line: int = Field(default=-1, ge=-1, description="Give the assertion's line; default -1: any.")
+    offset: int = Field(default=0, ge=0, description="Skip this many results, default 0.")
+    graph: bool = Field(default=False, description="Draw the dataflow, default false.")
 
 
 class CallArguments(CheckArguments):
@@ -185,60 +183,48 @@ class CallArguments(CheckArguments):
 
 
 class TraceArguments(CallArguments):
-    sync: Annotated[bool, Field(description="Wait after each launch, default true.")] = True
-    stop_at: Annotated[int, Field(ge=-1, description="Stop before this launch; default -1: none.")] = -1
-    calls: Annotated[int, Field(ge=1, le=1000, description="Make 1-1000 calls, default 1.")] = 1
+    sync: bool = Field(default=True, description="Wait after each launch, default true.")
+    stop_at: int = Field(default=-1, ge=-1, description="Stop before this launch; default -1: none.")
+    calls: int = Field(default=1, ge=1, le=1000, description="Make 1-1000 calls, default 1.")
 
 
 class TryArguments(CallArguments):
-    changes: Annotated[
-        list[str],
-        Field(description="Change inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."),
-    ] = []
-    kernel: Annotated[str, Field(description="Name a kernel.")] = ""
-    replace: Annotated[list[str], Field(max_length=2, description="Replace [OLD, NEW] in the kernel.")] = []
-    launch: Annotated[int, Field(ge=-1, description="Pick the launch of this number; default -1: none.")] = -1
-    how: Annotated[
-        Literal[
-            "guard",
-            "finite-mask",
-            "guard-div",
-            "guard-log",
-            "guard-sqrt",
-            "guard-acos",
-            "guard-pow",
-            "skip",
-            "eager",
-        ],
-        Field(description="Change the launch so, default guard: keep indices in bounds."),
-    ] = "guard"
+    changes: list[str] = Field(
+        default=[], description="Change inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."
+    )
+    kernel: str = Field(default="", description="Name a kernel.")
+    replace: list[str] = Field(default=[], max_length=2, description="Replace [OLD, NEW] in the kernel.")
+    launch: int = Field(default=-1, ge=-1, description="Pick the launch of this number; default -1: none.")
+    how: ChangeOfLaunch = Field(
+        default="guard", description="Change the launch so, default guard: keep indices in bounds."
+    )
     exported: ExportedPath = ""
-    output: Annotated[str, Field(description="Write a repaired package here.")] = ""
-    constants: Annotated[str, Field(description="Set constants from a file of {name: tensor}.")] = ""
-    set_env: Annotated[dict[str, str], Field(description="Set variables in the changed call.")] = {}
-    expect: Annotated[str, Field(description="Compare with this file of outputs.")] = ""
-    tolerance: Annotated[
-        float, Field(ge=0, le=1, description="Allow this difference, 0-1; default 0: by dtype.")
-    ] = 0
+    output: str = Field(default="", description="Write a repaired package here.")
+    constants: str = Field(default="", description="Set constants from a file of {name: tensor}.")
+    set_env: dict[str, str] = Field(default={}, description="Set variables in the changed call.")
+    expect: str = Field(default="", description="Compare with this file of outputs.")
+    tolerance: float = Field(
+        default=0, ge=0, le=1, description="Allow this difference, 0-1; default 0: by dtype."
+    )
 
 
 class RepairArguments(CallArguments):
     """Of the command alone; the tool `try_fix` takes one launch."""
 
     exported: ExportedPath = ""
-    launch: Annotated[
-        list[int], Field(description="Run this launch in eager mode; default: all that are wrong.")
-    ] = []
-    output: Annotated[str, Field(description="Write the new package to this file.")] = ""
+    launch: list[int] = Field(
+        default=[], description="Run this launch in eager mode; default: all that are wrong."
+    )
+    output: str = Field(default="", description="Write the new package to this file.")
 
 
 class LocateArguments(ProgramArguments):
     """What to put under which checker. With a `command`, `package` is what that host loads."""
 
-    tool: Annotated[Checker, Field(description="Use this checker, default auto.")] = "auto"
-    plain_runs: Annotated[
-        int, Field(ge=0, le=20, description="Make 0-20 runs without a checker, default 1.")
-    ] = 1
+    tool: Checker = Field(default="auto", description="Use this checker, default auto.")
+    plain_runs: int = Field(
+        default=1, ge=0, le=20, description="Make 0-20 runs without a checker, default 1."
+    )
 
 
 class DumpArguments(ModelArguments):
@@ -249,18 +235,15 @@ class DumpArguments(ModelArguments):
     inputs: SameInputs = ""
     model_name: ModelName = "model"
     device_index: DeviceIndex = -1
-    launches: Annotated[list[int], Field(description="Look at these launches; default all.")] = []
-    kernels: Annotated[list[str], Field(description="Look at these kernels, or lines FILE.py:LINE.")] = []
-    buffers: Annotated[list[str], Field(description="Look at these buffers.")] = []
-    backend: Annotated[
-        Literal["auto", "probes", "printer"],
-        Field(description="Choose how to look; default auto: probes, else printer."),
-    ] = "auto"
-    level: Annotated[Literal["1", "2", "3"], Field(description="Set the printer's level, default 2.")] = "2"
-    save: Annotated[bool, Field(description="Save the tensors, default false.")] = False
-    stop_at_first_bad: Annotated[bool, Field(description="End at the first bad value, default false.")] = (
-        False
+    launches: list[int] = Field(default=[], description="Look at these launches; default all.")
+    kernels: list[str] = Field(default=[], description="Look at these kernels, or lines FILE.py:LINE.")
+    buffers: list[str] = Field(default=[], description="Look at these buffers.")
+    backend: Literal["auto", "probes", "printer"] = Field(
+        default="auto", description="Choose how to look; default auto: probes, else printer."
     )
+    level: Literal["1", "2", "3"] = Field(default="2", description="Set the printer's level, default 2.")
+    save: bool = Field(default=False, description="Save the tensors, default false.")
+    stop_at_first_bad: bool = Field(default=False, description="End at the first bad value, default false.")
 
 
 class PairArguments(ModelArguments):
@@ -274,27 +257,26 @@ class PairArguments(ModelArguments):
 
 
 class CompareArguments(PairArguments):
-    tolerance: Annotated[
-        float, Field(gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1.")
-    ] = 1
-    every_launch: Annotated[bool, Field(description="Judge every launch by itself, default false.")] = False
-    precision: Annotated[bool, Field(description="Find what needs float32; default false.")] = False
+    tolerance: float = Field(
+        default=1, gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1."
+    )
+    every_launch: bool = Field(default=False, description="Judge every launch by itself, default false.")
+    precision: bool = Field(default=False, description="Find what needs float32; default false.")
 
 
 class ReduceArguments(PairArguments):
-    scope: Annotated[
-        Literal["graph", "launch"],
-        Field(description="Reduce the graph or one launch, default graph."),
-    ] = "graph"
-    launch: Annotated[int, Field(ge=-1, description="Pick this launch; default -1: the bad one.")] = -1
-    budget_s: Annotated[float, Field(ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")] = 300
+    scope: Literal["graph", "launch"] = Field(
+        default="graph", description="Reduce the graph or one launch, default graph."
+    )
+    launch: int = Field(default=-1, ge=-1, description="Pick this launch; default -1: the bad one.")
+    budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
 
 
 class BisectArguments(PairArguments):
-    budget_s: Annotated[
-        float, Field(ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600.")
-    ] = 600
-    torch: Annotated[str, Field(description="Find the first bad one in 2.10..2.13.")] = ""
+    budget_s: float = Field(
+        default=600, ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600."
+    )
+    torch: str = Field(default="", description="Find the first bad one in 2.10..2.13.")
 
 
 class JobArguments(Arguments):
@@ -303,6 +285,36 @@ class JobArguments(Arguments):
 
 class WaitJobArguments(WaitArguments):
     job_id: JobId
+
+
+OPTION_NAMES = {
+    "inputs": ("--inputs", "-i"),
+    "env": ("--env", "-e"),
+    "flags": ("--flag", "-f"),
+    "changes": ("--change",),
+    "how": ("--as",),
+}
+COMMANDS = frozenset({"check"})  # options that take a whole command line
+PAIRS = frozenset({"replace"})  # options that take two words at once
+
+
+def option_words(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Arguments as words of a command; an option is repeated for each item of a mapping or list."""
+    for name, value in arguments.items():
+        dashed = name.replace("_", "-")
+        option = OPTION_NAMES.get(name, (f"--{dashed}",))[0]
+        if isinstance(value, bool):
+            yield option if value else f"--no-{dashed}"
+        elif name in PAIRS:
+            yield from (option, *value)
+        elif name in COMMANDS:
+            yield from (option, shlex.join(value))
+        elif isinstance(value, Mapping):
+            yield from (word for key, item in value.items() for word in (option, f"{key}={item}"))
+        elif isinstance(value, list | tuple) and not any(isinstance(item, Mapping) for item in value):
+            yield from (word for item in value for word in (option, str(item)))
+        else:  # specs of tensors are JSON
+            yield from (option, json.dumps(value) if isinstance(value, list | tuple) else str(value))
 
 
 Call = Callable[["Context", Any], Awaitable["Record"]]

@@ -6,14 +6,12 @@ archives are opened for that, and other calls are answered meanwhile.
 
 from __future__ import annotations
 
-import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_origin
+from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync as in_thread
-from pydantic.fields import FieldInfo
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record
@@ -203,14 +201,11 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
 
     if bool(given.package) == bool(given.exported):
         raise ProblemError("give one model", allowed="either package or exported")
-    workload: PackageWorkload | ExportedWorkload
-    if given.package:
-        workload = await in_thread(checked.package_workload, given)
-    else:
-        workload = await in_thread(checked.exported_workload, given)
+    read: Callable[..., PackageWorkload | ExportedWorkload]
+    read = checked.package_workload if given.package else checked.exported_workload
     return await step(
         context,
-        workload,
+        await in_thread(read, given),
         Choice(given.launches, given.kernels, given.buffers),
         backend=given.backend,
         level=given.level,
@@ -425,31 +420,8 @@ OPERATIONS = tuple(_declared)
 DIAGNOSE = OPERATIONS[0]
 
 
-OPTION_NAMES = {
-    "inputs": ("--inputs", "-i"),
-    "env": ("--env", "-e"),
-    "flags": ("--flag", "-f"),
-    "changes": ("--change",),
-    "how": ("--as",),
-}
-COMMANDS = frozenset({"check"})  # options that take a whole command line
-PAIRS = frozenset({"replace"})  # options that take two words at once
-
-
 def command_name(tool: str) -> str:
     return tool.replace("_", "-")
-
-
-def option_names(name: str, field: FieldInfo) -> tuple[str, ...]:
-    """The spellings of a field's option; a flag's second spelling, after a slash, turns it off."""
-    dashed = command_name(name)
-    plain = f"--{dashed}/--no-{dashed}" if field.annotation is bool else f"--{dashed}"
-    return OPTION_NAMES.get(name, (plain,))
-
-
-def is_mapping(field: FieldInfo) -> bool:
-    """Whether the option is repeated as NAME=VALUE."""
-    return get_origin(field.annotation) is dict
 
 
 def command_line(step: NextStep) -> str:
@@ -463,25 +435,4 @@ def command_line(step: NextStep) -> str:
         named = {name: value for name, value in named.items() if name != "how"}
     if step.tool == "diagnose" and HANDLE.fullmatch(str(named.get("log", ""))):
         named = {"resume": named.pop("log"), **named}
-    for name, value in named.items():
-        words += _option(name, value)
-    return shlex.join(words)
-
-
-def _option(name: str, value: Any) -> list[str]:
-    """The words of one option; it is repeated for each item of a mapping or list."""
-    option = OPTION_NAMES.get(name, (f"--{command_name(name)}",))[0]
-    if name in PAIRS:
-        return [option, *value]
-    if name in COMMANDS:
-        return [option, shlex.join(value)]
-    if isinstance(value, bool):
-        return [option if value else f"--no-{command_name(name)}"]
-    if isinstance(value, Mapping):
-        items = [f"{key}={item}" for key, item in value.items()]
-    elif isinstance(value, list | tuple):
-        structured = any(isinstance(item, Mapping) for item in value)
-        items = [json.dumps(value)] if structured else [str(item) for item in value]
-    else:
-        items = [str(value)]
-    return [word for item in items for word in (option, item)]
+    return shlex.join([*words, *args.option_words(named)])

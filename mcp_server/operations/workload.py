@@ -181,9 +181,9 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
 LAUNCHER_VARIABLE = "AOTI_DEBUG_LAUNCHER"
 
 
-def launcher(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+def launcher() -> tuple[str, ...]:
     """The words of AOTI_DEBUG_LAUNCHER, run as they are; none where it is not set."""
-    text = (os.environ if environ is None else environ).get(LAUNCHER_VARIABLE, "")
+    text = os.environ.get(LAUNCHER_VARIABLE, "")
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:

@@ -20,7 +20,7 @@ from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import Store, cause
-from mcp_server.model import Artifact, Record, Verdict
+from mcp_server.model import Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import TEMPLATES, Source, page, picture_of
@@ -114,25 +114,17 @@ def _verdict(data: object, name: str) -> Verdict:
     raise ProblemError(what, value=name, allowed=ALLOWED)
 
 
-class Bundled(Record):
-    """What was packed, what was too large for it, and which files were copied unchanged."""
-
-    bundle: Artifact
-    files: list[str]
-    left_out: list[str]
-    as_they_are: list[str]
-
-
 Member = tuple[str, str | Path]  # its name, and its text or the file that is copied as it is
 
 
 def write_bundle(
     source: Source, target: Path, *, limit_bytes: int = DEFAULT_LIMIT_BYTES, redacted: bool = False
-) -> Bundled:
+) -> tuple[list[str], list[str]]:
     """Pack `source` into the new file `target`; package and inputs when each has at most `limit_bytes`.
 
     With `redacted`, texts are without paths, hosts, users and addresses; package and inputs are copied as
-    they are. Raises ProblemError when `target` is there already or cannot be written.
+    they are. Returns a line for each file that was too large, and the names of those that were copied. Raises
+    ProblemError when `target` is there already or cannot be written.
     """
     redact: Redact = str
     if redacted:
@@ -155,8 +147,7 @@ def write_bundle(
         sums = {name: _add(archive, name, content) for name, content in members}
         facts = {"files": sums, "left_out": left_out, "redacted": redacted, "as_they_are": as_they_are}
         archive.writestr(MANIFEST, json.dumps({"aoti-debug": __version__, **facts}, indent=1))
-    made = Artifact(uri=target.absolute().as_uri(), path=target, bytes=target.stat().st_size, what="bundle")
-    return Bundled(bundle=made, files=[*sums, MANIFEST], left_out=left_out, as_they_are=as_they_are)
+    return left_out, as_they_are
 
 
 @contextmanager

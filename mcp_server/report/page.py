@@ -6,7 +6,7 @@ import base64
 import hashlib
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice, product
 from math import prod
@@ -71,13 +71,7 @@ class Source:
     log: str = ""
 
 
-@dataclass(frozen=True)
-class Link:
-    """One box of the path from the fault to the root cause."""
-
-    label: str
-    title: str
-    detail: str = ""
+Link = tuple[str, str, str]  # label, title and detail of one box of the path from the fault to the cause
 
 
 def page(source: Source) -> str:
@@ -109,30 +103,30 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
     """Fault, launch, generated line, model line, expression, elements, root cause: as many as are known."""
     if verdict.category is None:
         return
-    yield Link("Fault", verdict.category.replace("_", " "))
+    yield "Fault", verdict.category.replace("_", " "), ""
     parties = [party for party in (verdict.crashing, verdict.guilty) if party is not None]
     where = next((p for p in parties if p.launch_index is not None or p.kind in ("kernel", "op")), None)
     if where is not None:
         number = f"launch {where.launch_index}" if where.launch_index is not None else "kernel"
-        yield Link("Launch", number, where.name)
+        yield "Launch", number, where.name
     generated = next((p.generated_location for p in parties if p.generated_location), "")
     if generated:
-        yield Link("Generated line", generated)
+        yield "Generated line", generated, ""
     place = next((p.model_locations[0] for p in reversed(parties) if p.model_locations), None)
     if place is not None:
-        yield Link("Model line", f"{Path(place.file).name}:{place.line}", place.code)
+        yield "Model line", f"{Path(place.file).name}:{place.line}", place.code
     expression = next((p.expression for p in parties if p.expression), "")
     if expression:
-        yield Link("Expression", expression)
+        yield "Expression", expression, ""
     elements = next((p.elements for p in reversed(parties) if p.elements), [])
     if elements:
         more = len(elements) - SHOWN_ELEMENTS
         shown = "; ".join(elements[:SHOWN_ELEMENTS])
-        yield Link("Elements", shown, f"and {more} more" if more > 0 else "")
+        yield "Elements", shown, f"and {more} more" if more > 0 else ""
     guilty = verdict.guilty
     if guilty is not None and guilty is not where:
         title = party_title(guilty.model_copy(update={"value": None}))
-        yield Link("Root cause", title, guilty.value or "")
+        yield "Root cause", title, guilty.value or ""
 
 
 MOST_ABOVE = 14  # boxes that lead to the launch, nearest first
@@ -152,7 +146,7 @@ def picture_of(verdict: Verdict, package: Path | None, model_name: str) -> str:
         whole = dataflow_graph(view, launches, limit=len(view.flow.steps))
     except PackageError:
         return ""
-    return render_svg(around(whole, launches, verdict.guilty), "what flows into the launch, and out of it")
+    return render_svg(around(whole, verdict.guilty), "what flows into the launch, and out of it")
 
 
 def _launches(verdict: Verdict, view: PackageView) -> list[int]:
@@ -173,19 +167,16 @@ def _launches(verdict: Verdict, view: PackageView) -> list[int]:
     return list(dict.fromkeys(readers[buffer] for buffer in taken if buffer in readers))
 
 
-def around(graph: Graph, launches: Iterable[int], guilty: Component | None) -> Graph:
-    """The boxes nearest to the launches, these and the guilty input marked. `left_out` is kept at 0."""
-    # A launch's box begins with its number.
-    numbers = {n.id: int(n.lines[0].split()[0]) for n in graph.nodes if n.kind == "launch"}
-    named = {id_ for id_, number in numbers.items() if number in set(launches)}
+def around(graph: Graph, guilty: Component | None) -> Graph:
+    """The boxes nearest to the asked launches, these and the guilty input marked. `left_out` is kept at 0."""
+    named = {n.id for n in graph.nodes if n.asked}
     above, below = defaultdict(list), defaultdict(list)
     for arrow in graph.arrows:
         above[arrow.target].append(arrow.source)
         below[arrow.source].append(arrow.target)
-    shown = named | _nearest(named, above, MOST_ABOVE) | _nearest(named, below, MOST_BELOW)
-    marked = set(named)
-    if guilty is not None and guilty.kind == "input":
-        marked |= {n.id for n in graph.nodes if n.kind == "input" and guilty.name in n.lines[0]}
+    shown = _nearest(named, above, MOST_ABOVE) | _nearest(named, below, MOST_BELOW)
+    at_fault = guilty.name if guilty is not None and guilty.kind == "input" else None
+    marked = named | {n.id for n in graph.nodes if n.kind == "input" and at_fault and at_fault in n.lines[0]}
     nodes = tuple(replace(n, marked=n.id in marked) for n in graph.nodes if n.id in shown)
     arrows = tuple(
         replace(a, marked=a.source in marked and a.target in marked)
@@ -196,14 +187,14 @@ def around(graph: Graph, launches: Iterable[int], guilty: Component | None) -> G
 
 
 def _nearest(start: set[str], neighbours: Mapping[str, list[str]], most: int) -> set[str]:
-    """Up to `most` boxes that can be reached, in breadth."""
-    seen, waiting = set(start), deque(sorted(start))
-    while waiting and len(seen) < most + len(start):
-        for near in neighbours.get(waiting.popleft(), ()):
-            if near not in seen and len(seen) < most + len(start):
-                seen.add(near)
-                waiting.append(near)
-    return seen - start
+    """`start`, and up to `most` boxes that can be reached, in breadth."""
+    found = dict.fromkeys(sorted(start))
+    waiting = deque(found)
+    while waiting and len(found) < most + len(start):
+        new = dict.fromkeys(near for near in neighbours.get(waiting.popleft(), ()) if near not in found)
+        waiting.extend(new)
+        found |= new
+    return set(islice(found, most + len(start)))
 
 
 MOST_CELLS = 64  # of one row of the strip

@@ -120,11 +120,6 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
 PATH = re.compile(r"(?:(?<![\w./-])(?<!<host>)|(?<= -[BIL])|(?<=file://))~?(?:/[\w.+@%=~-]+)+/([\w.+@%=~-]+)")
 # A home directory itself, whose last part is the user.
 HOME = re.compile(r"(?<![\w.>-])((?:/[\w.-]+){0,2}/(?:home|Users)/)[\w.+@~-]+(?![\w/.+@~-])")
-# The same on Windows, with backslashes that may be doubled, and shares of other machines.
-WINDOWS = re.compile(
-    r"(?:(?<![A-Za-z0-9])[A-Za-z]:[\\/]{1,2}|(?<![\w\\])\\{2,4}(?=\w))"
-    r"(?:[\w.()+@~$ -]*[\w.()+@~$-][\\/]{1,2})*([\w.()+@~$-]*)"
-)
 ADDRESS = re.compile(
     r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|"
     r"(?<![\w:.])(?:(?i:fe80|f[cdf][0-9a-f]{2}|2[0-9a-f]{3}):[0-9A-Fa-f:]*|"
@@ -203,7 +198,6 @@ class Redactor:
         text = URL.sub(_hide("<host>", seen, 1), text)
         text = HOST.sub(_hide("<host>", seen), text)
         text = REDACT_NAMED.sub(lambda match: _named(match, seen), text)
-        text = WINDOWS.sub(_windows, text)
         text = HOME.sub(r"…/<user>", text)
         text = PATH.sub(r"…/\1", text)
         text = ADDRESS.sub(_address, text)
@@ -249,12 +243,6 @@ def _named(match: re.Match[str], seen: set[str]) -> str:
     seen.add(match["value"])
     name, mark = (match["host"], "<host>") if match["host"] else (match["user"], "<user>")
     return f"{name}{match['sign']}{mark}"
-
-
-def _windows(match: re.Match[str]) -> str:
-    """The last part stays, unless it is the user's own directory."""
-    above = re.split(r"[\\/]+", match[0])[:-1]
-    return "…/<user>" if above and above[-1].lower() == "users" else f"…/{match[1]}"
 
 
 def _address(match: re.Match[str]) -> str:

@@ -11,7 +11,6 @@ import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,20 +44,6 @@ _INCOMPLETE = (h11.IDLE, h11.SEND_BODY)
 
 TOKEN_VARIABLE = "AOTI_DEBUG_HTTP_TOKEN"
 SHORTEST_TOKEN = 16
-
-
-@dataclass(frozen=True)
-class Listening:
-    """Where to listen on HTTP, and for whom.
-
-    `names` are further host names by which clients reach this server (a proxy's, or this machine's in the
-    network); requests for any other Host are refused. Port 0 takes a free one.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8765
-    token: str = ""
-    names: tuple[str, ...] = ()
 
 
 def read_token(file: Path | None) -> str:
@@ -144,28 +129,22 @@ class TimedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._limit = self.loop.call_later(self.limit_s, self._end)
+        self._watch(self.conn.their_state in _INCOMPLETE)
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.conn.their_state not in _INCOMPLETE:
-            self._forget()
-        elif self._limit is None:
-            self._limit = self.loop.call_later(self.limit_s, self._end)
+        self._watch(self.conn.their_state in _INCOMPLETE)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._forget()
+        self._watch(False)
         super().connection_lost(exc)
 
-    def _forget(self) -> None:
-        if self._limit is not None:
+    def _watch(self, incomplete: bool) -> None:
+        if incomplete and self._limit is None:
+            self._limit = self.loop.call_later(self.limit_s, self.transport.abort)
+        elif self._limit is not None and not incomplete:
             self._limit.cancel()
             self._limit = None
-
-    def _end(self) -> None:
-        self._limit = None
-        if self.conn.their_state in _INCOMPLETE:
-            self.transport.abort()
 
 
 class _Server(uvicorn.Server):
@@ -175,37 +154,46 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve_http(server: MCPServer[Any], listening: Listening) -> None:
-    """Serve until a signal comes; then no job is left.
+def serve_http(
+    server: MCPServer[Any],
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    token: str = "",
+    further: Iterable[str] = (),
+) -> None:
+    """Serve until a signal comes; then no job is left. Port 0 takes a free one.
 
-    Raises ProblemError when the address cannot be had, or needs a token.
+    `further` are names by which clients reach this server (a proxy's, or this machine's in the network);
+    requests for any other Host are refused. Raises ProblemError when the address cannot be had, or needs a
+    token.
     """
     exit_on_signals()
-    address = "127.0.0.1" if listening.host == "localhost" else listening.host
+    address = "127.0.0.1" if host == "localhost" else host
     try:
         is_loopback = ip_address(address).is_loopback  # a name is not looked up
     except ValueError:
         allowed = "localhost, or an IP address of this machine"
-        raise ProblemError("no such address", value=listening.host, allowed=allowed) from None
+        raise ProblemError("no such address", value=host, allowed=allowed) from None
     own = [] if is_loopback else [socket.gethostname()]
-    names = dict.fromkeys([*LOOPBACK_NAMES, *own, listening.host, *map(_checked_name, listening.names)])
-    if not listening.token and not is_loopback:
+    names = dict.fromkeys([*LOOPBACK_NAMES, *own, host, *map(_checked_name, further)])
+    if not token and not is_loopback:
         raise ProblemError(
             "who can reach this server can run code as you: beyond this machine it needs a token",
-            value=listening.host,
+            value=host,
             allowed=f"--token-file or {TOKEN_VARIABLE}, or a loopback address",
         )
-    with _bound(address, listening) as bound:
+    # The socket is made here, so that a port that is taken is a problem, and port 0 becomes known.
+    with _listening(address, port) as listening:
         log_briefly()
         # Its own check is off, because Gate checks Host and Origin before it.
         unchecked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
-        app = Gate(server.streamable_http_app(transport_security=unchecked), names, listening.token)
+        app = Gate(server.streamable_http_app(transport_security=unchecked), names, token)
         config = uvicorn.Config(app, http=TimedProtocol, log_config=None, access_log=False)
-        host, port = bound.getsockname()[:2]
-        url = f"http://{f'[{host}]' if ':' in host else host}:{port}/mcp"
+        at, taken = listening.getsockname()[:2]
+        url = f"http://{f'[{at}]' if ':' in at else at}:{taken}/mcp"
         print(f"aoti-debug listens on {url}", file=sys.stderr, flush=True)
         print(f"it goes by {', '.join(names)}, and by the address at which it is reached", file=sys.stderr)
-        anyio.run(_Server(config).serve, [bound])
+        anyio.run(_Server(config).serve, [listening])
 
 
 def _checked_name(name: str) -> str:
@@ -217,13 +205,12 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _bound(address: str, listening: Listening) -> socket.socket:
-    """The listening socket, made here so that a port that is taken is a problem and port 0 becomes known."""
-    if not 0 <= listening.port <= HIGHEST_PORT:
-        raise ProblemError("no such port", value=listening.port, allowed=f"0-{HIGHEST_PORT}")
+def _listening(address: str, port: int) -> socket.socket:
+    if not 0 <= port <= HIGHEST_PORT:
+        raise ProblemError("no such port", value=port, allowed=f"0-{HIGHEST_PORT}")
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
-        return socket.create_server((address, listening.port), family=family)
+        return socket.create_server((address, port), family=family)
     except OSError as error:
-        where = f"{listening.host} port {listening.port}"
+        where = f"{address} port {port}"
         raise ProblemError(f"cannot listen there ({error})", value=where, allowed="a free port") from None

@@ -121,15 +121,15 @@ class Running:
     def tools(self, operations: tuple[args.Operation, ...]) -> list[ToolFace]:
         async def call(operation: args.Operation, arguments: Any, progress: Progress) -> Result:
             wait_s = arguments.wait_s if isinstance(arguments, args.WaitArguments) else LONGEST_WAIT_S
-            return answered(await self.begin(operation, arguments, wait_s, progress))
+            return await answered(await self.begin(operation, arguments, wait_s, progress))
 
         async def wait_job(arguments: args.WaitJobArguments, progress: Progress) -> Result:
             self.ownership.check(arguments.job_id)
-            return answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
+            return await answered(await self._watched(arguments.job_id, arguments.wait_s, progress))
 
         async def stop_job(arguments: args.JobArguments, _: Progress) -> Result:
             self.ownership.check(arguments.job_id)
-            return answered(await self.manager.stop(arguments.job_id))
+            return await answered(await self.manager.stop(arguments.job_id))
 
         faces = [ToolFace(operation, partial(call, operation)) for operation in operations]
         return [*faces, ToolFace(WAIT_JOB, wait_job), ToolFace(STOP_JOB, stop_job)]
@@ -173,7 +173,7 @@ class Running:
         return state
 
 
-def answered(state: JobState) -> Result:
+async def answered(state: JobState) -> Result:
     """The result of a job that is done, else a handle. Raises the ProblemError of one that failed."""
     whole = {"uri": f"aoti-debug://jobs/{state.job_id}/result.json", "key": "result"}
     if state.state == "failed" and state.problem:
@@ -251,13 +251,13 @@ class Tasks(Extension):
             return await call_next(ctx)  # which says what is wrong, as it does to every client
         if state.state == "running":
             return {"resultType": "task", **self._task(state)}
-        return await result_of(params.name, partial(_answered, state))
+        return await result_of(params.name, answered(state))
 
     async def _get(self, ctx: Request, params: TaskParams) -> Result:
         state = await self._state(ctx, params)
         task = {"resultType": "complete", **self._task(state)}
         if task["status"] == "completed":
-            result = await result_of(state.kind, partial(_answered, state))
+            result = await result_of(state.kind, answered(state))
             task["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
         return task
 
@@ -295,10 +295,6 @@ class Tasks(Extension):
         if state.progress:
             task["statusMessage"] = state.progress[-1]
         return task
-
-
-async def _answered(state: JobState) -> Result:
-    return answered(state)
 
 
 def _time(path: Path) -> str:

@@ -21,10 +21,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from mcp_server.errors import ProblemError, read_json
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
-from mcp_server.server.verdict_app import ui_meta
+from mcp_server.server.verdict_app import TOOLS, URI
 
 if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream, WriteStream
@@ -129,17 +129,15 @@ class ToolFace:
     answer: Callable[[Any, Progress], Awaitable[Result]]
 
 
-async def ask(
-    problem: ProblemError, arguments: dict[str, Any], context: Context[Any, Any] | None
-) -> dict[str, Any] | None:
-    """The arguments with the user's answer to a question; None where nobody can be asked, or nobody answered.
+async def ask(problem: ProblemError, context: Context[Any, Any] | None) -> dict[str, Any]:
+    """The user's answer to the question of a problem; empty where nobody can be asked, or nobody answered.
 
     By form elicitation, of a client that offers it: which model of a package, which Python has torch. Whether
     the workload may run at all is the client's own question; the tools' annotations tell it what they do.
     """
     capabilities = context.client_capabilities if context is not None else None
     if context is None or not problem.asks or capabilities is None or capabilities.elicitation is None:
-        return None
+        return {}
     kind: Any = Literal[problem.choices] if len(problem.choices) > 1 else str
     description = problem.next_call[:LONGEST_QUESTION]
     fields: dict[str, Any] = {problem.asks: (kind, Field(description=description))}
@@ -147,10 +145,8 @@ async def ask(
     try:
         answer = await context.elicit(str(problem)[:LONGEST_QUESTION], form)
     except (MCPError, ValueError):  # no way back to the client, or an unfit answer
-        return None
-    if answer.action != "accept":
-        return None
-    return {**arguments, problem.asks: getattr(answer.data, problem.asks)}
+        return {}
+    return answer.data.model_dump() if answer.action == "accept" else {}
 
 
 class ToolServer(MCPServer[Any]):
@@ -172,7 +168,7 @@ class ToolServer(MCPServer[Any]):
                 description=declaration.description,
                 input_schema=input_schema(declaration.arguments),
                 annotations=types.ToolAnnotations.model_validate(declaration.hints),
-                _meta=ui_meta(declaration.name),
+                _meta={"ui": {"resourceUri": URI}} if declaration.name in TOOLS else None,
             )
             for declaration in (face.declaration for face in self._faces.values())
         ]
@@ -198,12 +194,13 @@ class ToolServer(MCPServer[Any]):
             try:
                 return await face.answer(validated(face.declaration.arguments, arguments), progress)
             except ProblemError as problem:
-                answered = await ask(problem, arguments, context)
-                if answered is None:
+                answered = await ask(problem, context)
+                if not answered:
                     raise
-            return await face.answer(validated(face.declaration.arguments, answered), progress)
+            whole = {**arguments, **answered}
+            return await face.answer(validated(face.declaration.arguments, whole), progress)
 
-        return await result_of(name, answer)
+        return await result_of(name, answer())
 
     async def run_stdio_async(self) -> None:
         async with stdio_server() as (received, answers):
@@ -222,21 +219,16 @@ class ToolServer(MCPServer[Any]):
         context: Context[Any, Any] | None = None,
     ) -> types.GetPromptResult | types.InputRequiredResult:
         """Raises MCPError with INVALID_PARAMS for a prompt or argument that is none (mcp 2.3 has code 0)."""
-        known = {prompt.name: prompt for prompt in await self.list_prompts()}
-        if name not in known:
-            what = f"unknown prompt {name!r}{closest(name, known)}; there are {', '.join(known)}"
-            raise MCPError(code=INVALID_PARAMS, message=what[:1000])
-        for argument in known[name].arguments or ():
-            if argument.required and argument.name not in (arguments or {}):
-                what = f"missing argument {argument.name!r} of prompt {name!r}"
-                raise MCPError(code=INVALID_PARAMS, message=what)
-        return await super().get_prompt(name, arguments, context)
+        try:
+            return await super().get_prompt(name, arguments, context)
+        except ValueError as error:
+            raise MCPError(code=INVALID_PARAMS, message=str(error)[:LONGEST_QUESTION]) from error
 
 
-async def result_of(name: str, answer: Callable[[], Awaitable[Result]]) -> types.CallToolResult:
+async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResult:
     """What the tool `name` answers, or why it cannot. Never raises."""
     try:
-        result = await answer()
+        result = await answer
         text = types.TextContent(type="text", text=compact(result))
         return types.CallToolResult(content=[text], structured_content=result)
     except ProblemError as error:
@@ -303,19 +295,10 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
         return getattr(self._source, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        while True:
-            received = await self._source.receive()
-            if isinstance(received, Exception):
-                error = answer_to(received)
-            elif isinstance(notice := received.message, types.JSONRPCNotification) and not (
-                notice.method.startswith("notifications/")  # as the names of all do in the protocol
-            ):
-                # A request: one with the id 1.5, true or null is parsed as a notification (mcp 2.3).
-                error = _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
-            else:
-                return received
-            if error is not None:
+        while isinstance(received := await self._source.receive(), Exception):
+            if error := answer_to(received):
                 await self._answers.send(SessionMessage(error))
+        return received
 
     async def aclose(self) -> None:
         await self._source.aclose()
@@ -324,31 +307,20 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
 def answer_to(error: Exception) -> types.JSONRPCError | None:
     """What to answer to a line that could not be read; nothing to an empty one, a notification, an answer."""
     found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
-    if not found:
-        return _error(PARSE_ERROR, "the line cannot be read", None)
-    if found[0]["type"] == "json_invalid":
-        line = str(found[0]["input"]).strip()
-        if not line:
+    code, reason, request = PARSE_ERROR, "the line cannot be read", None
+    if found and found[0]["type"] == "json_invalid":
+        if not str(found[0]["input"]).strip():
             return None
-        try:
-            message = read_json(line)  # which takes half a surrogate pair
-        except ValueError:
-            message = None
-        return _error(PARSE_ERROR, f"the line is not JSON: {found[0]['msg']}", message)
-    # Each kind of message says what it misses; the first that misses a whole field has all of the value.
-    message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
-    if isinstance(message, dict):
-        is_notification = "method" in message and "id" not in message
-        if "result" in message or "error" in message or is_notification:
-            return None
-    where = ".".join(str(part) for part in found[0]["loc"][1:])
-    return _error(INVALID_REQUEST, f"not a message of JSON-RPC 2.0: {where}: {found[0]['msg']}", message)
-
-
-def _error(code: int, reason: str, message: object) -> types.JSONRPCError:
-    """With the id of the line that was received, if it has one of a type that the protocol knows."""
-    request = message.get("id") if isinstance(message, dict) else None
-    if not isinstance(request, str | int) or isinstance(request, bool):
-        request = None
+        reason = f"the line is not JSON: {found[0]['msg']}"
+    elif found:
+        where = ".".join(str(part) for part in found[0]["loc"][1:])
+        code, reason = INVALID_REQUEST, f"not a message of JSON-RPC 2.0: {where}: {found[0]['msg']}"
+        # Each kind of message says what it misses; the first that misses a whole field has all of the value.
+        message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
+        if isinstance(message, dict):
+            if message.keys() & {"result", "error"} or ("method" in message and "id" not in message):
+                return None
+            request = message.get("id")
+    known = isinstance(request, str | int) and not isinstance(request, bool)
     data = types.ErrorData(code=code, message=clean(reason)[:LONGEST_REASON])
-    return types.JSONRPCError(jsonrpc="2.0", id=request, error=data)
+    return types.JSONRPCError(jsonrpc="2.0", id=request if known else None, error=data)

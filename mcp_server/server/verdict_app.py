@@ -33,8 +33,3 @@ def page() -> str:
     """The page with the style sheet of the report in it."""
     html = _PAGE.read_text(encoding="utf-8")
     return html.replace("/* page.css */", _STYLE.read_text(encoding="utf-8"))
-
-
-def ui_meta(tool: str) -> dict[str, dict[str, str]] | None:
-    """What the list of tools says of the page; None for a tool without one."""
-    return {"ui": {"resourceUri": URI}} if tool in TOOLS else None

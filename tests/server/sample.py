@@ -14,7 +14,7 @@ from mcp_server.jobs.types import Command
 from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Arguments, Operation, WaitArguments
 from mcp_server.server.app import exit_on_signals, make_server
-from mcp_server.server.http import Listening, serve_http
+from mcp_server.server.http import serve_http
 from mcp_server.tools.context import Context
 
 # The child starts a grandchild that leaves its process group, as daemons do; both wait to be killed.
@@ -99,7 +99,7 @@ def main() -> None:
     exit_on_signals()
     server = make_server(Store(Path(sys.argv[1])), OPERATIONS)
     if "--http" in sys.argv:
-        serve_http(server, Listening(port=0))
+        serve_http(server, port=0)
     else:
         server.run("stdio")
 

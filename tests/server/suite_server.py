@@ -17,7 +17,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, Arguments, Operation
 from mcp_server.server.app import exit_on_signals, make_server
-from mcp_server.server.http import Listening, serve_http
+from mcp_server.server.http import serve_http
 from mcp_server.server.tools import ToolServer
 from mcp_server.tools.context import Context
 
@@ -113,7 +113,7 @@ def main() -> None:
     exit_on_signals()
     server = suite_server(Path(sys.argv[1]))
     if "--http" in sys.argv:
-        serve_http(server, Listening(port=0))
+        serve_http(server, port=0)
     else:
         server.run("stdio")
 

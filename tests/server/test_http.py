@@ -22,7 +22,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from mcp_server.errors import ProblemError
-from mcp_server.server.http import TOKEN_VARIABLE, Listening, read_token
+from mcp_server.server.http import TOKEN_VARIABLE, read_token
 from tests.server.clients import ERAS, ROOT, Era, data_of
 from tests.server.test_shutdown import HELLO, call, left, wait_for
 
@@ -156,21 +156,21 @@ def test_a_huge_body_is_refused(open_url: str) -> None:
 @pytest.mark.parametrize(
     ("listening", "what"),
     [
-        (Listening(host="0.0.0.0"), "needs a token"),
-        (Listening(host="::"), "needs a token"),
-        (Listening(host="no-such-host.invalid"), "no such address"),
-        (Listening(port=70_000), "no such port"),
-        (Listening(host="203.0.113.9", token=TOKEN), "cannot listen"),
+        ({"host": "0.0.0.0"}, "needs a token"),
+        ({"host": "::"}, "needs a token"),
+        ({"host": "no-such-host.invalid"}, "no such address"),
+        ({"port": 70_000}, "no such port"),
+        ({"host": "203.0.113.9", "token": TOKEN}, "cannot listen"),
     ],
 )
-def test_addresses_that_are_refused(listening: Listening, what: str, tmp_path: Path) -> None:
+def test_addresses_that_are_refused(listening: dict[str, Any], what: str, tmp_path: Path) -> None:
     """All addresses without a token, and addresses that cannot be had, are problems and serve nobody."""
     from mcp_server.jobs.store import Store
     from mcp_server.server.app import make_server
     from mcp_server.server.http import serve_http
 
     with pytest.raises(ProblemError, match=what):
-        serve_http(make_server(Store(tmp_path / "state")), listening)
+        serve_http(make_server(Store(tmp_path / "state")), **listening)
 
 
 def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

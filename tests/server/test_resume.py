@@ -89,7 +89,7 @@ def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
             await manager.wait(job.id, 0.05)
             now = await manager.stop(job.id)
         async with Manager.open(store) as manager:
-            return [answered(now), answered(await manager.wait(job.id, 0))]
+            return [await answered(now), await answered(await manager.wait(job.id, 0))]
 
     now, later = anyio.run(stopped)
     assert now["state"] == "stopped" and now["result"]["summary"] == known.summary
