@@ -9,8 +9,8 @@
 Keys are the arguments of `diagnose`, plus `name` and `gpus` (number of GPUs, default 1). Relative paths are
 relative to the file's directory.
 
-Each case is diagnosed in a process of its own, `python -m mcp_server.sweep ARGUMENTS FILE`: the arguments are
-JSON, and the file gets the last state of the job.
+Each case is diagnosed in a process of its own: `python -m mcp_server.sweep ARGUMENTS.json RESULT.json`.
+Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
 
 Cases run on this machine (`Local`) or on an existing Ray cluster (`Cluster`). On a cluster the files of a
 case must have the same path on every node, as on a shared file system. Cases with a stored verdict are not
@@ -22,7 +22,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import math
 import os
 import re
 import socket
@@ -42,7 +41,6 @@ import yaml
 from pydantic import Field, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.gpus import known_gpus
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import write_whole
@@ -260,6 +258,9 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 
 SLACK_S = 120.0  # beyond the budget: time to end the running step and write the verdict
 QUEUE_S = 3600.0  # waiting for a GPU lease does not spend the case's budget
+REFUSED = 2
+WAIT_S = 30.0
+
 
 AttemptResult = tuple[Attempt, Verdict | None]
 OnDone = Callable[[SweepCase, AttemptResult], None]  # called when an attempt ends
@@ -272,24 +273,28 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
         arguments["env"] = {"CUDA_VISIBLE_DEVICES": gpus, **arguments.get("env", {})}
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="aoti-debug-sweep-") as name:
-        ended = Path(name, "state.json")
+        request, result = Path(name, "arguments.json"), Path(name, "result.json")
+        request.write_text(json.dumps(arguments))
         command = Command(
-            argv=(sys.executable, "-m", "mcp_server.sweep", json.dumps(arguments), str(ended)),
+            argv=(sys.executable, "-m", "mcp_server.sweep", str(request), str(result)),
             cwd=Path(case.arguments["cwd"]),
             env={key: value for key, value in os.environ.items() if key.startswith("AOTI_DEBUG_")},
             timeout_s=float(case.arguments.get("budget_s", 300)) + SLACK_S + (QUEUE_S if case.gpus else 0),
         )
-        finished = await run(command, ended.parent)
+        finished = await run(command, result.parent)
+        text = result.read_text() if result.exists() else ""
         tail = finished.output.read_text(errors="replace").strip().splitlines()[-1:]
-        state = JobState.model_validate_json(ended.read_bytes()) if finished.ok else None
-    tried: dict[str, Any] = {"where": socket.gethostname(), "wall_s": time.monotonic() - started}
-    if state is None:
-        why = f"its process ended by {finished.signal or finished.ending}: {' '.join(tail)[:300]}"
-        return Attempt(ended="lost", why=why, **tried), None
-    if state.problem is not None:
-        why = f"{state.problem.what}: {state.problem.value}"[:500]
-        return Attempt(ended="refused", why=why, **tried), None
-    return Attempt(ended="verdict", **tried), Verdict.model_validate(state.result)
+    why = f"its process ended by {finished.signal or finished.ending}: {' '.join(tail)[:300]}"
+    lost = Attempt(ended="lost", where=socket.gethostname(), wall_s=time.monotonic() - started, why=why)
+    try:
+        if finished.ok:
+            return lost.model_copy(update={"ended": "verdict", "why": ""}), Verdict.model_validate_json(text)
+        if finished.returncode == REFUSED:
+            refused = {"ended": "refused", "why": json.loads(text)["problem"][:500]}
+            return lost.model_copy(update=refused), None
+    except ValueError:
+        pass  # a result that was not written completely
+    return lost, None
 
 
 async def sweep(
@@ -327,6 +332,19 @@ async def sweep(
     return Sweep(cases=[records[case.name] for case in cases], reused=reused)
 
 
+DEVICES = Path("/dev")
+_DEVICE = re.compile(r"nvidia(\d+)")
+
+
+def local_gpus(devices: Path = DEVICES) -> list[str]:
+    """GPU names from CUDA_VISIBLE_DEVICES, else from /dev/nvidia*, since the server never imports torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
+    found = (_DEVICE.fullmatch(path.name) for path in devices.glob("nvidia*"))
+    return [str(number) for number in sorted(int(match[1]) for match in found if match)]
+
+
 class Local:
     """Runs `jobs` cases at a time on this machine; lane i uses GPU i modulo the number of GPUs.
 
@@ -334,9 +352,7 @@ class Local:
     """
 
     def __init__(self, jobs: int = 0) -> None:
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-        names = visible.split(",") if visible is not None else [gpu.name for gpu in known_gpus()]
-        self.gpus = [name.strip() for name in names if name.strip()]
+        self.gpus = local_gpus()
         self.lanes = jobs or max(1, len(self.gpus))
 
     async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
@@ -400,16 +416,25 @@ class Cluster:
                 self.ray.cancel(task, force=True)
 
 
-def main() -> None:
-    arguments = DiagnoseArguments.model_validate_json(sys.argv[1], strict=False)
+def main() -> int:
+    request, result = (Path(word) for word in sys.argv[1:3])
+    arguments = DiagnoseArguments.model_validate_json(request.read_text(), strict=False)
 
     async def diagnosed() -> JobState:
         async with Manager.open(open_store()) as manager:
             job = manager.start(DIAGNOSE.name, work_of(DIAGNOSE, arguments))
-            return await manager.wait(job.id, math.inf)
+            while (state := await manager.wait(job.id, WAIT_S)).state == "running":
+                pass
+        return state
 
-    Path(sys.argv[2]).write_text(anyio.run(diagnosed).model_dump_json())
+    state = anyio.run(diagnosed)
+    if state.problem is not None:
+        result.write_text(json.dumps({"problem": f"{state.problem.what}: {state.problem.value}"}))
+        return REFUSED
+    assert state.result is not None, "a job without a problem has a result"
+    result.write_text(json.dumps(state.result))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

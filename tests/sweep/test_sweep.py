@@ -23,6 +23,7 @@ from mcp_server.sweep import (
     Sweep,
     SweepCase,
     as_markdown,
+    local_gpus,
     read_plan,
     sweep,
 )
@@ -97,10 +98,14 @@ def test_without_retries_a_lost_case_stays_lost(tmp_path: Path) -> None:
     assert swept(tmp_path, text, retries=0).cases[0].ended == "verdict"
 
 
-def test_gpus_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that are visible, one lane for each."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3, GPU-5")
-    assert Local().gpus == ["3", "GPU-5"] and Local().lanes == 2
+def test_gpus_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are visible, else the device files in the order of their numbers."""
+    for name in ("nvidia10", "nvidia2", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert local_gpus(tmp_path) == ["2", "10"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-5")
+    assert local_gpus(tmp_path) == ["3", "GPU-5"]
 
 
 def test_the_kept_file_is_plain_json(tmp_path: Path) -> None:
