@@ -6,7 +6,7 @@ import inspect
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import typer
 from pydantic.fields import FieldInfo
@@ -73,15 +73,20 @@ def targets_of(model: type[Arguments]) -> list[str]:
 
 
 def _option(name: str, field: FieldInfo) -> inspect.Parameter:
-    """A mapping is repeated as NAME=VALUE, and anything that is not simple is text."""
+    """A mapping is repeated as NAME=VALUE, and anything that is not simple is text. Choices are listed."""
     kind: Any = field.annotation
-    default, metavar = field.default, "TEXT"
+    default, metavar, help_text = field.default, "TEXT", field.description
     if name in PAIRS:
         kind, default = tuple[str, str], None
     elif name in COMMANDS:
         kind, default = str, ""
     elif get_origin(kind) is dict:
         kind, default, metavar = list[str], [], "NAME=VALUE"
+    elif get_origin(kind) is Literal:
+        choices = [choice for choice in get_args(kind) if choice]
+        if not all(choice in (help_text or "") for choice in choices):
+            help_text = f"{help_text} One of {', '.join(choices)}."
+        kind = str
     elif kind in (int, float):
         metavar = "NUMBER"
     elif kind not in (bool, str, list[str], list[int]):
@@ -90,7 +95,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
     spelled = f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"
     info = typer.Option(
         *OPTION_NAMES.get(name, (spelled,)),
-        help=field.description,
+        help=help_text,
         show_default=False,
         metavar=None if kind is bool else metavar,
     )
