@@ -30,49 +30,43 @@ PACKAGE = "path/of/the/model.pt2"
 INPUTS = "path/of/the/inputs.pt"
 SCRIPT = "path/of/the/failing/program.py"
 
-_OFFICIAL = (
-    "PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 AOTI_RUNTIME_CHECK_INPUTS=1"
-)
-_CHECKED = "AOTI_RUNTIME_CHECK_INPUTS=1"
-# The tool to call next and why, and the variables with which the program shows more without the server.
-_ADVICE: Mapping[Advice, tuple[str, str, str]] = {
-    "check_inputs": ("check_devices", "compare every input with what the package was compiled for", _CHECKED),
+# The tool to call next, and why.
+_ADVICE: Mapping[Advice, tuple[str, str]] = {
+    "check_inputs": ("check_devices", "compare every input with what the package was compiled for"),
     "check_package": (
         "check_devices",
         "check the package's file, device and architecture against this machine",
-        "",
     ),
-    "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries", ""),
+    "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries"),
     "trace_index": (
         "inspect_package",
         "trace the assertion to its launch, its bound and the input behind it",
-        _CHECKED,
     ),
-    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes", ""),
-    "locate": ("locate_fault", "name the launch, the line and the access", _OFFICIAL),
-    "find_nan": (
-        "dump_kernel_io",
-        "find the first launch whose output is not finite",
-        "TORCHINDUCTOR_NAN_ASSERTS=1",
-    ),
-    "compare": ("dump_kernel_io", "look at what each launch reads and writes", _CHECKED),
+    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes"),
+    "locate": ("locate_fault", "name the launch, the line and the access"),
+    "find_nan": ("dump_kernel_io", "find the first launch whose output is not finite"),
+    "compare": ("dump_kernel_io", "look at what each launch reads and writes"),
     "run_again": (
         "run_deterministic",
         "run again with blocking launches and input checks, keeping all output",
-        _OFFICIAL,
     ),
-    "read_cause": (
-        "run_deterministic",
-        "run again keeping all output: the cause is on standard error",
-        f"PYTHONUNBUFFERED=1 {_CHECKED}",
-    ),
-    "recompile": ("diagnose", "repeat the compilation and read the generated code", ""),
-    "fix_script": ("diagnose", "check that nothing but the script is at fault", ""),
-    "trace_hang": (
-        "trace_launches",
-        "see the last launch that began and did not end",
-        "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
-    ),
+    "read_cause": ("run_deterministic", "run again keeping all output: the cause is on standard error"),
+    "recompile": ("diagnose", "repeat the compilation and read the generated code"),
+    "fix_script": ("diagnose", "check that nothing but the script is at fault"),
+    "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
+}
+# The variables with which the program shows more without the server.
+_CHECKED = "AOTI_RUNTIME_CHECK_INPUTS=1"
+_OFFICIAL = f"PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 {_CHECKED}"
+_FLAGS: Mapping[Advice, str] = {
+    "check_inputs": _CHECKED,
+    "trace_index": _CHECKED,
+    "locate": _OFFICIAL,
+    "find_nan": "TORCHINDUCTOR_NAN_ASSERTS=1",
+    "compare": _CHECKED,
+    "run_again": _OFFICIAL,
+    "read_cause": f"PYTHONUNBUFFERED=1 {_CHECKED}",
+    "trace_hang": "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
 }
 _PACKAGE_TOOLS = frozenset(
     {"inspect_package", "check_devices", "trace_launches", "dump_kernel_io", "locate_fault"}
@@ -99,7 +93,7 @@ def as_sentence(root: ErrorFact) -> str:
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
     """The most useful next call, with placeholder paths for files that the log does not name."""
     advice = _advice(root, facts)
-    tool, why, _ = _ADVICE[advice]
+    tool, why = _ADVICE[advice]
     program = program_of(facts)
     if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
         return NextStep(
@@ -130,7 +124,7 @@ def _advice(root: ErrorFact | None, facts: LogFacts) -> Advice:
 
 def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
     """Shell commands that show more without the server: environment variables before the failing command."""
-    *_, flags = _ADVICE[_advice(root, facts)]
+    flags = _FLAGS.get(_advice(root, facts), "")
     program = program_of(facts)
     words = program.get("command") or ["python", program.get("script", SCRIPT)]
     return [f"{flags} {shlex.join(map(str, words))} > run.log 2>&1"] if flags else []  # type: ignore[call-overload]

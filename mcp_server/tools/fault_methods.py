@@ -7,31 +7,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
-from mcp_server.logs.crash_reports import (
-    Access,
-    SanitizerTool,
-    read_cuda_gdb,
-    read_native,
-    read_progress_log,
-)
+from mcp_server.logs.crash_reports import Access, SanitizerTool, read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.sanitizer import SanitizerReport, read_sanitizer_file
-from mcp_server.memory_faults.join import (
-    foreign_launches,
-    match_sites,
-    named_launches,
-    read_call_sites,
-)
+from mcp_server.memory_faults.join import foreign_launches, match_sites, named_launches, read_call_sites
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.view import PackageView
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context
-from mcp_server.tools.fault_run import FaultRun, Target
+from mcp_server.tools.fault_run import FaultRun, PackageTarget, Target
 from mcp_server.tools.machine import find_tool
 from mcp_server.tools.run_deterministic import CACHING_OFF
 
@@ -124,12 +113,12 @@ def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[S
 
     report = read_sanitizer_file(output, keep)
     launched = {name for launch in view.wrapper.launches for name in (launch.symbol, launch.kernel)}
-    asserts = [site.access(tool) for site in report.faults if site.kind == "assert"]
-    others = [site for site in report.faults if site.kind != "assert"]
-    ours = [site for site in others if site.launch_offset is not None or site.kernel in launched]
-    foreign = [site.access(tool) for site in others if site not in ours]
-    found = _printed(assertions[0]) if assertions else asserts[:1]
-    return report, [*(site.access(tool) for site in ours), *found, *foreign]
+    ours, asserts, foreign = list[Access](), list[Access](), list[Access]()
+    for site in report.faults:
+        of_package = site.launch_offset is not None or site.kernel in launched
+        group = asserts if site.kind == "assert" else ours if of_package else foreign
+        group.append(site.access(tool))
+    return report, [*ours, *(_printed(assertions[0]) if assertions else asserts[:1]), *foreign]
 
 
 def _printed(text: str) -> list[Access]:
@@ -169,12 +158,9 @@ async def launch_sites(context: Context, view: PackageView, accesses: Sequence[A
     argv = (program, "-d", "-C", "--no-show-raw-insn", "--section=.text", str(copy))
     finished = await context.run_in(directory, Command(argv=argv, cwd=directory, timeout_s=60))
     copy.unlink()
-
-    def matched() -> dict[int, int]:
-        with finished.stdout.open(encoding="utf-8", errors="replace") as lines:
-            return match_sites(read_call_sites(lines), view.wrapper.launches)
-
-    return await anyio.to_thread.run_sync(matched)
+    with finished.stdout.open(encoding="utf-8", errors="replace") as lines:
+        sites = await anyio.to_thread.run_sync(read_call_sites, lines)
+    return match_sites(sites, view.wrapper.launches)
 
 
 # Without memory contents: a dump of a few megabytes, written in under a second on one H200.
@@ -225,8 +211,7 @@ async def run_sync(context: Context, target: Target) -> Found:
     asserted = await anyio.to_thread.run_sync(_assertions_in, run.done.finished.output)
     if asserted:
         return Found(run, asserted)
-    journal = run.evidence.journal
-    ending = journal.ending if journal is not None else None
+    ending = run.evidence.journal.ending if run.evidence.journal is not None else None
     if ending is None or ending.how not in ("fault", "died") or ending.launch is None:
         return Found(run, [], None, f"the journal ends: {ending.how if ending else 'empty'}")
     text = ending.launch.fault or "the process ended during the launch"
@@ -268,21 +253,21 @@ async def run_native(context: Context, target: Target) -> Found:
 
 async def _check_rebuilt(target: Target) -> None:
     """Raise `ProblemError` when the package could not be rebuilt with probes."""
-    await target.settled()
+    if isinstance(target, PackageTarget):
+        await target.settled.wait()
     if target.rebuilt is None:
         raise ProblemError(f"the package was not rebuilt with probes: {target.why_not}")
 
 
 def _native_accesses(run: FaultRun) -> list[Access]:
     """Sanitizer reports, the printed assertion and a native stack; else the launch in which the run died."""
-    output = run.done.finished.output
+    output, journal = run.done.finished.output, run.evidence.journal
     with output.open(encoding="utf-8", errors="replace") as lines:
         native = read_native(lines)
     found = [error for error in native.errors if error.text != "ABRT"]
     found += _assertions_in(output)
     if native.crash is not None:
         found.append(native.crash)
-    journal = run.evidence.journal
     if not found and journal is not None and journal.ending.how == "died":
         text = run.done.finished.signal or "the process ended during the launch"
         found.append(Access("native", "signal", text))
@@ -309,12 +294,8 @@ METHODS: dict[Tool, Method] = {
     "ubsan": (partial(_run_sanitized, name="ubsan"), Options(sanitize="undefined", index_asserts=False)),
     "native": (run_native, Options()),
 }
-
-_AUTO: dict[str, tuple[Tool, ...]] = {
-    "cuda": ("memcheck", "core_dump", "sync"),
-    "cpu": ("asan", "native"),
-}
-_CUDA_ONLY = frozenset({*get_args(SanitizerTool), "core_dump", "sync"})
+_CPU_ONLY = ("asan", "ubsan", "native")
+_AUTO: dict[str, tuple[Tool, ...]] = {"cuda": ("memcheck", "core_dump", "sync"), "cpu": ("asan", "native")}
 
 
 def order(tool: Tool | Literal["auto"], device_type: str | None) -> tuple[Tool, ...]:
@@ -322,8 +303,8 @@ def order(tool: Tool | Literal["auto"], device_type: str | None) -> tuple[Tool, 
     device = "cuda" if device_type == "cuda" else "cpu"
     if tool == "auto":
         return _AUTO[device]
-    if (tool in _CUDA_ONLY) != (device == "cuda"):
-        fitting = sorted(name for name in METHODS if (name in _CUDA_ONLY) == (device == "cuda"))
+    fitting = sorted(name for name in METHODS if (name in _CPU_ONLY) == (device == "cpu"))
+    if tool not in fitting:
         raise ProblemError(
             f"{tool} does not look at {device} packages", value=tool, allowed=", ".join(["auto", *fitting])
         )

@@ -58,11 +58,10 @@ class BadSearch:
 
     def take(self, launch: LaunchValues) -> None:
         """The next launch."""
-        if self._sure is not None or not launch.bad:
-            return
+        if launch.bad:
+            self._perhaps = self._perhaps or launch
         if launch.surely_bad:
-            self._sure = launch
-        self._perhaps = self._perhaps or launch
+            self._sure = self._sure or launch
 
     @property
     def found(self) -> FirstBad | None:
@@ -102,7 +101,6 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
                 locations = list(unbounded_first(model.provenance(known)).locations) or locations
         rest = f" to {argument.name}{', and its inputs were good' if good else ''}"
     number = "" if launch.launch is None else f"launch {launch.launch}, "
-    where = f" at {element.index}" if element.index else ""
     many = f", {element.count} in all" if element.count and element.count > 1 else ""
     doubt = "; only minus infinity was seen, which may be a mask" if argument.perhaps_intended else ""
     return FirstBad(
@@ -117,7 +115,7 @@ def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) 
         inputs_were_good=good,
         perhaps_intended=argument.perhaps_intended,
         locations=locations,
-        summary=f"{number}{launch.kernel}, {verb} {element.value}{where}{many}{rest}{doubt}",
+        summary=f"{number}{launch.kernel}, {verb} {element.value}{element.place}{many}{rest}{doubt}",
     )
 
 
@@ -131,7 +129,7 @@ def _label(model: PackageView, name: str) -> str:
 def _origin(launch: LaunchValues, name: str, model: PackageView) -> tuple[Source, str, list[int]]:
     if launch.launch is None:
         return ("input" if name in {taken.name for taken in model.package.inputs} else "unset"), name, []
-    writers = [s.launch for s in model.flow.last_writers(name, launch.launch) if s.launch is not None]
+    writers = model.flow.writing_launches(name, launch.launch)
     if writers:
         return "kernel", model.wrapper.launches[writers[0]].kernel, writers
     behind = model.flow.backward(name, launch.launch)
@@ -142,7 +140,7 @@ def _origin(launch: LaunchValues, name: str, model: PackageView) -> tuple[Source
     return "unset", name, []
 
 
-MODEL_LINE = re.compile(r"(?:(?P<file>.*[^:]):)?(?P<line>\d+)")
+MODEL_LINE = re.compile(r"(?:.*[^:]:)?\d+")
 
 
 @dataclass(frozen=True)
@@ -172,8 +170,8 @@ class Choice:
         buffers = [_spelled(name, tensors, "buffer") for name in self.buffers]
         if not lines:
             return Choice(self.launches, kernels, buffers)
-        wanted = {number for line in lines for number in _launches_at(line, model)}
-        wanted |= {launch.index for launch in launches if launch.kernel in kernels}
+        wanted = {launch.index for launch in launches if launch.kernel in kernels}
+        wanted.update(*(_launches_at(line, model) for line in lines))
         if self.launches:
             wanted &= set(self.launches)
         if not wanted:
@@ -207,23 +205,19 @@ def _launches_at(line: str, model: PackageView) -> list[int]:
 
     Raises ProblemError when there is none, with lines that launches come from.
     """
-    asked = MODEL_LINE.fullmatch(line)
-    assert asked is not None, "only model lines are looked up"
-    file, number = (asked["file"] or "").removeprefix("./"), int(asked["line"])
-    places = [(each.index, place) for each in model.wrapper.launches for place in model.locations(each.index)]
-    found = [
-        index
-        for index, place in places
-        if place.line == number and (not file or f"/{place.file}".endswith(f"/{file}"))
-    ]
-    if found:
-        return found
-    known = list(dict.fromkeys(f"{place.file}:{place.line}" for _, place in places))
-    raise ProblemError(
-        "no launch is known to come from that line",
-        value=line,
-        allowed=", ".join(known[:8]) or "compile with INDUCTOR_PROVENANCE=1 (torch >= 2.9) to know lines",
-    )
+    file, _, number = line.removeprefix("./").rpartition(":")
+    found: list[int] = []
+    for (path, at), launches in model.launches_at.items():
+        if at == int(number) and (not file or f"/{path}".endswith(f"/{file}")):
+            found += launches
+    if not found:
+        known = [f"{path}:{at}" for path, at in model.launches_at]
+        raise ProblemError(
+            "no launch is known to come from that line",
+            value=line,
+            allowed=", ".join(known[:8]) or "compile with INDUCTOR_PROVENANCE=1 (torch >= 2.9) to know lines",
+        )
+    return found
 
 
 def last_of(launches: Iterable[LaunchValues]) -> LaunchValues | None:

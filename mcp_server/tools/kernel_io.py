@@ -22,6 +22,10 @@ class BadElement(Record):
     value: str
     count: int | None = None
 
+    @property
+    def place(self) -> str:
+        return f" at {self.index}" if self.index else ""
+
 
 class ArgumentValues(Record):
     """One argument of a launch in one phase; shape and stride in elements.
@@ -132,17 +136,10 @@ class KernelIO(Record):
     cost: Cost
 
 
-_MEASURED = ("dtype", "shape", "stride", "device", "nan", "inf", "zero", "min", "max", "mean", "checksum")
-
-
 def measured(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `ArgumentValues` that the worker measured on a tensor; none of a scalar's."""
-    known = {name: event[name] for name in _MEASURED if event.get(name) is not None}
-    return {**known, "non_finite": bad_element(event.get("non_finite"))}
-
-
-def bad_element(found: Mapping[str, Any] | None) -> BadElement | None:
-    return BadElement(index=found["index"], value=found["value"], count=found["count"]) if found else None
+    """The fields of `ArgumentValues` in an event, but for `value` and `saved`, which are of other types."""
+    names = ArgumentValues.model_fields.keys() - {"value", "saved"}
+    return {name: event[name] for name in names if event.get(name) is not None}
 
 
 _FIGURES = ("nan", "inf", "zero", "min", "max", "mean")
@@ -166,10 +163,8 @@ def block(launch: LaunchValues) -> str:
 
 def _row(argument: ArgumentValues) -> tuple[str, ...]:
     shape = "x".join(map(str, argument.shape)) if argument.shape is not None else argument.value
-    element, bad = argument.outside or argument.non_finite, ""
-    if element is not None:
-        where = f" at {element.index}" if element.index else ""
-        bad = f"{element.value}{where}"
+    element = argument.outside or argument.non_finite
+    bad = f"{element.value}{element.place}" if element is not None else ""
     if argument.outside is not None and argument.bound:
         bad += f" not in {argument.bound}"
     return (

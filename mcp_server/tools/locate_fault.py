@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -24,7 +25,7 @@ from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.context import Context
 from mcp_server.tools.failure import Failure, read_failure
 from mcp_server.tools.fault_methods import METHODS, Found, Tool, order
-from mcp_server.tools.fault_run import PROVENANCE, PackageTarget, Program, ProgramTarget, Target, prepare
+from mcp_server.tools.fault_run import PROVENANCE, Program, ProgramTarget, Target, prepare
 from mcp_server.tools.requests import INPUTS_HELP, called_package, failing_phase, plan_replay, run_request
 from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF
 
@@ -119,14 +120,7 @@ async def locate_fault(
     tools = order(tool, device)
     runs: list[PlainRun] = []
     attempts: list[Attempt] = []
-    targets: dict[Options, PackageTarget] = {}
-
     async with anyio.create_task_group() as tasks:
-
-        def target_of(options: Options) -> Target:
-            if options not in targets:
-                targets[options] = prepare(context, workload, options, tasks, cache=cache)
-            return targets[options]
 
         async def run_without(flags: dict[str, str], name: str) -> None:
             runs.append(await run_plainly(context, workload, flags, name))
@@ -135,7 +129,8 @@ async def locate_fault(
             tasks.start_soon(run_without, {}, f"plain-{number + 1}")
         if plain_runs and device == "cuda":
             tasks.start_soon(run_without, FLAGS, "official-flags")
-        target, found = await search(context, tools, attempts, target_of)
+        prepared = lru_cache(lambda options: prepare(context, workload, options, tasks, cache=cache))
+        target, found = await search(context, tools, attempts, prepared)
     return result(context, target, found, attempts, judge(runs, bool(found.accesses)))
 
 
@@ -143,15 +138,8 @@ async def run_plainly(
     context: Context, workload: PackageWorkload, flags: Mapping[str, str], name: str
 ) -> PlainRun:
     """Run the original package once. It takes no lease of a GPU: the checker, which runs too, has one."""
-    done = await context.worker(
-        "run",
-        run_request(workload),
-        name=name,
-        workload=workload,
-        env=flags,
-        gpus=(),
-        alone=True,
-    )
+    request = run_request(workload)
+    done = await context.worker("run", request, name=name, workload=workload, env=flags, gpus=(), alone=True)
     return _plain_run(done.finished, flags, failed=not done.finished.ok or done.last("called") is None)
 
 
@@ -272,18 +260,16 @@ async def locate_in_program(
     if package is not None:
         refuse_unsafe(package)
     seen = await capture(context, workload, env={**PROVENANCE, **workload.env})
-    call, why = captured_call(seen, workload)
+    call, note = captured_call(seen, workload)
+    found: LocatedFault | None = None
     if call is not None:
         found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, cache=cache)
-        if found.found or (seen.finished.ok and not in_graph(seen)):
-            phase = failing_phase(seen)
-            place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
-            return _with_note(found, f"the call was made again by itself{place}")
-        why = "the call by itself shows no fault"
-    return _with_note(await run_under_checker(context, workload, seen, package=package, tool=tool), why)
-
-
-def _with_note(found: LocatedFault, note: str) -> LocatedFault:
+        phase = failing_phase(seen)
+        place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
+        note = f"the call was made again by itself{place}"
+    if found is None or not (found.found or (seen.finished.ok and not in_graph(seen))):
+        note = note if found is None else "the call by itself shows no fault"
+        found = await run_under_checker(context, workload, seen, package=package, tool=tool)
     return found.model_copy(update={"notes": [note, *found.notes]})
 
 
@@ -295,13 +281,13 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
     if not isinstance(phase, CapturedCall):
         return None, "the program failed outside of a call"
     try:
-        plan = plan_replay(seen, phase)
+        request = plan_replay(seen, phase)
     except ProblemError as problem:
         return None, str(problem)
-    if "library" in plan.request or len(plan.steps) != 1:
+    if "library" in request or len(request["steps"]) != 1:
         return None, "the call needs its runner's history: constants were updated, or a bare library loaded"
     assert phase.file is not None, "what has a plan was kept"
-    return called_package(plan, phase.file, workload), ""
+    return called_package(request, phase.file, workload), ""
 
 
 def in_graph(seen: Capture) -> bool:

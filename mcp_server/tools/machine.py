@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -293,17 +293,13 @@ def checkup(machine: Machine) -> Checkup:
     for name, for_what, how in _PROGRAMS:
         path = machine.tools.get(name)
         needs.append(_need(name, "ok" if path else "missing", path or "none", for_what, how))
-    return Checkup(summary=_standing(needs), needs=needs, unknown=machine.unknown)
-
-
-def _standing(needs: Sequence[Need]) -> str:
-    """What is essential first; a machine without a GPU is complete for CPU packages."""
+    # What is essential first; a machine without a GPU is complete for CPU packages.
     wanting = {need.name: need.essential for need in needs if need.standing != "ok"}
-    if not wanting:
-        return "everything is there"
-    if any(wanting.values()):
-        return f"missing or limited: {', '.join(sorted(wanting, key=lambda name: not wanting[name]))}"
-    return f"what is essential is there; optional, and missing or limited here: {', '.join(wanting)}"
+    names = ", ".join(sorted(wanting, key=lambda name: not wanting[name]))
+    summary = f"missing or limited: {names}" if wanting else "everything is there"
+    if wanting and not any(wanting.values()):
+        summary = f"what is essential is there; optional, and missing or limited here: {names}"
+    return Checkup(summary=summary, needs=needs, unknown=machine.unknown)
 
 
 _PROGRAMS = (

@@ -27,7 +27,7 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import REPORT, Context, Event, WorkerRun, stream_events
 from mcp_server.tools.first_bad import Choice, last_of, launch_values
-from mcp_server.tools.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
+from mcp_server.tools.kernel_io import ArgumentValues, BadElement, LaunchValues, measured
 from mcp_server.tools.requests import run_request
 
 # `| ~(tmp4 & xmask)` of Triton; masks of the iteration space alone leave no element out.
@@ -187,11 +187,18 @@ class Seen:
 
 
 async def observe(
-    context: Context, workload: PackageWorkload, model: PackageView, choice: Choice, *, save: bool, stop: bool
+    context: Context,
+    workload: PackageWorkload,
+    model: PackageView,
+    choice: Choice,
+    *,
+    save: bool = False,
+    stop: bool = False,
 ) -> Seen:
     """Rebuild and run once. Raises ProblemError when the package cannot be rebuilt."""
-    python = context.python_for(workload)
-    instrumented = await instrument(workload.package, Options(), context, python=python, env=workload.env)
+    instrumented = await instrument(
+        workload.package, Options(), context, python=workload.python, env=workload.env
+    )
     bounds = await anyio.to_thread.run_sync(find_bounds, model)
     directory = context.fresh("observe")
     request: dict[str, object] = {
@@ -315,12 +322,8 @@ def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
 def _argument(context: Context, event: Event) -> ArgumentValues:
     saved = event.get("saved")
     return ArgumentValues(
-        name=event["name"],
         when=event["phase"],
-        role=event["role"],
-        parameter=event["parameter"],
         value=str(event.get("value", "")),
-        outside=bad_element(event.get("outside")),
         saved=context.artifact(Path(saved), "tensor (safetensors)") if saved else None,
         **measured(event),
     )

@@ -32,6 +32,7 @@ from mcp_server.tools.compare_with_eager import Pair, compare_pair
 from mcp_server.tools.context import Context, gpus_of
 from mcp_server.tools.divergence import EveryLaunch, OutputCompared, read_output
 from mcp_server.tools.every_launch import LaunchFlows
+from mcp_server.tools.requests import package_request
 from mcp_server.worker.protocol import EagerCode, Readable
 
 DEFAULT = "all launches that are wrong on right inputs (compare_with_eager with every_launch)"
@@ -158,8 +159,7 @@ async def _codes(
             next_call="bisect, for a workaround at compile time",
         )
     if done.finished.ending != "exit" or done.last("finished") is None:
-        failed = done.last("failed") or {}
-        raise ProblemError(f"the program's nodes cannot be read: {failed.get('text', done.finished.ending)}")
+        raise ProblemError(f"the program's nodes cannot be read: {done.why}")
     return [cast(EagerCode, event) for event in done.all("eager_code")]
 
 
@@ -229,21 +229,13 @@ async def _tried(
     """Call the new package and the old one, and write the new one where it is wanted."""
     workload = pair.workload
     packages = [made, workload.package]
-    request = {
-        "exported": pair.exported,
-        "inputs": workload.inputs,
-        "packages": packages,
-        "model_name": workload.model_name,
-        "device_index": workload.device_index,
-        "extra_imports": workload.extra_imports,
-    }
+    request = {**package_request(workload), "exported": pair.exported, "packages": packages}
     gpus = gpus_of(model.package.device_type, workload.device_index)
     done = await context.worker("price", request, workload=workload, gpus=gpus)
     seconds = {event["package"]: float(event["seconds"]) for event in done.all("timed")}
     if len(seconds) < len(packages):
-        failed = done.last("failed") or {}
-        why = str(failed.get("text", done.finished.ending))[:300]
-        raise ProblemError(f"the repaired package was not written: its call did not come back ({why})")
+        why = f"its call did not come back ({done.why[:300]})"
+        raise ProblemError(f"the repaired package was not written: {why}")
     price = Price(before=seconds[str(workload.package)], after=seconds[str(made)])
     outputs = [read_output(event) for event in done.all("output")]
     wrong = [each.index for each in outputs if each.agreement in ("differs", "layout")]
