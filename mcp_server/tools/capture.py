@@ -125,7 +125,7 @@ async def capture(
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
     """A function that finds the process of a call that will not come back, from journals that are quiet."""
-    read, seen = 0.0, Captured()
+    read, seen = 0.0, Captured()  # large journals take seconds to read
 
     def stalled() -> int | None:
         nonlocal read, seen

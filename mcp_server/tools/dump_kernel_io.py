@@ -25,15 +25,17 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure, read_output
-from mcp_server.tools.first_bad import Choice, launch_values, overview
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     Backend,
     BadElement,
+    Choice,
     KernelIO,
     LaunchValues,
     Phase,
+    launch_values,
     measured,
+    overview,
 )
 from mcp_server.tools.probe_backend import Seen, observe
 from mcp_server.tools.requests import INPUTS_HELP, run_request

@@ -240,40 +240,44 @@ async def explain_error(
         others=[_other(error, root) for error in others[:_OTHERS]],
         last_launch=facts.last_launch.kernel if facts.last_launch else "",
         model_lines=[ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in frames],
-        notes=_notes(facts),
         versions=facts.versions,
     )
     if root is None:
-        return _unknown(explanation, facts)
-    trace, notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
+        update, notes = _unknown(facts)
+    else:
+        update = _known(root, facts)
+        update["trace"], notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
+    return explanation.model_copy(update={**update, "notes": [*notes, *_notes(facts)]})
+
+
+def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
+    """What is said of an error of a known family."""
     family = root.family
-    return explanation.model_copy(
-        update={
-            "summary": as_sentence(root),
-            "family": family.id,
-            "stage": family.stage,
-            "category": root.category,
-            "candidates": list(root.candidates),
-            "text": root.text,
-            "line": root.line,
-            "count": root.count,
-            "fields": root.fields,
-            "meaning": family.meaning,
-            "not_proven": family.not_proven,
-            "releases": family.torch,
-            "guide": family.guide,
-            "page": f"docs/errors.md#{family.id}",
-            "kernel": root.fields.get("kernel", ""),
-            "generated": [f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
-            "trace": trace,
-            "notes": [*notes, *explanation.notes],
-        }
-    )
+    return {
+        "summary": as_sentence(root),
+        "family": family.id,
+        "stage": family.stage,
+        "category": root.category,
+        "candidates": list(root.candidates),
+        "text": root.text,
+        "line": root.line,
+        "count": root.count,
+        "fields": root.fields,
+        "meaning": family.meaning,
+        "not_proven": family.not_proven,
+        "releases": family.torch,
+        "guide": family.guide,
+        "page": f"docs/errors.md#{family.id}",
+        "kernel": root.fields.get("kernel", ""),
+        "generated": [f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
+    }
 
 
-def _unknown(explanation: Explanation, facts: LogFacts) -> Explanation:
-    if explanation.last_launch:
-        began = explanation.last_launch
+def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
+    """What is said of a text without a root error, and notes."""
+    guide, notes = MAIN_GUIDE, list[str]()
+    if facts.last_launch:
+        began = facts.last_launch.kernel
         summary = f"No error text; the last launch that began and did not end is {began}."
     elif facts.errors:  # of rank NOISE: others would be a root
         summary = f"No error that names a cause. {facts.errors[0].family.meaning}"
@@ -283,22 +287,16 @@ def _unknown(explanation: Explanation, facts: LogFacts) -> Explanation:
         summary = (
             "No error text in this log: the program hung, crashed without a message, or the log was cut off."
         )
-    notes = []
-    if not explanation.last_launch and facts.best_lines:
+    if not facts.last_launch and facts.best_lines:
         family = closest_family(facts.best_lines[-1][1])
         notes += [f"closest known error: {family.id}: `{family.example}`"] if family else []
         notes.append(
             "pass the whole log, standard output and standard error: the cause is often in another line"
         )
-    lines = facts.best_lines or facts.tail
-    return explanation.model_copy(
-        update={
-            "summary": summary,
-            "guide": MAIN_GUIDE if explanation.last_launch or facts.best_lines else HANG_GUIDE,
-            "notes": [*notes, *explanation.notes],
-            "lines": [f"{number}: {text}" for number, text in lines[-_LINES:]],
-        }
-    )
+    elif not facts.last_launch:
+        guide = HANG_GUIDE
+    lines = [f"{number}: {text}" for number, text in (facts.best_lines or facts.tail)[-_LINES:]]
+    return {"summary": summary, "guide": guide, "lines": lines}, notes
 
 
 def _trace(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -29,18 +29,8 @@ Tool = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Found:
-    """What one run showed; `errors` is the tool's own count."""
-
-    run: FaultRun
-    accesses: list[Access] = field(default_factory=list)
-    errors: int | None = None
-    what: str = ""
-
-
 # How a tool is run, and how the package is rebuilt for it.
-Method = tuple[Callable[[Context, Target], Awaitable[Found]], Options]
+Method = tuple[Callable[[Context, Target], Awaitable[FaultRun]], Options]
 PRINT_LIMIT = 100
 PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
 # Until the program first uses CUDA; after the default 10 s it goes on unchecked ("No attachable process").
@@ -51,7 +41,7 @@ _FOREIGN = ("CUDA_INJECTION64_PATH",)
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -> Found:
+async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -> FaultRun:
     """One run under compute-sanitizer. The report decides; its exit code does not.
 
     Raises `ProblemError` when the program did not run, or ran unchecked: a clean report then means nothing.
@@ -80,8 +70,8 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
             )
     if target.rebuilt is None:
         sites = await launch_sites(context, target.view, accesses)
-        run = FaultRun(run.done, replace(run.evidence, sites=sites))
-    return Found(run, accesses, report.errors, f"{report.errors} errors counted")
+        run = replace(run, evidence=replace(run.evidence, sites=sites))
+    return replace(run, accesses=accesses, errors=report.errors, what=f"{report.errors} errors counted")
 
 
 def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
@@ -168,7 +158,7 @@ _SKIP = ["nonrelocated_elf_images", "global_memory", "shared_memory", "local_mem
 _ASK = ("info cuda kernels", "bt", "info line *$errorpc")
 
 
-async def run_core_dump(context: Context, target: Target) -> Found:
+async def run_core_dump(context: Context, target: Target) -> FaultRun:
     """One run that leaves a light core dump, read by cuda-gdb where there is one."""
     directory = context.fresh("core-dump")
     run = await target.run(context, directory, env={**core_environment(directory), **CACHING_OFF})
@@ -176,7 +166,8 @@ async def run_core_dump(context: Context, target: Target) -> Found:
     debugger = find_tool("cuda-gdb", target.workload.env, context.python_for(target.workload))
     access = await read_core(context, directory, output, debugger)
     found = await anyio.to_thread.run_sync(_assertions_in, output) or ([access] if access is not None else [])
-    return Found(run, found, None, "read by cuda-gdb" if debugger else "no cuda-gdb: the driver's log only")
+    what = "read by cuda-gdb" if debugger else "no cuda-gdb: the driver's log only"
+    return replace(run, accesses=found, what=what)
 
 
 def core_environment(directory: Path) -> dict[str, str]:
@@ -204,18 +195,18 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
         return read_progress_log(lines)
 
 
-async def run_sync(context: Context, target: Target) -> Found:
+async def run_sync(context: Context, target: Target) -> FaultRun:
     """One run with a wait for the device after each launch, read from the journal: needs no NVIDIA tool."""
     await _check_rebuilt(target)
     run = await target.run(context, context.fresh("sync"), env=CACHING_OFF)
     asserted = await anyio.to_thread.run_sync(_assertions_in, run.done.finished.output)
     if asserted:
-        return Found(run, asserted)
+        return replace(run, accesses=asserted)
     ending = run.evidence.journal.ending if run.evidence.journal is not None else None
     if ending is None or ending.how not in ("fault", "died") or ending.launch is None:
-        return Found(run, [], None, f"the journal ends: {ending.how if ending else 'empty'}")
+        return replace(run, what=f"the journal ends: {ending.how if ending else 'empty'}")
     text = ending.launch.fault or "the process ended during the launch"
-    return Found(run, [Access("sync", "invalid_access", text)])
+    return replace(run, accesses=[Access("sync", "invalid_access", text)])
 
 
 # The interpreter's own handler for SIGSEGV, faulthandler's, must not replace the sanitizer's.
@@ -225,11 +216,11 @@ SANITIZER_ENV = {
 }
 
 
-async def _run_sanitized(context: Context, target: Target, name: str) -> Found:
+async def _run_sanitized(context: Context, target: Target, name: str) -> FaultRun:
     """The C++ kernels built with a sanitizer, index asserts taken out, each weight in memory of its own."""
     await _check_rebuilt(target)
     run = await target.run(context, context.fresh(name), env=SANITIZER_ENV)
-    return Found(run, await anyio.to_thread.run_sync(_native_accesses, run))
+    return replace(run, accesses=await anyio.to_thread.run_sync(_native_accesses, run))
 
 
 # Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion. Kernels
@@ -237,7 +228,7 @@ async def _run_sanitized(context: Context, target: Target, name: str) -> Found:
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 
 
-async def run_native(context: Context, target: Target) -> Found:
+async def run_native(context: Context, target: Target) -> FaultRun:
     """The stack of the crash by gdb, and the index assertion that was printed."""
     gdb = shutil.which("gdb")
     prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
@@ -248,7 +239,7 @@ async def run_native(context: Context, target: Target) -> Found:
         # gdb's own status: there is no stack to print, since nothing crashed.
         run = replace(run, done=replace(run.done, finished=replace(finished, returncode=0)))
     found = await anyio.to_thread.run_sync(_native_accesses, run)
-    return Found(run, found, None, "gdb" if gdb else "no gdb on PATH")
+    return replace(run, accesses=found, what="gdb" if gdb else "no gdb on PATH")
 
 
 async def _check_rebuilt(target: Target) -> None:

@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
+from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.memory_faults.situation import Evidence, ValueRange
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
@@ -38,8 +39,13 @@ Program = ScriptWorkload | CommandWorkload
 
 @dataclass(frozen=True)
 class FaultRun:
+    """One run, and what a method saw in it; `errors` is the tool's own count."""
+
     done: WorkerRun
-    evidence: Evidence
+    evidence: Evidence = field(default_factory=Evidence)
+    accesses: Sequence[Access] = ()
+    errors: int | None = None
+    what: str = ""
 
 
 @dataclass
@@ -165,7 +171,7 @@ class ProgramTarget:
             unset=tuple(unset),
         )
         finished = await context.run_in(directory, command, runs=1)
-        return FaultRun(WorkerRun(finished, (), directory, context.python_for(self.workload)), Evidence())
+        return FaultRun(WorkerRun(finished, (), directory, context.python_for(self.workload)))
 
 
 Target = PackageTarget | ProgramTarget

@@ -22,10 +22,10 @@ from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.context import Context
+from mcp_server.tools.context import REPORT, Context
 from mcp_server.tools.failure import Failure, read_failure
-from mcp_server.tools.fault_methods import METHODS, Found, Tool, order
-from mcp_server.tools.fault_run import PROVENANCE, Program, ProgramTarget, Target, prepare
+from mcp_server.tools.fault_methods import METHODS, Tool, order
+from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
 from mcp_server.tools.requests import INPUTS_HELP, called_package, failing_phase, plan_replay, run_request
 from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF
 
@@ -119,7 +119,6 @@ async def locate_fault(
     device = view.package.device_type
     tools = order(tool, device)
     runs: list[PlainRun] = []
-    attempts: list[Attempt] = []
     async with anyio.create_task_group() as tasks:
 
         async def run_without(flags: dict[str, str], name: str) -> None:
@@ -130,7 +129,7 @@ async def locate_fault(
         if plain_runs and device == "cuda":
             tasks.start_soon(run_without, FLAGS, "official-flags")
         prepared = lru_cache(lambda options: prepare(context, workload, options, tasks, cache=cache))
-        target, found = await search(context, tools, attempts, prepared)
+        target, found, attempts = await search(context, tools, prepared)
     return result(context, target, found, attempts, judge(runs, bool(found.accesses)))
 
 
@@ -165,13 +164,11 @@ def judge(runs: list[PlainRun], found: bool) -> Visibility | None:
 
 
 async def search(
-    context: Context,
-    tools: tuple[Tool, ...],
-    attempts: list[Attempt],
-    target_of: Callable[[Options], Target],
-) -> tuple[Target, Found]:
+    context: Context, tools: tuple[Tool, ...], target_of: Callable[[Options], Target]
+) -> tuple[Target, FaultRun, list[Attempt]]:
     """Try one method after the other until one sees a fault; without a fault, the last run that was made."""
-    last: tuple[Target, Found] | None = None
+    attempts: list[Attempt] = []
+    last: tuple[Target, FaultRun] | None = None
     for tool in tools:
         run, options = METHODS[tool]
         target = target_of(options)
@@ -180,36 +177,36 @@ async def search(
         except ProblemError as problem:
             attempts.append(Attempt(tool=tool, ran=False, what=str(problem)))
             continue
-        seconds = round(found.run.done.finished.wall_s, 3)
+        seconds = round(found.done.finished.wall_s, 3)
         attempts.append(
             Attempt(tool=tool, ran=True, found=len(found.accesses), what=found.what, seconds=seconds)
         )
         last = target, found
         if found.accesses:
-            return last
+            break
     if last is None:
         raise ProblemError(
             "no method could run: " + "; ".join(f"{a.tool}: {a.what}" for a in attempts),
             next_call="check_devices",
         )
-    return last
+    return *last, attempts
 
 
 def result(
-    context: Context, target: Target, found: Found, attempts: list[Attempt], shown: Visibility | None
+    context: Context, target: Target, found: FaultRun, attempts: list[Attempt], shown: Visibility | None
 ) -> LocatedFault:
     """What the last run showed, joined with the package."""
-    fault = join_fault(target.view, found.accesses[0], found.run.evidence) if found.accesses else None
+    fault = join_fault(target.view, found.accesses[0], found.evidence) if found.accesses else None
     ran = [attempt.tool for attempt in attempts if attempt.ran]
     if fault is None:
         summary = f"No memory fault was seen ({', '.join(ran)}). That does not clear the numbers."
     else:
         summary = f"{fault.summary} {shown.summary}" if shown else fault.summary
-    done = found.run.done
+    done = found.done
     artifacts = [context.artifact(done.finished.output, "output of the run that was looked at")]
-    for path in sorted(done.directory.glob("*")):
-        if path.suffix in (".jsonl", ".xml") and path.name != "report.jsonl":
-            artifacts.append(context.artifact(path, "the journal" if path.suffix == ".jsonl" else "records"))
+    for path in sorted(done.directory.glob("*.jsonl")):
+        if path.name != REPORT:
+            artifacts.append(context.artifact(path, "the journal"))
     notes = []
     if target.why_not:
         notes.append(f"no probes, so no addresses of launches: {target.why_not}")
@@ -308,8 +305,7 @@ async def run_under_checker(
     target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
     device = "cuda" if view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)
-    attempts: list[Attempt] = []
-    _, found = await search(context, tools, attempts, lambda _options: target)
+    _, found, attempts = await search(context, tools, lambda _options: target)
     captured = _plain_run(seen.finished, {}, failed=not seen.finished.ok)  # the hook is no checker
     return result(context, target, found, attempts, judge([captured], bool(found.accesses)))
 

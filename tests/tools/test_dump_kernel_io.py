@@ -18,8 +18,15 @@ from mcp_server.package.view import PackageView
 from mcp_server.tools.compile_with_flags import Compiled
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io, printed_launches
-from mcp_server.tools.first_bad import Choice, find_first_bad
-from mcp_server.tools.kernel_io import ArgumentValues, BadElement, KernelIO, LaunchValues, block
+from mcp_server.tools.kernel_io import (
+    ArgumentValues,
+    BadElement,
+    Choice,
+    KernelIO,
+    LaunchValues,
+    block,
+    find_first_bad,
+)
 from mcp_server.tools.probe_backend import IndexBound, find_bounds
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without

@@ -25,7 +25,7 @@ from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.first_bad import Choice, find_first_bad, last_of
+from mcp_server.tools.kernel_io import Choice, find_first_bad, last_of
 from mcp_server.tools.locate_fault import captured_call
 from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
