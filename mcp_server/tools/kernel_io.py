@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -209,40 +209,23 @@ def launch_values(
 
 
 def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> FirstBad | None:
-    """The first bad value of these launches, in the order of the call."""
-    search = BadSearch(model)
-    for launch in launches:
-        search.take(launch)
-    return search.found
-
-
-class BadSearch:
-    """Looks at launches in the order of the call, and keeps the one that counts.
+    """The first bad value of these launches, in the order of the call.
 
     Values that may be an intended mask count only if nothing else is bad.
     """
-
-    def __init__(self, model: PackageView) -> None:
-        self._model = model
-        self._sure: LaunchValues | None = None
-        self._perhaps: LaunchValues | None = None
-
-    def take(self, launch: LaunchValues) -> None:
-        """The next launch."""
+    sure: LaunchValues | None = None
+    perhaps: LaunchValues | None = None
+    for launch in launches:
         if launch.bad:
-            self._perhaps = self._perhaps or launch
+            perhaps = perhaps or launch
         if launch.surely_bad:
-            self._sure = self._sure or launch
-
-    @property
-    def found(self) -> FirstBad | None:
-        """The first bad value of the launches so far."""
-        launch = self._sure or self._perhaps
-        if launch is None:
-            return None
-        bad = [a for a in launch.arguments if a.bad and not (self._sure and a.perhaps_intended)]
-        received = next((argument for argument in bad if argument.when == "before"), bad[0])
-        return _judged(launch, received, self._model)
+            sure = sure or launch
+    found = sure or perhaps
+    if found is None:
+        return None
+    bad = [a for a in found.arguments if a.bad and not (sure and a.perhaps_intended)]
+    received = next((argument for argument in bad if argument.when == "before"), bad[0])
+    return _judged(found, received, model)
 
 
 def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> FirstBad:
@@ -414,22 +397,29 @@ def overview(
     launches: Iterable[LaunchValues], model: PackageView, choice: Choice, folder: Path, most: int
 ) -> Overview:
     """Write `kernel_io.txt` and `kernel_io.json` into `folder`, and keep at most `most` launches."""
-    search, last, count = BadSearch(model), None, 0
+    last: LaunchValues | None = None
+    count = 0
     bad: list[LaunchValues] = []
     good: list[LaunchValues] = []
     table, json_file = folder / "kernel_io.txt", folder / "kernel_io.json"
-    with table.open("w", encoding="utf-8") as rows, json_file.open("w", encoding="utf-8") as items:
-        items.write("[")
-        for last in launches:
-            search.take(last)
-            chosen = choice.of(last)
-            if chosen is None:
-                continue
-            rows.write(block(chosen))
-            items.write((",\n" if count else "\n") + chosen.model_dump_json(indent=1))
-            count += 1
-            kind = bad if chosen.bad else good
-            if len(kind) < most:
-                kind.append(chosen)
-        items.write("\n]\n")
-    return Overview(search.found, last, [*bad, *good][:most], count, table, json_file)
+
+    def written() -> Iterator[LaunchValues]:
+        """The launches, of which the chosen ones are written as they pass."""
+        nonlocal last, count
+        with table.open("w", encoding="utf-8") as rows, json_file.open("w", encoding="utf-8") as items:
+            items.write("[")
+            for last in launches:
+                yield last
+                chosen = choice.of(last)
+                if chosen is None:
+                    continue
+                rows.write(block(chosen))
+                items.write((",\n" if count else "\n") + chosen.model_dump_json(indent=1))
+                count += 1
+                kind = bad if chosen.bad else good
+                if len(kind) < most:
+                    kind.append(chosen)
+            items.write("\n]\n")
+
+    first_bad = find_first_bad(written(), model)
+    return Overview(first_bad, last, [*bad, *good][:most], count, table, json_file)

@@ -42,10 +42,7 @@ Names = tuple[str, ...]
 
 @dataclass
 class Wave:
-    """Compiles of the whole program with options switched, and what each came to.
-
-    `seen` are all compiles; `runs` and `results` the last one of each group of names.
-    """
+    """Compiles of the whole program with options switched: all, and the last one of each group of names."""
 
     context: Context
     failing: Failing
@@ -53,29 +50,29 @@ class Wave:
     parallel: int
     seen: list[Experiment] = field(default_factory=list)
     runs: dict[Names, WorkerRun] = field(default_factory=dict)
-    results: dict[Names, Result] = field(default_factory=dict)
 
     async def run(self, groups: Sequence[Names]) -> list[Result]:
         """Compile and call once for each group of names, side by side."""
         limit = anyio.CapacityLimiter(self.parallel)
+        results: dict[Names, Result] = {}
 
         async def attempt(names: Names) -> None:
             async with limit:
                 request = {"switches": {name: self.options[name] for name in names}, **TIMED}
                 done = await run_worker(self.context, "attempt", self.failing.target, request)
             try:
-                self.results[names] = result_of(done, self.failing)
+                results[names] = result_of(done, self.failing)
             except ProblemError:  # it hangs, say: another failure
-                self.results[names] = "other"
+                results[names] = "other"
             self.runs[names] = done
             label = f"with {', '.join(names)}" if names else AGAIN
             took = round(done.finished.wall_s, 2)
-            self.seen.append(Experiment(label=label[:300], result=self.results[names], seconds=took))
+            self.seen.append(Experiment(label=label[:300], result=results[names], seconds=took))
 
         async with anyio.create_task_group() as group:
             for names in groups:
                 group.start_soon(attempt, names)
-        return [self.results[names] for names in groups]
+        return [results[names] for names in groups]
 
     def switched(self, names: Names) -> Names:
         """Those of the names that this release of torch has."""
@@ -103,7 +100,8 @@ async def try_switches(context: Context, failing: Failing) -> Bisected:
     context.progress("compiling with careful options")
     everything = tuple(options)
     alone = (TELLING,) if TELLING in options else everything[:1]
-    names = wave.switched(await fewest(everything, alone, parallel, wave.run))
+    helping = await fewest(everything, alone, parallel, wave.run)
+    names = wave.switched(helping)
     reason = f"none of {len(wave.switched(everything))} options makes it go away"
     if names and (await wave.run([()]) != ["same"] or not wave.steady):
         names, reason = (), "it comes and goes by itself, from compile to compile or from call to call"
@@ -112,9 +110,9 @@ async def try_switches(context: Context, failing: Failing) -> Bisected:
     workaround = None
     if names:
         summary = f"The failure ({failure}) comes from {COMES_FROM['switch'].format(names=', '.join(names))}."
-        helped = [wave.runs[group] for group, result in wave.results.items() if result == "gone"]
         code = workaround_lines({"configs": {name: options[name] for name in names}})
-        workaround = Workaround(code=code, whole="gone", price=price(failing.attempt, helped[-1]))
+        cost = price(failing.attempt, wave.runs[helping])
+        workaround = Workaround(code=code, whole="gone", price=cost)
     last = list(wave.runs.values())[-1].finished.output
     return Bisected(
         outcome="decision" if names else "not_found",
