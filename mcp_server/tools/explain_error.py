@@ -68,9 +68,6 @@ _FLAGS: Mapping[Advice, str] = {
     "read_cause": f"PYTHONUNBUFFERED=1 {_CHECKED}",
     "trace_hang": "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
 }
-_PACKAGE_TOOLS = frozenset(
-    {"inspect_package", "check_devices", "trace_launches", "dump_kernel_io", "locate_fault"}
-)
 
 
 def as_sentence(root: ErrorFact) -> str:
@@ -95,10 +92,10 @@ def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> 
     advice = _advice(root, facts)
     tool, why = _ADVICE[advice]
     program = program_of(facts)
-    if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
-        return NextStep(
-            why=f"{why}; the log names the {''.join(program)}", tool="diagnose", arguments=program
-        )
+    needs_package = tool not in ("diagnose", "run_deterministic") and advice != "check_machine"
+    if needs_package and package is None and program:
+        why = f"{why}; the log names the {''.join(program)}"
+        return NextStep(why=why, tool="diagnose", arguments=program)
     named = str(package or PACKAGE)
     arguments: dict[str, object] = {"package": named, "inputs": INPUTS}
     if advice == "check_machine":
