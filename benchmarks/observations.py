@@ -18,7 +18,7 @@ from pathlib import Path
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context, stream_events
-from mcp_server.tools.first_bad import Choice, overview
+from mcp_server.tools.kernel_io import Choice, overview
 from mcp_server.tools.probe_backend import find_bounds, read_launches
 from mcp_server.worker.report import Report
 

@@ -35,9 +35,10 @@ from mcp_server.probes.cache import Cache  # noqa: E402
 from mcp_server.probes.commands import Options  # noqa: E402
 from mcp_server.tools import fault_methods  # noqa: E402
 from mcp_server.tools.context import Context  # noqa: E402
-from mcp_server.tools.fault_run import PackageTarget, prepare  # noqa: E402
+from mcp_server.tools.fault_run import prepare  # noqa: E402
 from mcp_server.tools.locate_fault import FLAGS, LocatedFault, locate_fault, run_plainly  # noqa: E402
 from mcp_server.tools.machine import find_tool  # noqa: E402
+from mcp_server.tools.requests import run_request  # noqa: E402
 from mcp_server.tools.run_deterministic import CACHING_OFF  # noqa: E402
 
 KEPT = (".log", ".jsonl", ".xml", ".json", ".pt", ".pt2")
@@ -193,17 +194,18 @@ async def _memcheck(where: Path, workload: PackageWorkload, row: Row) -> None:
         return
     context = Context(where / "memcheck", Path(sys.executable))
     view = view_package(workload.package)
-    run = await PackageTarget(workload, view).run(
-        context,
-        context.fresh("memcheck"),
+    done = await context.worker(
+        "run",
+        run_request(workload),
+        workload=workload,
         env=CACHING_OFF,
         prefix=fault_methods.sanitizer_prefix(program, "memcheck"),
     )
-    report, _ = fault_methods.read_report(run.done.finished.output, "memcheck", view)
+    report, _ = fault_methods.read_report(done.finished.output, "memcheck", view)
     site = next(iter(report.faults), None)
     told = f"{site.text}, {site.kernel}:{site.line}" if site else "nothing"
     row.memcheck = f"{told} ({report.errors} errors)"
-    row.seconds["memcheck"] = round(run.done.finished.wall_s, 2)
+    row.seconds["memcheck"] = round(done.finished.wall_s, 2)
 
 
 async def _core(where: Path, workload: PackageWorkload, cache: Cache, row: Row) -> None:

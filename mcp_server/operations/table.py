@@ -197,7 +197,7 @@ async def run_deterministic(context: Context, given: args.RepeatArguments) -> Re
 )
 async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
     from mcp_server.tools.dump_kernel_io import dump_kernel_io as step
-    from mcp_server.tools.first_bad import Choice
+    from mcp_server.tools.kernel_io import Choice
 
     if bool(given.package) == bool(given.exported):
         raise ProblemError("give one model", allowed="either package or exported")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -15,19 +14,20 @@ from mcp_server.logs.families import BY_ID
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, Record, ScriptWorkload
 from mcp_server.package.exported import exported_device
 from mcp_server.tools.capture import Capture
-from mcp_server.tools.context import Context, Event, WorkerRun
+from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure
 from mcp_server.tools.reduce.failing import SCRIPT, FailureShown, Reduced, of_attempt
 from mcp_server.tools.reduce.reduce import (
-    MOST_CHILDREN,
     Failing,
     failing_program,
+    most_children,
     reduce_program,
     run_worker,
 )
 
 Kind = Literal["pass", "switch", "decomposition", "lowering", "precision"]
 Result = Literal["gone", "same", "other"]
+Outcome = Literal["decision", "rounding", "not_found"]
 
 # What takes a decision back, by option of torch._inductor.config (2.8-2.15; the worker leaves out what the
 # release lacks). The value is the careful choice, which costs speed and nothing else.
@@ -113,7 +113,7 @@ class Bisected(Record):
     tracker.
     """
 
-    outcome: Literal["decision", "rounding", "not_found"]
+    outcome: Outcome
     summary: str
     failure: FailureShown
     decisions: list[Decision] = Field(default_factory=list)
@@ -163,8 +163,11 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
 
     Also for inputs that its own guards refuse, and for a compile that failed over a tool or the machine.
     """
-    reason, next_call = _of_compile(failing.failure), "check_devices"
-    if not reason:
+    family, next_call = BY_ID.get(failing.failure.family), "check_devices"
+    reason = ""
+    if failing.failure.phase == "compiling" and family and "compile_failure" not in family.candidates:
+        reason = f"{family.meaning} ({failing.failure.text})"
+    else:
         eager = await run_worker(context, "interpret", failing.target)
         reason, next_call = of_eager(failing, eager), "diagnose"
     if reason:
@@ -174,14 +177,6 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
             allowed="a program that runs well in eager mode on these inputs",
             next_call=next_call,
         )
-
-
-def _of_compile(failure: FailureShown) -> str:
-    """Why a compile failed, where its text names something other than the compiler."""
-    family = BY_ID.get(failure.family)
-    if failure.phase != "compiling" or family is None or "compile_failure" in family.candidates:
-        return ""
-    return f"{family.meaning} ({failure.text})"
 
 
 def of_eager(failing: Failing, eager: WorkerRun) -> str:
@@ -199,33 +194,37 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
         return f"eager mode fails on these inputs, too{where}: {ended.text[:300]}"
     called = failing.attempt.last("called")
     if failure.kind == "not_finite" and interpreted is not None and called is not None:
-        bad = _counts(called["outputs"])
-        if bad == _counts(interpreted["outputs"]):
-            found = ", ".join(
-                f"output {place}: {nan} NaN, {inf} infinite" for place, (nan, inf) in enumerate(bad)
+        bad, in_eager = (
+            ", ".join(
+                f"output {place}: {each.get('nan', 0)} NaN, {each.get('inf', 0)} infinite"
+                for place, each in enumerate(event["outputs"])
             )
-            return f"eager mode gives the same values that are not finite ({found})"
+            for event in (called, interpreted)
+        )
+        if bad == in_eager:
+            return f"eager mode gives the same values that are not finite ({bad})"
     return ""
 
 
-def _counts(outputs: Sequence[Event]) -> list[tuple[Any, Any]]:
-    return [(each.get("nan", 0), each.get("inf", 0)) for each in outputs]
+def switches_of(device: str | None) -> dict[str, object]:
+    """The options to try for a program on `device`; those of all devices where it is not known."""
+    kinds = ("any", device) if device else ("any", "cpu", "cuda")
+    return {name: value for kind in kinds for name, value in SWITCHES[kind].items()}
 
 
 async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s: float) -> WorkerRun:
     target, failure = failing.target, failing.failure
     device = await anyio.to_thread.run_sync(exported_device, target.workload.exported)
-    chosen = (device,) if device else ("cpu", "cuda")
     request = {
         "script": _script(reduced.files),
         "directory": context.fresh("experiments"),
         "failure": failure.request(),
-        "switches": {name: value for kind in ("any", *chosen) for name, value in SWITCHES[kind].items()},
+        "switches": switches_of(device),
         "operators": [node.operator for node in reduced.nodes],
         "precision": PRECISION if failure.kind == "departs" else None,
         "budget_s": budget_s,
         "each_s": target.workload.timeout_s,
-        "parallel": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
+        "parallel": most_children(),
         "fork": device == "cpu" and not target.imports and not target.workload.extra_imports,
     }
     context.progress("switching decisions of the compiler off, one kind after another")
@@ -249,18 +248,27 @@ async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Wo
     asked = {name: found[name] for name in ("configs", "fallbacks", "decompositions") if found.get(name)}
     context.progress("trying the workaround on the whole program")
     trial = await run_worker(context, "attempt", failing.target, {"workaround": asked, **TIMED})
-    left = of_attempt(trial)
-    same = left is not None and left.same_as(failing.failure)
-    before, after = failing.attempt.last("timed"), trial.last("timed")
-    price: float | None = None
-    if before and after and before["seconds"]:
-        price = round(float(after["seconds"]) / float(before["seconds"]), 2)
     return Workaround(
         code=workaround_lines(asked),
         reduced=found["outcome"],
-        whole="gone" if left is None else "same" if same else "other",
-        price=price,
+        whole=result_of(trial, failing),
+        price=price(failing.attempt, trial),
     )
+
+
+def result_of(trial: WorkerRun, failing: Failing) -> Result:
+    """What became of the failure in another attempt. Raises `ProblemError` as `of_attempt` does."""
+    left = of_attempt(trial)
+    same = left is not None and left.same_as(failing.failure)
+    return "gone" if left is None else "same" if same else "other"
+
+
+def price(before: WorkerRun, after: WorkerRun) -> float | None:
+    """The time of a call after over that before; None if one of them was not timed."""
+    timed, again = before.last("timed"), after.last("timed")
+    if not (timed and again and timed["seconds"]):
+        return None
+    return round(float(again["seconds"]) / float(timed["seconds"]), 2)
 
 
 def workaround_lines(asked: Mapping[str, Any]) -> str:
@@ -286,11 +294,35 @@ def _result(
     assert bisected is not None
     found = done.last("decision")
     reason = str(bisected["reason"])
-    decisions = _decisions(found, reduced) if found is not None else []
-    rounding = found is not None and (found["kind"] == "precision" or bool(found["rounding"]))
-    outcome: Literal["decision", "rounding", "not_found"] = "not_found"
-    if found is not None and not reason:
-        outcome = "rounding" if rounding else "decision"
+    # The model line of an operator: the outermost frame of its first node.
+    lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
+    decisions = [
+        Decision(
+            kind=detail["kind"],
+            name=str(detail["key"]),
+            operator=str(detail.get("op", "")),
+            location=lines.get(str(detail.get("op", ""))),
+            rewrites=list(dict.fromkeys(detail.get("rewrites", ()))),
+            change=list(detail.get("change", ())),
+        )
+        for detail in (found["details"] if found is not None else ())
+    ]
+    outcome: Outcome = "not_found"
+    summary = f"No decision of the compiler was found behind the failure ({failure}): {reason}."
+    if found is not None and not reason and (found["kind"] == "precision" or found["rounding"]):
+        outcome = "rounding"
+        summary = (
+            "The difference is rounding, not a fault: with intermediate results rounded as in eager "
+            "(emulate_precision_casts) the outputs agree."
+        )
+    elif found is not None and not reason:
+        outcome = "decision"
+        names = []
+        for each in decisions:
+            rewrites = f" ({', '.join(each.rewrites)})" if each.rewrites else ""
+            names.append((each.operator or each.name) + rewrites)
+        origin = COMES_FROM[found["kind"]].format(names=", ".join(names))
+        summary = f"The failure ({failure}) comes from {origin}."
     notes = []
     if found is not None and done.last("workaround") is None:
         notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
@@ -298,7 +330,7 @@ def _result(
         notes.append("the workaround helps the reduced program and not the whole one: there is another fault")
     result = Bisected(
         outcome=outcome,
-        summary=_summary(outcome, failure, found, reason, decisions),
+        summary=summary,
         failure=failure,
         decisions=decisions,
         also=found["also"] if found else [],
@@ -318,39 +350,6 @@ def _result(
     if outcome != "decision":
         return result
     return result.model_copy(update={"report": _issue(context, result, done)})
-
-
-def _decisions(found: Event, reduced: Reduced) -> list[Decision]:
-    # The model line of an operator: the outermost frame of its first node.
-    lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
-    return [
-        Decision(
-            kind=found["kind"],
-            name=str(detail["key"]),
-            operator=str(detail.get("op", "")),
-            location=lines.get(str(detail.get("op", ""))),
-            rewrites=list(dict.fromkeys(detail.get("rewrites", ()))),
-            change=list(detail.get("change", ())),
-        )
-        for detail in found["details"]
-    ]
-
-
-def _summary(
-    outcome: str, failure: FailureShown, found: Event | None, reason: str, decisions: list[Decision]
-) -> str:
-    if found is None or outcome == "not_found":
-        return f"No decision of the compiler was found behind the failure ({failure}): {reason}."
-    if outcome == "rounding":
-        return (
-            "The difference is rounding, not a fault: with intermediate results rounded as in eager "
-            "(emulate_precision_casts) the outputs agree."
-        )
-    names = []
-    for decision in decisions:
-        rewrites = f" ({', '.join(decision.rewrites)})" if decision.rewrites else ""
-        names.append((decision.operator or decision.name) + rewrites)
-    return f"The failure ({failure}) comes from {COMES_FROM[found['kind']].format(names=', '.join(names))}."
 
 
 def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:

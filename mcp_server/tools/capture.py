@@ -69,13 +69,11 @@ async def capture(
     asked = {**workload.env, **(env or {})}
     if until_stalled:
         asked["AOTI_DEBUG_STACKS_SIGNAL"] = str(int(STACKS_SIGNAL))
-    cap = None
-    if CAP_VARIABLE not in asked:  # far below what the disk has free
-        cap = max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))
+    cap = max(64 << 20, min(8 << 30, shutil.disk_usage(directory).free // 8))  # far below what is free
     command = Command(
         argv=argv,
         cwd=workload.cwd or Path.cwd(),
-        env={**asked, **hook_environment(directory, asked, cap)},
+        env={CAP_VARIABLE: str(cap), **asked, **hook_environment(directory, asked)},
         timeout_s=workload.timeout_s,
         gpus=gpus,
         asks=hooked(argv),
@@ -104,8 +102,7 @@ async def capture(
     notes = [f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures]
     phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
     notes += sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
-    isolated = _isolated(argv)
-    if not seen.processes and isolated:
+    if not seen.processes and _isolated(argv):
         notes.append("Python was started isolated (-I, -E or -S), where the hook cannot come in")
     elif not seen.processes:
         notes.append("no Python process compiled, loaded or called a package through torch's Python API")
@@ -121,43 +118,40 @@ async def capture(
         directory=directory,
         rank=rank,
         notes=notes,
-        isolated=isolated,
+        isolated=_isolated(argv),
         quiet_s=quiet_s,
     )
 
 
 def _watcher(directory: Path) -> Callable[[], int | None]:
     """A function that finds the process of a call that will not come back, from journals that are quiet."""
-    read: tuple[float, Captured | None] = (0.0, None)
+    read, seen = 0.0, Captured()  # large journals take seconds to read
 
     def stalled() -> int | None:
-        nonlocal read
+        nonlocal read, seen
         newest = max((path.stat().st_mtime for path in directory.glob("capture-*.jsonl")), default=0.0)
         now = time.time()
         if not newest or now - newest < STALLED_S:
             return None
-        if read[0] != newest:
-            read = (newest, read_capture(directory))
-        call = stalled_call(read[1], now, STALLED_S) if read[1] is not None else None
+        if read != newest:
+            read, seen = newest, read_capture(directory)
+        call = stalled_call(seen, now, STALLED_S)
         return call.pid if call is not None else None
 
     return stalled
 
 
-def hook_environment(
-    directory: Path, asked: Mapping[str, str], cap_bytes: int | None = None
-) -> dict[str, str]:
+def hook_environment(directory: Path, asked: Mapping[str, str]) -> dict[str, str]:
     """The variables that load the hook: a private directory in front of the PYTHONPATH in effect."""
     site = directory / "site"
     site.mkdir()
     shutil.copyfile(HOOK / "capture" / "hook_site.py", site / "sitecustomize.py")
     path = child_environment(asked).get("PYTHONPATH", "")
-    found = {
+    return {
         "PYTHONPATH": os.pathsep.join([str(site.resolve()), *filter(None, [path])]),
         "AOTI_DEBUG_CAPTURE": str(directory.resolve()),
         "AOTI_DEBUG_HOOK": str(HOOK),
     }
-    return found if cap_bytes is None else {**found, CAP_VARIABLE: str(cap_bytes)}
 
 
 def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) -> tuple[str, ...]:

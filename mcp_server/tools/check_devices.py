@@ -54,20 +54,24 @@ def from_leaves(leaves: Sequence[Mapping[str, Any]], signature: Signature | None
     for index in order:
         leaf = leaves[index]
         if leaf.get("kind") == "tensor" and leaf.get("shape") is not None:
-            tensors.append(
-                GivenTensor(
-                    dtype=str(leaf["dtype"]),
-                    shape=tuple(leaf["shape"]),
-                    stride=tuple(leaf["stride"]) if leaf.get("stride") is not None else None,
-                    device=str(leaf.get("device", "cpu")),
-                )
-            )
+            tensors.append(_given(leaf))
         else:
             notes.append(
                 f"{paths[index]} is no plain tensor ({leaf.get('layout') or leaf.get('kind')}); a package "
                 "drops it and computes with what was exported"
             )
     return Given(tuple(tensors), tuple(paths), tuple(notes))
+
+
+def _given(facts: Mapping[str, Any]) -> GivenTensor:
+    """The tensor of a leaf, or of a spec."""
+    stride = facts.get("stride")
+    return GivenTensor(
+        dtype=str(facts["dtype"]).removeprefix("torch."),
+        shape=tuple(facts["shape"]),
+        stride=tuple(stride) if stride is not None else None,
+        device=str(facts.get("device", "cpu")),
+    )
 
 
 LARGEST_FILES = 8
@@ -150,13 +154,13 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
             what = f"{error.slug}: {error}"
             broken = [Problem(category="invalid_package", what=what, certain=True, fix=fix)]
 
-    async def read_inputs(workload: PackageWorkload, package: Package) -> None:
+    async def read_inputs() -> None:
         nonlocal passed, why
-        passed, why = await _read_inputs(context, workload, package)
+        if isinstance(workload, PackageWorkload) and package is not None:
+            passed, why = await _read_inputs(context, workload, package)
 
     async with anyio.create_task_group() as tasks:  # each costs an import of torch
-        if isinstance(workload, PackageWorkload) and package is not None:
-            tasks.start_soon(read_inputs, workload, package)
+        tasks.start_soon(read_inputs)
         machine = await read_machine(context, env, python)
     mismatches: list[Mismatch] = []
     if not isinstance(workload, PackageWorkload):
@@ -196,30 +200,17 @@ async def _read_inputs(
         return None, "none were given"
     if not isinstance(workload.inputs, Path):
         # Specs are flat tensors in the order of the exported call.
-        tensors = [
-            GivenTensor(
-                dtype=spec.dtype.removeprefix("torch."),
-                shape=tuple(spec.shape),
-                stride=tuple(spec.stride) if spec.stride is not None else None,
-                device=spec.device,
-            )
-            for spec in workload.inputs
-        ]
-        return Given(tuple(tensors)), ""
+        return Given(tuple(_given(spec.model_dump()) for spec in workload.inputs)), ""
+    request = {"inputs": str(workload.inputs)}
     try:
         run = await context.worker(
-            "describe_inputs",
-            {"inputs": str(workload.inputs)},
-            env=workload.env,
-            python=context.python_for(workload),
-            cwd=workload.cwd,
+            "describe_inputs", request, env=workload.env, python=workload.python, cwd=workload.cwd
         )
     except ProblemError as error:
         return None, str(error)
     event = run.last("inputs")
     if event is None:
-        why = ProblemError("the worker could not describe the inputs", value=run.finished.note or run.phase)
-        return None, str(why)
+        return None, f"the worker could not describe the inputs: {run.finished.note or run.phase!r}"
     return from_leaves(event["leaves"], package.signature), ""
 
 

@@ -22,7 +22,6 @@ from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
     Changed,
     ComparedWithEager,
-    Difference,
     Divergence,
     DivergenceAnalysis,
     EveryLaunch,
@@ -36,11 +35,10 @@ from mcp_server.tools.divergence import (
     read_launches,
     read_output,
 )
-from mcp_server.tools.every_launch import LaunchFlows, every_launch
+from mcp_server.tools.every_launch import LaunchFlows, every_launch, search_precision
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.precision import search_precision
 from mcp_server.tools.probe_backend import unset_arguments
-from mcp_server.tools.requests import called_package, how_made, plan_replay
+from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
 from mcp_server.worker.protocol import MadeBy
 
 SHOWN = 24
@@ -57,10 +55,7 @@ class Repeats:
     def __init__(self, done: WorkerRun) -> None:
         self.steady_eager = bool((done.last("eager_again") or {"same": True})["same"])
         self.outputs = {event["run"]: event["checksums"] for event in done.all("outputs")}
-        self.written = {
-            kind: [event for event in done.all("rerun") if event["run"] == kind]
-            for kind in ("first", "second", "filled")
-        }
+        self.written = done.all("rerun")
         self.anything_filled = bool(done.all("filled"))
 
     def same(self, one: str, other: str) -> bool | None:
@@ -73,9 +68,10 @@ class Repeats:
         """The first tensor whose checksum differs between two runs whose outputs differ."""
         if self.same(one, other) is not False:
             return None
-        known = {(event["sequence"], event["name"]): event["checksum"] for event in self.written[one]}
-        for event in self.written[other]:
-            if known.get((event["sequence"], event["name"]), event["checksum"]) != event["checksum"]:
+        known = {(e["sequence"], e["name"]): e["checksum"] for e in self.written if e["run"] == one}
+        for event in self.written:
+            checksum = known.get((event["sequence"], event["name"]), event["checksum"])
+            if event["run"] == other and checksum != event["checksum"]:
                 return Changed(launch=event["launch"], kernel=event["kernel"], argument=event["name"])
         return None
 
@@ -86,7 +82,7 @@ class Repeats:
         None without probes, and where outputs differ for another reason too.
         """
         steady = self.same("first", "second")
-        if steady is None or not self.written["filled"]:
+        if steady is None or not any(event["run"] == "filled" for event in self.written):
             return None
         if not steady:
             return (self.anything_filled and self.same("filled", "filled_again")) or None
@@ -181,7 +177,7 @@ async def compare_pair(
     context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0
     outputs = [read_output(event) for event in done.all("output")]
     repeats = Repeats(done)
-    analysis = DivergenceAnalysis(read_launches(done.all("launch_compared"), nodes), model, nodes)
+    analysis = DivergenceAnalysis(read_launches(done.all("launch_compared"), nodes), nodes)
     first = _find_divergence(analysis, outputs, repeats)
     outcome, summary = _conclude(done, outputs, first, repeats)
     launches = analysis.settled(diverged=first is not None)
@@ -190,11 +186,12 @@ async def compare_pair(
         OtherConstant(**{name: event[name] for name in OtherConstant.model_fields})
         for event in done.all("constant_differs")
     ]
-    judged = every_launch(context, done, flows, nodes, other_constants, request) if every else None
-    if judged is not None and not repeats.steady_eager:
+    judged: EveryLaunch | None = None
+    if every and repeats.steady_eager:
+        judged = every_launch(context, done, flows, nodes, other_constants, request)
+        outcome = "differs" if judged.wrong else outcome
+    elif every:
         judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
-    if judged is not None and judged.wrong:
-        outcome = "differs"
     json_file = done.directory / "launches.json"
     json_file.write_bytes(_LAUNCHES.dump_json(launches, indent=1))
     return ComparedWithEager(
@@ -233,9 +230,9 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
             value=str(workload.script),
             allowed="package and exported, saved by the script",
         )
-    plan = plan_replay(seen, call)
-    found = called_package(plan, call.file, workload)
-    return Pair(found, compiled.exported, updates_of(plan.request), made_by)
+    replayed = plan_replay(seen, call)
+    found = called_package(replayed, call.file, workload)
+    return Pair(found, compiled.exported, updates_of(replayed), made_by)
 
 
 def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -248,15 +245,10 @@ async def _request(
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
     """The worker's request with notes and variables; without probes when the package cannot be rebuilt."""
     workload = pair.workload
-    python = context.python_for(workload)
     request: dict[str, object] = {
+        **package_request(workload),
         "exported": pair.exported,
         "made_by": pair.made_by,
-        "inputs": workload.inputs,
-        "package": workload.package,
-        "model_name": workload.model_name,
-        "device_index": workload.device_index,
-        "extra_imports": workload.extra_imports,
         "factor": tolerance,
         "steps": pair.updates,
         "constants": {constant.name: constant.fqn for constant in model.package.constants if constant.fqn},
@@ -265,7 +257,9 @@ async def _request(
     env: dict[str, str] = {}
     notes: list[str] = []
     try:
-        rebuilt = await instrument(workload.package, Options(), context, python=python, env=workload.env)
+        rebuilt = await instrument(
+            workload.package, Options(), context, python=workload.python, env=workload.env
+        )
         # In branches and loops a name may stand for other memory, so it is not filled there.
         straight = {launch.index for launch in model.wrapper.launches if not launch.context}
         unset = {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
@@ -316,10 +310,9 @@ def _find_divergence(
         kind = "tf32" if analysis.multiplies(row) else "error"
     if row is not None:
         return analysis.divergence(row, kind)
-    known = Difference(**wrong.model_dump(include=set(Difference.model_fields)))
-    values = f": {wrong.values[1]} for {wrong.values[0]} at {wrong.first}" if wrong.values else ""
+    values = f": {wrong.example}" if wrong.values else ""
     summary = f"output {wrong.index} differs from eager{values}; the first launch to differ is not known"
-    return Divergence(kind=kind, difference=known, summary=summary)
+    return Divergence(kind=kind, difference=wrong.alone, summary=summary)
 
 
 def _conclude(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import anyio.to_thread
 from pydantic import Field
@@ -77,40 +77,35 @@ async def compile_with_flags(
         workload=workload,
     )
     compiled = done.last("compiled")
-    outcome = Compiled(
-        ok=compiled is not None,
-        torch=version,
-        device=device,
-        flags=[
-            AppliedFlag(
-                name=one.flag.name,
-                value=one.value,
-                given_as="environment" if one.flag.env else "config",
-                acts=list(one.flag.acts),
-                shows=one.flag.shows,
-                misses=one.flag.misses,
-                cost=one.flag.cost,
-            )
-            for one in plan.chosen
-        ],
-        warnings=list(plan.warnings),
-        failure=read_failure(done.finished),
-        log=context.artifact(done.finished.output, "output of the compile"),
-        cost=context.cost.cost(),
-    )
-    if compiled is None:
-        return outcome
-    view = await anyio.to_thread.run_sync(view_package, Path(compiled["package"]))
-    package, wrapper = view.package, view.wrapper
-    return outcome.model_copy(
-        update={
+    made: dict[str, Any] = {"warnings": list(plan.warnings)}
+    if compiled is not None:
+        view = await anyio.to_thread.run_sync(view_package, Path(compiled["package"]))
+        package, wrapper = view.package, view.wrapper
+        made = {
             "package": context.artifact(package.path, "package compiled with the flags"),
             "seconds": round(float(compiled["seconds"]), 2),
             "launches": len(wrapper.launches),
             "kernels": dict(Counter(launch.kernel for launch in wrapper.launches)),
             "provenance": bool(package.kernel_information),
-            "warnings": outcome.warnings + [f"wrapper.cpp:{p.line}: {p.what}" for p in wrapper.problems[:10]],
+            "warnings": [*plan.warnings, *(f"wrapper.cpp:{p.line}: {p.what}" for p in wrapper.problems[:10])],
         }
+    return Compiled(
+        ok=compiled is not None,
+        torch=version,
+        device=device,
+        flags=[
+            AppliedFlag(
+                value=one.value,
+                given_as="environment" if one.flag.env else "config",
+                acts=list(one.flag.acts),
+                **{name: getattr(one.flag, name) for name in ("name", "shows", "misses", "cost")},
+            )
+            for one in plan.chosen
+        ],
+        failure=read_failure(done.finished),
+        log=context.artifact(done.finished.output, "output of the compile"),
+        cost=context.cost.cost(),
+        **made,
     )
 
 

@@ -129,9 +129,10 @@ class WorkerRun:
         """The worker's last event: where it died, if it died."""
         return str(self.events[-1]["event"]) if self.events else "starting"
 
-
-def _ignore(_value: object) -> None:
-    """Default callback for progress and for a partial result."""
+    @property
+    def why(self) -> str:
+        """The exception that ended the operation, else how the process ended."""
+        return str((self.last("failed") or {}).get("text", self.finished.ending))
 
 
 @dataclass
@@ -146,14 +147,14 @@ class Context:
 
     directory: Path
     python: Path
-    progress: Callable[[str], None] = _ignore
+    progress: Callable[[str], None] = lambda _step: None
     cost: CostMeter = field(default_factory=CostMeter)
     kept: StepCache = field(default_factory=StepCache)
     children: int = 0
     launcher: tuple[str, ...] = ()
     imports: SharedImport | None = None
     home: WarmImports | None = None
-    knows: Callable[[Record], None] = _ignore
+    knows: Callable[[Record], None] = lambda _result: None
     holder: str = ""
     incomplete: str = ""
 
@@ -278,10 +279,11 @@ class Context:
             json.dumps({**request, "operation": operation}, default=to_jsonable_python, indent=1)
         )
         argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), str(asked), str(directory / REPORT))
+        variables = {**WORKER_ENV, **(env or {})}
         command = Command(
             argv=argv,
             cwd=cwd or Path.cwd(),
-            env={**WORKER_ENV, **(env or {})},
+            env={name: value for name, value in variables.items() if name not in unset},
             timeout_s=timeout_s,
             gpus=gpus,
             asks=operation in ASKING,
@@ -323,9 +325,8 @@ def _raise_refusal(done: WorkerRun) -> None:
     if done.finished.ending == "not_started":
         what = "cannot start the interpreter: " + done.finished.note
     elif not done.events and done.finished.ending == "exit":
-        stderr = done.finished.stderr
-        said = stderr.read_bytes()[-4000:].decode("utf-8", "replace") if stderr.exists() else ""
-        last = (said.strip().splitlines() or ["it printed nothing"])[-1]
+        text = done.finished.stderr.read_bytes()[-4000:].decode("utf-8", "replace").strip()
+        last = text.splitlines()[-1] if text else "it printed nothing"
         last = "".join(char for char in last if char.isprintable())[:300]
         what = "this is no Python that can run the worker: " + last
     elif failed and failed["during"] == "importing_torch":

@@ -37,6 +37,16 @@ class Difference(Record):
     first: list[int] = Field(default_factory=list)
     values: list[str] = Field(default_factory=list)
 
+    @property
+    def alone(self) -> Difference:
+        """The same without what a subclass adds."""
+        return Difference(**{name: getattr(self, name) for name in Difference.model_fields})
+
+    @property
+    def example(self) -> str:
+        """The package's value, eager's, and where; only with `values`."""
+        return f"{self.values[1]} for {self.values[0]} at {self.first}"
+
 
 class OutputCompared(Difference):
     """One output. `layout`: other shapes or dtypes than eager's, in `layouts`. `non_finite` counts elements
@@ -208,7 +218,6 @@ class ComparedWithEager(Record):
 
 
 PRODUCTS = ("mm", "conv", "linear", "attention", "einsum")
-_DIFFERENCE = set(Difference.model_fields)
 _WHY: dict[Kind, str] = {
     "error": "",
     "tf32": "; as much as TF32 products explain",
@@ -274,7 +283,7 @@ def read_launches(events: Iterable[Event], nodes: Nodes) -> list[LaunchCompared]
                 status=status,
                 within_tf32=any(one["within_tf32"] for one in closest),
                 **same,
-                **(_difference(closest[0]) if closest else {}),
+                **(difference_fields(closest[0]) if closest else {}),
             )
         )
     return rows
@@ -282,28 +291,28 @@ def read_launches(events: Iterable[Event], nodes: Nodes) -> list[LaunchCompared]
 
 def read_output(event: Event) -> OutputCompared:
     """The worker's `output` event."""
-    dtypes = event["dtypes"]
+    dtypes, known = event["dtypes"], difference_fields(event)
     if "within" not in event or dtypes[0] != dtypes[1]:
         layouts = [f"{dtype} {shape}" for dtype, shape in zip(dtypes, event["shapes"], strict=True)]
-        return OutputCompared(index=event["index"], agreement="layout", layouts=layouts, **_difference(event))
+        return OutputCompared(index=event["index"], agreement="layout", layouts=layouts, **known)
     agreement: Agreement = "equal" if event["equal"] else "rounding" if event["within"] else "differs"
     lost = int(event.get("non_finite", 0))
-    return OutputCompared(index=event["index"], agreement=agreement, non_finite=lost, **_difference(event))
+    return OutputCompared(index=event["index"], agreement=agreement, non_finite=lost, **known)
 
 
-def _difference(facts: Mapping[str, Any]) -> dict[str, Any]:
+def difference_fields(facts: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a `Difference` that the worker measured; it writes inf and nan as text."""
-    known = {name: facts[name] for name in _DIFFERENCE if facts.get(name) is not None}
+    known = {name: facts[name] for name in Difference.model_fields if facts.get(name) is not None}
     return known | {name: float(known[name]) for name in ("error", "eager_error", "allowed") if name in known}
 
 
 class DivergenceAnalysis:
     """Finds where the package diverges among the launches of one call, by its dataflow."""
 
-    def __init__(self, launches: Sequence[LaunchCompared], model: PackageView, nodes: Nodes) -> None:
+    def __init__(self, launches: Sequence[LaunchCompared], nodes: Nodes) -> None:
         self.launches = launches
-        self.model = model
         self.nodes = nodes
+        self.model = nodes.model
         self.matching = {row.launch for row in launches if row.status == "matches"}
 
     def first(self) -> LaunchCompared | None:
@@ -335,7 +344,7 @@ class DivergenceAnalysis:
         excused = {r.launch for r in self.launches if r.launch in behind and self._excused(r)}
         suspects = [n for n in behind if n not in self.matching and n not in excused]
         where = f"launch {row.launch}, {row.kernel}, is the first to differ from eager: {row.argument}"
-        values = f", {row.values[1]} for {row.values[0]} at {row.first}" if row.values else ""
+        values = f", {row.example}" if row.values else ""
         beyond = f"{row.beyond} of {row.elements} elements"
         before = f"; it may begin in launch {', '.join(map(str, suspects))}, not matched" if suspects else ""
         return Divergence(
@@ -343,7 +352,7 @@ class DivergenceAnalysis:
             launch=row.launch,
             kernel=row.kernel,
             argument=row.argument,
-            difference=Difference(**row.model_dump(include=_DIFFERENCE)),
+            difference=row.alone,
             suspects=suspects,
             locations=self.model.locations(row.launch),
             summary=f"{where} against {row.node}{values} ({beyond}){_WHY[kind]}{before}",

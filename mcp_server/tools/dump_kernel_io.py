@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -25,15 +25,17 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure, read_output
-from mcp_server.tools.first_bad import Choice, launch_values, overview
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     Backend,
     BadElement,
+    Choice,
     KernelIO,
     LaunchValues,
     Phase,
+    launch_values,
     measured,
+    overview,
 )
 from mcp_server.tools.probe_backend import Seen, observe
 from mcp_server.tools.requests import INPUTS_HELP, run_request
@@ -60,10 +62,7 @@ def printed_launches(
 
 
 def _grouped(records: Iterable[Printed]) -> Iterator[list[Printed]]:
-    """Records of one launch each.
-
-    A new launch begins with another kernel, or when something comes before a launch that has ended.
-    """
+    """Records of one launch each: of one kernel, and none of before the launch behind one of after it."""
     group: list[Printed] = []
     for record in records:
         again = record.when == "before_launch" and any(one.when == "after_launch" for one in group)
@@ -89,6 +88,10 @@ def _argument(record: Printed, known: Launch | None, facts: Mapping[str, Argumen
         return values.model_copy(
             update={"name": record.argument, "when": when, "role": role, "uninitialised": unset}
         )
+    minimum, maximum, mean = (  # None for what JSON has no number for
+        number if number is not None and math.isfinite(number) else None
+        for number in (record.minimum, record.maximum, record.mean)
+    )
     return ArgumentValues(
         name=record.argument,
         when=when,
@@ -97,17 +100,12 @@ def _argument(record: Printed, known: Launch | None, facts: Mapping[str, Argumen
         shape=list(record.size),
         stride=list(record.stride),
         device=record.device,
-        min=_finite(record.minimum),
-        max=_finite(record.maximum),
-        mean=_finite(record.mean),
+        min=minimum,
+        max=maximum,
+        mean=mean,
         non_finite=_non_finite(record),
         uninitialised=unset,
     )
-
-
-def _finite(number: float | None) -> float | None:
-    """None for what JSON has no number for."""
-    return number if number is not None and math.isfinite(number) else None
 
 
 def _non_finite(record: PrintedTensor) -> BadElement | None:
@@ -179,39 +177,31 @@ async def run_printer(context: Context, workload: PackageWorkload, model: Packag
         )
     directory = context.fresh("printer")
     (directory / "tmp").mkdir()  # torch 2.8 makes tmp/aoti_torch only below an existing tmp
-    done = await context.worker(
-        "run",
-        run_request(workload),
-        directory=directory,
-        workload=workload,
-        cwd=directory if level == "1" else None,
-    )
+    own = directory if level == "1" else None  # where level 1 saves its files
+    done = await context.worker("run", run_request(workload), directory=directory, workload=workload, cwd=own)
     if level == "1":
         return await _saved(context, model, done)
-    output = done.finished.stdout
     notes = [*DEFECTS[level], *([MISSING] if level == "2" else [])]
-    last = read_output(output).last_launch
-    return Seen(
-        lambda: printed_launches(read_printer(_lines(output)), model),
-        notes,
-        done,
-        last.kernel if last else "",
-    )
+    last = read_output(done.finished.stdout).last_launch
+
+    def launches() -> Iterator[LaunchValues]:
+        return printed_launches(read_printer(_lines(done)), model)
+
+    return Seen(launches, notes, done, last.kernel if last else "")
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(done: WorkerRun) -> Iterator[str]:
     """Lines of stdout alone: stderr would fall between the lines of a tensor."""
-    if path.exists():
-        with path.open(encoding="utf-8", errors="replace") as file:
-            yield from file
+    with done.finished.stdout.open(encoding="utf-8", errors="replace") as file:
+        yield from file
 
 
 async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
-    report = await anyio.to_thread.run_sync(read_saved, _lines(done.finished.stdout), kernels)
-    paths = sorted({record.path for record in report.saved})
+    report = await anyio.to_thread.run_sync(read_saved, _lines(done), kernels)
     facts: dict[str, ArgumentValues] = {}
+    paths = sorted({record.path for record in report.saved})
     if paths:
         described = await context.worker("describe_files", {"files": paths}, python=done.python)
         for event in described.all("file"):
@@ -221,7 +211,7 @@ async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
                 name="", when="before", value=unreadable, saved=saved, **measured(event)
             )
     notes = [*DEFECTS["1"], MISSING]
-    lost = overwritten(report.saved)
+    lost = len(report.saved) - len(paths)
     if lost:
         notes.append(
             f"{lost} tensors were overwritten by a later launch of the same kernel, and show its values"
@@ -229,11 +219,6 @@ async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
     if report.dropped:
         notes.append(f"{report.dropped} files were left out")
     return Seen(lambda: printed_launches(report.saved, model, facts), notes, done)
-
-
-def overwritten(saved: Sequence[SavedTensor]) -> int:
-    """How many of the tensors that were saved are no longer in the file that was named."""
-    return len(saved) - len({record.path for record in saved})
 
 
 async def dump_kernel_io(
@@ -260,8 +245,8 @@ async def dump_kernel_io(
         raise ProblemError("looking at kernels needs inputs", allowed=INPUTS_HELP)
     if backend == "printer" and (save or stop_at_first_bad):
         raise ProblemError("save and stop_at_first_bad need backend probes", allowed="printer level 1 saves")
-    compiled, model = await _compiled(context, workload, asked, level if backend == "printer" else None)
-    choice = asked.checked(model)
+    printer = level if backend == "printer" else None
+    compiled, model, choice = await _compiled(context, workload, asked, printer)
     why = "asked for"
     if backend != "printer":
         try:
@@ -272,24 +257,24 @@ async def dump_kernel_io(
             if backend == "probes" or (printed is None and isinstance(workload, PackageWorkload)):
                 raise
             why = f"no probes: {problem}"
-        if printed is None:
-            compiled, model = await _compiled(context, workload, asked, "2")
-            choice = asked.checked(model)
         level = printed or "2"
+        if printed is None:
+            compiled, model, choice = await _compiled(context, workload, asked, level)
     seen = await run_printer(context, compiled, model, level)
     return await _result(context, seen, model, choice, "printer", why, shown)
 
 
 async def _compiled(
     context: Context, workload: PackageWorkload | ExportedWorkload, choice: Choice, level: Level | None
-) -> tuple[PackageWorkload, PackageView]:
+) -> tuple[PackageWorkload, PackageView, Choice]:
     """The package to run; an exported program is compiled with provenance, and the printer if asked for."""
     if isinstance(workload, ExportedWorkload):
         flags: dict[str, object] = {} if level is None else {FLAG: level}
         if level == "2" and choice.kernels:
             flags[FILTER] = ",".join(choice.kernels)
         workload = await compiled_package(context, workload, flags)
-    return workload, await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    return workload, model, choice.checked(model)
 
 
 async def _result(

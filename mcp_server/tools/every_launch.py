@@ -1,4 +1,4 @@
-"""Every launch of a call judged on right inputs, from what the worker found of the tensors that it stored."""
+"""Every launch of a call judged on right inputs, and the launches that have to run in a wider precision."""
 
 from __future__ import annotations
 
@@ -11,23 +11,30 @@ from typing import cast
 
 from pydantic_core import to_jsonable_python
 
+from mcp_server.model import PackageWorkload
 from mcp_server.package.dataflow import Edge, Step
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
-from mcp_server.plurals import counted, is_
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.plurals import counted, is_, listed
+from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
     Difference,
     EveryLaunch,
     Nodes,
     OtherConstant,
+    PrecisionLaunch,
+    PrecisionSearch,
     UnjudgedLaunch,
     WrongLaunch,
+    difference_fields,
 )
+from mcp_server.tools.requests import package_request
 from mcp_server.worker.protocol import JudgedTensor, LaunchFlow
 
 RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
 SHOWN = 24
+NAMED = 3  # launches that a summary names
+HALVES = {"float16", "bfloat16"}
 NO_NODES = (
     "No launch was judged by itself: the package does not say which nodes its launches come from (compile "
     "with INDUCTOR_PROVENANCE=1, torch >= 2.9)"
@@ -42,35 +49,30 @@ class LaunchFlows:
 
     @cached_property
     def straight(self) -> dict[int, Step]:
-        steps = self.model.flow.steps
-        return {step.launch: step for step in steps if step.launch is not None and not step.path}
+        return {n: step for n, step in self.model.flow.launch_steps if not step.path}
 
     @cached_property
-    def edges(self) -> tuple[Edge, ...]:
-        return tuple(edge for edge in self.model.flow.everything().edges if edge.writer is not None)
-
-    @cached_property
-    def written_by(self) -> dict[int, list[Edge]]:
-        """The edges by the identity of the step that writes."""
-        found: dict[int, list[Edge]] = {}
-        for edge in self.edges:
-            found.setdefault(id(edge.writer), []).append(edge)
-        return found
+    def edges(self) -> list[tuple[Step, Edge]]:
+        """The edges from a step to a reader, with that step."""
+        edges = self.model.flow.everything().edges
+        return [(edge.writer, edge) for edge in edges if edge.writer is not None]
 
     @cached_property
     def of(self) -> dict[int, LaunchFlow]:
         """For the worker, by launch."""
         found = {n: self._flow(step) for n, step in self.straight.items()}
-        several: set[tuple[int, str]] = set()
-        for edge in self.edges:
-            reader, writer = edge.reader.launch, edge.writer.launch if edge.writer is not None else None
-            name = self._written(edge)
+        several: set[tuple[int, str]] = set()  # what comes from several launches in parts
+        for writer, edge in self.edges:
+            reader, number, storage = edge.reader.launch, writer.launch, self._storage(edge.name)
             if reader is None or reader not in found:
                 continue
-            if writer not in found or not name or edge.name in found[reader]["sources"]:
-                several.add((reader, edge.name))  # parts of it come from several launches
+            # The name under which the writer knows the tensor.
+            names = [use.name for use in writer.writes if use.storage == storage]
+            sources = found[reader]["sources"]
+            if number is None or number not in found or len(names) != 1 or edge.name in sources:
+                several.add((reader, edge.name))
             else:
-                found[reader]["sources"][edge.name] = (writer, name)
+                sources[edge.name] = (number, names[0])
         for reader, name in several:
             found[reader]["sources"].pop(name, None)
         return found
@@ -80,11 +82,11 @@ class LaunchFlows:
         readers: dict[int, set[int]] = {}
         maybe: dict[int, set[int]] = {}
         own = {use.name for use in step.writes}
-        for edge in self.written_by.get(id(step), ()):
-            number, storage = edge.reader.launch, self._storage(edge.name)
+        for edge in self._read_from.get(step.order, ()):
+            number = edge.reader.launch
             pure = edge.name in own or any(use.pure for use in edge.reader.reads if use.name == edge.name)
             group = readers if pure else maybe
-            group.setdefault(storage, set()).add(ELSEWHERE if number is None else number)
+            group.setdefault(self._storage(edge.name), set()).add(ELSEWHERE if number is None else number)
         for name in self.model.flow.body.outputs.values():
             if any(writer is step for writer in self.model.flow.last_writers(name)):
                 readers.setdefault(self._storage(name), set()).add(RETURNED)
@@ -92,26 +94,24 @@ class LaunchFlows:
             {use.name: sorted(group.get(use.storage, ())) for use in step.writes}
             for group in (readers, maybe)
         ]
-        kind = step.node.kind if isinstance(step.node, Launch) else ""
-        library = kind not in ("cpp", "triton")
+        library = not (isinstance(step.node, Launch) and step.node.kind in ("cpp", "triton"))
         return LaunchFlow(readers=by_name[0], maybe=by_name[1], library=library, sources={})
 
-    def _written(self, edge: Edge) -> str:
-        """The name under which the writer knows the tensor of an edge."""
-        writes = edge.writer.writes if edge.writer is not None else ()
-        names = [use.name for use in writes if use.storage == self._storage(edge.name)]
-        return names[0] if len(names) == 1 else ""
+    @cached_property
+    def _read_from(self) -> dict[int, list[Edge]]:
+        """The edges by the number of the step that writes."""
+        found: dict[int, list[Edge]] = {}
+        for writer, edge in self.edges:
+            found.setdefault(writer.order, []).append(edge)
+        return found
 
     def _storage(self, name: str) -> int:
         return self.model.flow.body.buffers[name].storage
 
     def behind(self, launch: int) -> set[int]:
         """The launches whose values a launch reads."""
-        return {
-            edge.writer.launch
-            for edge in self.edges
-            if edge.reader.launch == launch and edge.writer is not None and edge.writer.launch is not None
-        }
+        steps = (writer for writer, edge in self.edges if edge.reader.launch == launch)
+        return {step.launch for step in steps if step.launch is not None}
 
 
 @dataclass(frozen=True)
@@ -160,18 +160,13 @@ class Judgement:
 
     def _wrong(self, one: JudgedTensor) -> WrongLaunch:
         number, kernel = one["launch"], one["kernel"]
-        numbers = {name: float(one[name]) for name in ("error", "allowed") if name in one}  # type: ignore[literal-required]
-        difference = Difference(
-            node=one["node"],
-            elements=one["elements"],
-            beyond=one["beyond"],
-            first=one.get("first", []),
-            values=one.get("values", []),
-            **numbers,
-        )
-        values = f", {one['values'][1]} for {one['values'][0]} at {one['first']}" if one.get("values") else ""
+        difference = Difference(**difference_fields(one))
         suspects = self._suspects(number)
-        constant = self._other_constant(number)
+        known = self.model.launch(number)
+        targets = {argument.target for argument in known.tensors} if known is not None else set()
+        read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
+        constant = next((other.name for other in self.constants if other.name in read), "")
+        values = f", {difference.example}" if difference.values else ""
         summary = (
             f"launch {number}, {kernel}: {one['name']} against {one['node']}{values} "
             f"({one['beyond']} of {one['elements']} elements)"
@@ -200,28 +195,22 @@ class Judgement:
         found: set[int] = set()
         left = [launch]
         while left:
-            for writer in self.flows.behind(left.pop()) & open_ones - found:
-                found.add(writer)
-                left.append(writer)
+            new = self.flows.behind(left.pop()) & open_ones - found
+            found |= new
+            left += new
         return sorted(found)
-
-    def _other_constant(self, launch: int) -> str:
-        known = self.model.launch(launch)
-        targets = {argument.target for argument in known.tensors} if known is not None else set()
-        read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
-        return next((other.name for other in self.constants if other.name in read), "")
 
     def summary(self, outputs_right: bool) -> str:
         """How many are wrong, right and not judged, with those that are wrong."""
         total, wrong = len(self.model.wrapper.launches), len(self.wrong)
-        text = f"{wrong} of {counted(total, 'launch')} {is_(wrong)} wrong on right inputs"
         if len(self.unjudged) == total:
             return f"No launch could be judged by itself: {self.unjudged[0].why}"
+        text = f"{wrong} of {counted(total, 'launch')} {is_(wrong)} wrong on right inputs"
         if not wrong:
             text = f"No launch of {total} is wrong on right inputs"
         right = total - wrong - len(self.unjudged)
         text += f" ({right} right, {len(self.unjudged)} not judged)"
-        text += "".join(f"; {each.summary}" for each in self.wrong[:3])
+        text += "".join(f"; {each.summary}" for each in self.wrong[:NAMED])
         if not outputs_right:
             text += "; the outputs differ all the same: a launch that was not judged is wrong, too"
         return text
@@ -241,9 +230,21 @@ def every_launch(
     ended = done.last("judged_outputs")
     if ended is None:
         return EveryLaunch(summary="No launch was judged by itself: the call did not come back")
-    tensors = [cast(JudgedTensor, event) for event in done.all("launch_judged")]
-    judgement = Judgement(flows, constants, tensors)
+    judgement = Judgement(flows, constants, [cast(JudgedTensor, each) for each in done.all("launch_judged")])
     right, unjudged = bool(ended["right"]), judgement.unjudged
+    # The file of an `EagerPlan`.
+    stored: dict[str, dict[str, JudgedTensor]] = {}
+    for one in judgement.tensors:
+        if one["status"] != "unjudged":
+            stored.setdefault(str(one["launch"]), {})[one["name"]] = one
+    names = ("package", "exported", "made_by", "nodes", "constants", "steps")
+    plan = {
+        **{name: request.get(name) for name in names},
+        "stored": stored,
+        "sources": {str(launch): flow["sources"] for launch, flow in flows.of.items()},
+    }
+    file = done.directory / "plan.json"
+    file.write_text(json.dumps(plan, default=to_jsonable_python))
     return EveryLaunch(
         summary=judgement.summary(right),
         judged=len(flows.model.wrapper.launches) - len(unjudged),
@@ -251,21 +252,62 @@ def every_launch(
         unjudged=unjudged[:SHOWN],
         unjudged_count=len(unjudged),
         outputs_right=right,
-        plan=context.artifact(_plan(done, judgement, request), "how launches can be done in eager mode"),
+        plan=context.artifact(file, "how launches can be done in eager mode"),
         eager_outputs=context.artifact(Path(str(request["eager_outputs"])), "the outputs of eager mode"),
     )
 
 
-def _plan(done: WorkerRun, judgement: Judgement, request: Mapping[str, object]) -> Path:
-    """The file of an `EagerPlan`."""
-    stored: dict[str, dict[str, JudgedTensor]] = {}
-    for one in judgement.tensors:
-        if one["status"] != "unjudged":
-            stored.setdefault(str(one["launch"]), {})[one["name"]] = one
-    shared = {
-        name: request.get(name) for name in ("package", "exported", "made_by", "nodes", "constants", "steps")
+async def search_precision(
+    context: Context, workload: PackageWorkload, model: PackageView, judged: EveryLaunch, tolerance: float
+) -> PrecisionSearch:
+    """Search the launches that were judged for those that need a wider precision.
+
+    A model with wrong kernels is not searched: they come first.
+    """
+    if judged.plan is None:
+        return PrecisionSearch(summary=f"Precision was not searched: {judged.summary}")
+    plan = json.loads(judged.plan.path.read_text())
+    dtypes = {tensor["dtype"] for tensors in plan["stored"].values() for tensor in tensors.values()}
+    why = ""
+    if judged.wrong:
+        first = ", ".join(str(each.launch) for each in judged.wrong[:NAMED])
+        why = f"launch {first} computes something else, beyond rounding"
+    elif not dtypes & HALVES:
+        why = f"no launch stores half precision ({listed(sorted(dtypes))})"
+    if why:
+        return PrecisionSearch(summary=f"Precision was not searched: {why}")
+    request = {
+        **package_request(workload),
+        "plan": judged.plan.path,
+        "package": plan["package"],
+        "factor": tolerance,
     }
-    sources = {str(launch): flow["sources"] for launch, flow in judgement.flows.of.items()}
-    file = done.directory / "plan.json"
-    file.write_text(json.dumps({**shared, "stored": stored, "sources": sources}, default=to_jsonable_python))
-    return file
+    gpus = gpus_of(model.package.device_type, workload.device_index)
+    done = await context.worker("precision", request, workload=workload, gpus=gpus)
+    found = done.last("precision_found")
+    if found is None:
+        why = f"the call did not come back ({done.why[:200]})"
+        return PrecisionSearch(summary=f"Precision was not searched: {why}")
+    context.cost.runs += found["calls"] if not done.finished.reused else 0
+    numbers, complete = found["launches"], found["complete"]
+    names = listed([f"{n} ({model.wrapper.launches[n].kernel})" for n in numbers[:NAMED]])
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    least = "; each of them is needed" if complete else "; the search ended early, fewer may do"
+    launches, runs = ("launch", "runs") if len(numbers) == 1 else ("launches", "run")
+    summary = f"The outputs are right when {launches} {names}{more} {runs} in a wider precision{least}"
+    if not found["possible"]:
+        summary = "The outputs are wrong with every launch in a wider precision, too"
+        if judged.unjudged:
+            summary += f"; {counted(judged.unjudged_count, 'launch')} could not be widened"
+    elif not numbers:
+        summary = "No launch has to run in a wider precision: the outputs are right as they are"
+    return PrecisionSearch(
+        summary=summary,
+        launches=[
+            PrecisionLaunch(launch=n, kernel=model.wrapper.launches[n].kernel, locations=model.locations(n))
+            for n in numbers
+        ],
+        possible=found["possible"],
+        complete=complete,
+        calls=found["calls"],
+    )

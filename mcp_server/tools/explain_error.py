@@ -30,53 +30,44 @@ PACKAGE = "path/of/the/model.pt2"
 INPUTS = "path/of/the/inputs.pt"
 SCRIPT = "path/of/the/failing/program.py"
 
-_OFFICIAL = (
-    "PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 AOTI_RUNTIME_CHECK_INPUTS=1"
-)
-_CHECKED = "AOTI_RUNTIME_CHECK_INPUTS=1"
-# The tool to call next and why, and the variables with which the program shows more without the server.
-_ADVICE: Mapping[Advice, tuple[str, str, str]] = {
-    "check_inputs": ("check_devices", "compare every input with what the package was compiled for", _CHECKED),
+# The tool to call next, and why.
+_ADVICE: Mapping[Advice, tuple[str, str]] = {
+    "check_inputs": ("check_devices", "compare every input with what the package was compiled for"),
     "check_package": (
         "check_devices",
         "check the package's file, device and architecture against this machine",
-        "",
     ),
-    "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries", ""),
+    "check_machine": ("check_devices", "look at driver, devices, memory, compiler and libraries"),
     "trace_index": (
         "inspect_package",
         "trace the assertion to its launch, its bound and the input behind it",
-        _CHECKED,
     ),
-    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes", ""),
-    "locate": ("locate_fault", "name the launch, the line and the access", _OFFICIAL),
-    "find_nan": (
-        "dump_kernel_io",
-        "find the first launch whose output is not finite",
-        "TORCHINDUCTOR_NAN_ASSERTS=1",
-    ),
-    "compare": ("dump_kernel_io", "look at what each launch reads and writes", _CHECKED),
+    "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes"),
+    "locate": ("locate_fault", "name the launch, the line and the access"),
+    "find_nan": ("dump_kernel_io", "find the first launch whose output is not finite"),
+    "compare": ("dump_kernel_io", "look at what each launch reads and writes"),
     "run_again": (
         "run_deterministic",
         "run again with blocking launches and input checks, keeping all output",
-        _OFFICIAL,
     ),
-    "read_cause": (
-        "run_deterministic",
-        "run again keeping all output: the cause is on standard error",
-        f"PYTHONUNBUFFERED=1 {_CHECKED}",
-    ),
-    "recompile": ("diagnose", "repeat the compilation and read the generated code", ""),
-    "fix_script": ("diagnose", "check that nothing but the script is at fault", ""),
-    "trace_hang": (
-        "trace_launches",
-        "see the last launch that began and did not end",
-        "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
-    ),
+    "read_cause": ("run_deterministic", "run again keeping all output: the cause is on standard error"),
+    "recompile": ("diagnose", "repeat the compilation and read the generated code"),
+    "fix_script": ("diagnose", "check that nothing but the script is at fault"),
+    "trace_hang": ("trace_launches", "see the last launch that began and did not end"),
 }
-_PACKAGE_TOOLS = frozenset(
-    {"inspect_package", "check_devices", "trace_launches", "dump_kernel_io", "locate_fault"}
-)
+# The variables with which the program shows more without the server.
+_CHECKED = "AOTI_RUNTIME_CHECK_INPUTS=1"
+_OFFICIAL = f"PYTHONUNBUFFERED=1 PYTORCH_NO_CUDA_MEMORY_CACHING=1 CUDA_LAUNCH_BLOCKING=1 {_CHECKED}"
+_FLAGS: Mapping[Advice, str] = {
+    "check_inputs": _CHECKED,
+    "trace_index": _CHECKED,
+    "locate": _OFFICIAL,
+    "find_nan": "TORCHINDUCTOR_NAN_ASSERTS=1",
+    "compare": _CHECKED,
+    "run_again": _OFFICIAL,
+    "read_cause": f"PYTHONUNBUFFERED=1 {_CHECKED}",
+    "trace_hang": "PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 CUDA_LAUNCH_BLOCKING=1",
+}
 
 
 def as_sentence(root: ErrorFact) -> str:
@@ -99,12 +90,12 @@ def as_sentence(root: ErrorFact) -> str:
 def next_call(root: ErrorFact | None, facts: LogFacts, package: Path | None) -> NextStep:
     """The most useful next call, with placeholder paths for files that the log does not name."""
     advice = _advice(root, facts)
-    tool, why, _ = _ADVICE[advice]
+    tool, why = _ADVICE[advice]
     program = program_of(facts)
-    if tool in _PACKAGE_TOOLS and advice != "check_machine" and package is None and program:
-        return NextStep(
-            why=f"{why}; the log names the {''.join(program)}", tool="diagnose", arguments=program
-        )
+    needs_package = tool not in ("diagnose", "run_deterministic") and advice != "check_machine"
+    if needs_package and package is None and program:
+        why = f"{why}; the log names the {''.join(program)}"
+        return NextStep(why=why, tool="diagnose", arguments=program)
     named = str(package or PACKAGE)
     arguments: dict[str, object] = {"package": named, "inputs": INPUTS}
     if advice == "check_machine":
@@ -130,7 +121,7 @@ def _advice(root: ErrorFact | None, facts: LogFacts) -> Advice:
 
 def shell_lines(root: ErrorFact | None, facts: LogFacts) -> list[str]:
     """Shell commands that show more without the server: environment variables before the failing command."""
-    *_, flags = _ADVICE[_advice(root, facts)]
+    flags = _FLAGS.get(_advice(root, facts), "")
     program = program_of(facts)
     words = program.get("command") or ["python", program.get("script", SCRIPT)]
     return [f"{flags} {shlex.join(map(str, words))} > run.log 2>&1"] if flags else []  # type: ignore[call-overload]
@@ -246,40 +237,44 @@ async def explain_error(
         others=[_other(error, root) for error in others[:_OTHERS]],
         last_launch=facts.last_launch.kernel if facts.last_launch else "",
         model_lines=[ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in frames],
-        notes=_notes(facts),
         versions=facts.versions,
     )
     if root is None:
-        return _unknown(explanation, facts)
-    trace, notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
+        update, notes = _unknown(facts)
+    else:
+        update = _known(root, facts)
+        update["trace"], notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
+    return explanation.model_copy(update={**update, "notes": [*notes, *_notes(facts)]})
+
+
+def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
+    """What is said of an error of a known family."""
     family = root.family
-    return explanation.model_copy(
-        update={
-            "summary": as_sentence(root),
-            "family": family.id,
-            "stage": family.stage,
-            "category": root.category,
-            "candidates": list(root.candidates),
-            "text": root.text,
-            "line": root.line,
-            "count": root.count,
-            "fields": root.fields,
-            "meaning": family.meaning,
-            "not_proven": family.not_proven,
-            "releases": family.torch,
-            "guide": family.guide,
-            "page": f"docs/errors.md#{family.id}",
-            "kernel": root.fields.get("kernel", ""),
-            "generated": [f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
-            "trace": trace,
-            "notes": [*notes, *explanation.notes],
-        }
-    )
+    return {
+        "summary": as_sentence(root),
+        "family": family.id,
+        "stage": family.stage,
+        "category": root.category,
+        "candidates": list(root.candidates),
+        "text": root.text,
+        "line": root.line,
+        "count": root.count,
+        "fields": root.fields,
+        "meaning": family.meaning,
+        "not_proven": family.not_proven,
+        "releases": family.torch,
+        "guide": family.guide,
+        "page": f"docs/errors.md#{family.id}",
+        "kernel": root.fields.get("kernel", ""),
+        "generated": [f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
+    }
 
 
-def _unknown(explanation: Explanation, facts: LogFacts) -> Explanation:
-    if explanation.last_launch:
-        began = explanation.last_launch
+def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
+    """What is said of a text without a root error, and notes."""
+    guide, notes = MAIN_GUIDE, list[str]()
+    if facts.last_launch:
+        began = facts.last_launch.kernel
         summary = f"No error text; the last launch that began and did not end is {began}."
     elif facts.errors:  # of rank NOISE: others would be a root
         summary = f"No error that names a cause. {facts.errors[0].family.meaning}"
@@ -289,22 +284,16 @@ def _unknown(explanation: Explanation, facts: LogFacts) -> Explanation:
         summary = (
             "No error text in this log: the program hung, crashed without a message, or the log was cut off."
         )
-    notes = []
-    if not explanation.last_launch and facts.best_lines:
+    if not facts.last_launch and facts.best_lines:
         family = closest_family(facts.best_lines[-1][1])
         notes += [f"closest known error: {family.id}: `{family.example}`"] if family else []
         notes.append(
             "pass the whole log, standard output and standard error: the cause is often in another line"
         )
-    lines = facts.best_lines or facts.tail
-    return explanation.model_copy(
-        update={
-            "summary": summary,
-            "guide": MAIN_GUIDE if explanation.last_launch or facts.best_lines else HANG_GUIDE,
-            "notes": [*notes, *explanation.notes],
-            "lines": [f"{number}: {text}" for number, text in lines[-_LINES:]],
-        }
-    )
+    elif not facts.last_launch:
+        guide = HANG_GUIDE
+    lines = [f"{number}: {text}" for number, text in (facts.best_lines or facts.tail)[-_LINES:]]
+    return {"summary": summary, "guide": guide, "lines": lines}, notes
 
 
 def _trace(

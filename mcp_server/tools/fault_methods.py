@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
-from mcp_server.logs.crash_reports import (
-    Access,
-    SanitizerTool,
-    read_cuda_gdb,
-    read_native,
-    read_progress_log,
-)
+from mcp_server.logs.crash_reports import Access, SanitizerTool, read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.sanitizer import SanitizerReport, read_sanitizer_file
-from mcp_server.memory_faults.join import (
-    foreign_launches,
-    match_sites,
-    named_launches,
-    read_call_sites,
-)
+from mcp_server.memory_faults.join import foreign_launches, match_sites, named_launches, read_call_sites
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.view import PackageView
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import Context
-from mcp_server.tools.fault_run import FaultRun, Target
+from mcp_server.tools.fault_run import FaultRun, PackageTarget, Target
 from mcp_server.tools.machine import find_tool
 from mcp_server.tools.run_deterministic import CACHING_OFF
 
@@ -40,18 +29,8 @@ Tool = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class Found:
-    """What one run showed; `errors` is the tool's own count."""
-
-    run: FaultRun
-    accesses: list[Access] = field(default_factory=list)
-    errors: int | None = None
-    what: str = ""
-
-
 # How a tool is run, and how the package is rebuilt for it.
-Method = tuple[Callable[[Context, Target], Awaitable[Found]], Options]
+Method = tuple[Callable[[Context, Target], Awaitable[FaultRun]], Options]
 PRINT_LIMIT = 100
 PADDING = 512  # bytes behind each allocation; the driver's own granularity hides smaller overruns
 # Until the program first uses CUDA; after the default 10 s it goes on unchecked ("No attachable process").
@@ -62,7 +41,7 @@ _FOREIGN = ("CUDA_INJECTION64_PATH",)
 _ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 
 
-async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -> Found:
+async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -> FaultRun:
     """One run under compute-sanitizer. The report decides; its exit code does not.
 
     Raises `ProblemError` when the program did not run, or ran unchecked: a clean report then means nothing.
@@ -91,8 +70,8 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
             )
     if target.rebuilt is None:
         sites = await launch_sites(context, target.view, accesses)
-        run = FaultRun(run.done, replace(run.evidence, sites=sites))
-    return Found(run, accesses, report.errors, f"{report.errors} errors counted")
+        run = replace(run, evidence=replace(run.evidence, sites=sites))
+    return replace(run, accesses=accesses, errors=report.errors, what=f"{report.errors} errors counted")
 
 
 def sanitizer_prefix(program: Path, tool: SanitizerTool) -> tuple[str, ...]:
@@ -124,12 +103,12 @@ def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[S
 
     report = read_sanitizer_file(output, keep)
     launched = {name for launch in view.wrapper.launches for name in (launch.symbol, launch.kernel)}
-    asserts = [site.access(tool) for site in report.faults if site.kind == "assert"]
-    others = [site for site in report.faults if site.kind != "assert"]
-    ours = [site for site in others if site.launch_offset is not None or site.kernel in launched]
-    foreign = [site.access(tool) for site in others if site not in ours]
-    found = _printed(assertions[0]) if assertions else asserts[:1]
-    return report, [*(site.access(tool) for site in ours), *found, *foreign]
+    ours, asserts, foreign = list[Access](), list[Access](), list[Access]()
+    for site in report.faults:
+        of_package = site.launch_offset is not None or site.kernel in launched
+        group = asserts if site.kind == "assert" else ours if of_package else foreign
+        group.append(site.access(tool))
+    return report, [*ours, *(_printed(assertions[0]) if assertions else asserts[:1]), *foreign]
 
 
 def _printed(text: str) -> list[Access]:
@@ -169,12 +148,9 @@ async def launch_sites(context: Context, view: PackageView, accesses: Sequence[A
     argv = (program, "-d", "-C", "--no-show-raw-insn", "--section=.text", str(copy))
     finished = await context.run_in(directory, Command(argv=argv, cwd=directory, timeout_s=60))
     copy.unlink()
-
-    def matched() -> dict[int, int]:
-        with finished.stdout.open(encoding="utf-8", errors="replace") as lines:
-            return match_sites(read_call_sites(lines), view.wrapper.launches)
-
-    return await anyio.to_thread.run_sync(matched)
+    with finished.stdout.open(encoding="utf-8", errors="replace") as lines:
+        sites = await anyio.to_thread.run_sync(read_call_sites, lines)
+    return match_sites(sites, view.wrapper.launches)
 
 
 # Without memory contents: a dump of a few megabytes, written in under a second on one H200.
@@ -182,7 +158,7 @@ _SKIP = ["nonrelocated_elf_images", "global_memory", "shared_memory", "local_mem
 _ASK = ("info cuda kernels", "bt", "info line *$errorpc")
 
 
-async def run_core_dump(context: Context, target: Target) -> Found:
+async def run_core_dump(context: Context, target: Target) -> FaultRun:
     """One run that leaves a light core dump, read by cuda-gdb where there is one."""
     directory = context.fresh("core-dump")
     run = await target.run(context, directory, env={**core_environment(directory), **CACHING_OFF})
@@ -190,7 +166,8 @@ async def run_core_dump(context: Context, target: Target) -> Found:
     debugger = find_tool("cuda-gdb", target.workload.env, context.python_for(target.workload))
     access = await read_core(context, directory, output, debugger)
     found = await anyio.to_thread.run_sync(_assertions_in, output) or ([access] if access is not None else [])
-    return Found(run, found, None, "read by cuda-gdb" if debugger else "no cuda-gdb: the driver's log only")
+    what = "read by cuda-gdb" if debugger else "no cuda-gdb: the driver's log only"
+    return replace(run, accesses=found, what=what)
 
 
 def core_environment(directory: Path) -> dict[str, str]:
@@ -218,19 +195,18 @@ async def read_core(context: Context, directory: Path, output: Path, debugger: P
         return read_progress_log(lines)
 
 
-async def run_sync(context: Context, target: Target) -> Found:
+async def run_sync(context: Context, target: Target) -> FaultRun:
     """One run with a wait for the device after each launch, read from the journal: needs no NVIDIA tool."""
     await _check_rebuilt(target)
     run = await target.run(context, context.fresh("sync"), env=CACHING_OFF)
     asserted = await anyio.to_thread.run_sync(_assertions_in, run.done.finished.output)
     if asserted:
-        return Found(run, asserted)
-    journal = run.evidence.journal
-    ending = journal.ending if journal is not None else None
+        return replace(run, accesses=asserted)
+    ending = run.evidence.journal.ending if run.evidence.journal is not None else None
     if ending is None or ending.how not in ("fault", "died") or ending.launch is None:
-        return Found(run, [], None, f"the journal ends: {ending.how if ending else 'empty'}")
+        return replace(run, what=f"the journal ends: {ending.how if ending else 'empty'}")
     text = ending.launch.fault or "the process ended during the launch"
-    return Found(run, [Access("sync", "invalid_access", text)])
+    return replace(run, accesses=[Access("sync", "invalid_access", text)])
 
 
 # The interpreter's own handler for SIGSEGV, faulthandler's, must not replace the sanitizer's.
@@ -240,11 +216,11 @@ SANITIZER_ENV = {
 }
 
 
-async def _run_sanitized(context: Context, target: Target, name: str) -> Found:
+async def _run_sanitized(context: Context, target: Target, name: str) -> FaultRun:
     """The C++ kernels built with a sanitizer, index asserts taken out, each weight in memory of its own."""
     await _check_rebuilt(target)
     run = await target.run(context, context.fresh(name), env=SANITIZER_ENV)
-    return Found(run, await anyio.to_thread.run_sync(_native_accesses, run))
+    return replace(run, accesses=await anyio.to_thread.run_sync(_native_accesses, run))
 
 
 # Two OpenMP threads that fail at once print `terminate called recursively` and lose the assertion. Kernels
@@ -252,7 +228,7 @@ async def _run_sanitized(context: Context, target: Target, name: str) -> Found:
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1"}
 
 
-async def run_native(context: Context, target: Target) -> Found:
+async def run_native(context: Context, target: Target) -> FaultRun:
     """The stack of the crash by gdb, and the index assertion that was printed."""
     gdb = shutil.which("gdb")
     prefix = (gdb, "-batch", "-nx", "-ex", "run", "-ex", "bt 100", "--args") if gdb else ()
@@ -263,26 +239,26 @@ async def run_native(context: Context, target: Target) -> Found:
         # gdb's own status: there is no stack to print, since nothing crashed.
         run = replace(run, done=replace(run.done, finished=replace(finished, returncode=0)))
     found = await anyio.to_thread.run_sync(_native_accesses, run)
-    return Found(run, found, None, "gdb" if gdb else "no gdb on PATH")
+    return replace(run, accesses=found, what="gdb" if gdb else "no gdb on PATH")
 
 
 async def _check_rebuilt(target: Target) -> None:
     """Raise `ProblemError` when the package could not be rebuilt with probes."""
-    await target.settled()
+    if isinstance(target, PackageTarget):
+        await target.settled.wait()
     if target.rebuilt is None:
         raise ProblemError(f"the package was not rebuilt with probes: {target.why_not}")
 
 
 def _native_accesses(run: FaultRun) -> list[Access]:
     """Sanitizer reports, the printed assertion and a native stack; else the launch in which the run died."""
-    output = run.done.finished.output
+    output, journal = run.done.finished.output, run.evidence.journal
     with output.open(encoding="utf-8", errors="replace") as lines:
         native = read_native(lines)
     found = [error for error in native.errors if error.text != "ABRT"]
     found += _assertions_in(output)
     if native.crash is not None:
         found.append(native.crash)
-    journal = run.evidence.journal
     if not found and journal is not None and journal.ending.how == "died":
         text = run.done.finished.signal or "the process ended during the launch"
         found.append(Access("native", "signal", text))
@@ -309,12 +285,8 @@ METHODS: dict[Tool, Method] = {
     "ubsan": (partial(_run_sanitized, name="ubsan"), Options(sanitize="undefined", index_asserts=False)),
     "native": (run_native, Options()),
 }
-
-_AUTO: dict[str, tuple[Tool, ...]] = {
-    "cuda": ("memcheck", "core_dump", "sync"),
-    "cpu": ("asan", "native"),
-}
-_CUDA_ONLY = frozenset({*get_args(SanitizerTool), "core_dump", "sync"})
+_CPU_ONLY = ("asan", "ubsan", "native")
+_AUTO: dict[str, tuple[Tool, ...]] = {"cuda": ("memcheck", "core_dump", "sync"), "cpu": ("asan", "native")}
 
 
 def order(tool: Tool | Literal["auto"], device_type: str | None) -> tuple[Tool, ...]:
@@ -322,8 +294,8 @@ def order(tool: Tool | Literal["auto"], device_type: str | None) -> tuple[Tool, 
     device = "cuda" if device_type == "cuda" else "cpu"
     if tool == "auto":
         return _AUTO[device]
-    if (tool in _CUDA_ONLY) != (device == "cuda"):
-        fitting = sorted(name for name in METHODS if (name in _CUDA_ONLY) == (device == "cuda"))
+    fitting = sorted(name for name in METHODS if (name in _CPU_ONLY) == (device == "cpu"))
+    if tool not in fitting:
         raise ProblemError(
             f"{tool} does not look at {device} packages", value=tool, allowed=", ".join(["auto", *fitting])
         )

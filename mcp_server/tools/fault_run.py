@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Command
+from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.memory_faults.situation import Evidence, ValueRange
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
@@ -38,44 +39,44 @@ Program = ScriptWorkload | CommandWorkload
 
 @dataclass(frozen=True)
 class FaultRun:
+    """One run, and what a method saw in it; `errors` is the tool's own count."""
+
     done: WorkerRun
-    evidence: Evidence
+    evidence: Evidence = field(default_factory=Evidence)
+    accesses: Sequence[Access] = ()
+    errors: int | None = None
+    what: str = ""
 
 
 @dataclass
 class PackageTarget:
-    """One call of a package: as it is, or with probes when `prepare` began to rebuild it.
+    """One call of a package, with probes if it can be rebuilt; `why_not` says why it cannot.
 
     A worker that starts before the rebuild has ended waits for the file `handoff`, which names the package to
-    load. `why_not` says why there are no probes.
+    load. `settled` is set when `rebuilt` and `why_not` are known.
     """
 
     workload: PackageWorkload
     view: PackageView
-    handoff: Path | None = None
+    handoff: Path
     rebuilt: Instrumented | None = None
     why_not: str = ""
-    _rebuild_ended: anyio.Event = field(default_factory=anyio.Event)
+    settled: anyio.Event = field(default_factory=anyio.Event)
 
-    async def rebuild(self, context: Context, options: Options, cache: Cache | None, handoff: Path) -> None:
+    async def rebuild(self, context: Context, options: Options, cache: Cache | None) -> None:
         """Rebuild the package with probes; if that fails, the package is run as it is."""
-        workload, python = self.workload, context.python_for(self.workload)
+        workload = self.workload
         try:
             self.rebuilt = await instrument(
-                workload.package, options, context, python=python, cache=cache, env=workload.env
+                workload.package, options, context, python=workload.python, cache=cache, env=workload.env
             )
         except ProblemError as problem:
             self.why_not = str(problem)
         package = self.rebuilt.package if self.rebuilt else workload.package
-        partial = handoff.with_suffix(".partial")
+        partial = self.handoff.with_suffix(".partial")
         partial.write_text(json.dumps({"package": str(package), "probes": self.rebuilt is not None}))
-        partial.rename(handoff)
-        self._rebuild_ended.set()
-
-    async def settled(self) -> None:
-        """Wait until `rebuilt` and `why_not` are known."""
-        if self.handoff is not None:
-            await self._rebuild_ended.wait()
+        partial.rename(self.handoff)
+        self.settled.set()
 
     async def run(
         self,
@@ -91,32 +92,26 @@ class PackageTarget:
         `directory`, from `fresh`, gets the output.
         """
         journal = directory / "launches.jsonl"
-        workload, operation = self.workload, "run"
-        request: dict[str, object] = {**run_request(workload)}
-        wanted = {**workload.env, **(self.rebuilt.environment if self.rebuilt else {}), **env}
-        if self.handoff is not None:
-            operation = "observe"
-            request |= {
-                "handoff": self.handoff,
-                "warm": self.view.package.device_type,
-                # The integer tensors of each launch, before it.
-                "names": integer_tensors(self.view)[:MOST_NAMES],
-                "phases": ["before"],
-                "skip_before": unset_arguments(self.view),
-            }
-            wanted |= journal_environment(journal, True, None)
+        request = {
+            **run_request(self.workload),
+            "handoff": self.handoff,
+            "warm": self.view.package.device_type,
+            # The integer tensors of each launch, before it.
+            "names": integer_tensors(self.view)[:MOST_NAMES],
+            "phases": ["before"],
+            "skip_before": unset_arguments(self.view),
+        }
+        probes = self.rebuilt.environment if self.rebuilt else {}
         done = await context.worker(
-            operation,
+            "observe",
             request,
             directory=directory,
-            env={key: value for key, value in wanted.items() if key not in unset},
-            unset=tuple(unset),
-            timeout_s=workload.timeout_s,
-            python=workload.python,
-            cwd=workload.cwd,
+            workload=self.workload,
+            env={**probes, **env, **journal_environment(journal, True, None)},
+            unset=unset,
             prefix=prefix,
         )
-        await self.settled()
+        await self.settled.wait()
         leaves = (done.last("given") or {}).get("leaves", [])
         tensors = [{"kind": "tensor", **leaf} for leaf in leaves if leaf.get("shape") is not None]
         flat = from_leaves(tensors, None).tensors if len(tensors) == len(leaves) else ()
@@ -135,10 +130,9 @@ def prepare(
     cache: Cache | None = None,
 ) -> PackageTarget:
     """Begin to rebuild the package with probes, as one of `tasks`."""
-    handoff = context.fresh("rebuild") / "package.json"
     view = view_package(workload.package, workload.model_name)
-    target = PackageTarget(workload, view, handoff)
-    tasks.start_soon(target.rebuild, context, options, cache, handoff)
+    target = PackageTarget(workload, view, context.fresh("rebuild") / "package.json")
+    tasks.start_soon(target.rebuild, context, options, cache)
     return target
 
 
@@ -153,11 +147,8 @@ class ProgramTarget:
     view: PackageView
     caching_off: bool = True
     children: bool = False
-    rebuilt: None = field(default=None, init=False)
-    why_not: str = field(default="the program itself was run, with the package as it is", init=False)
-
-    async def settled(self) -> None:
-        """Return at once: nothing is rebuilt."""
+    rebuilt = None
+    why_not = "the program itself was run, with the package as it is"
 
     async def run(
         self,
@@ -180,7 +171,7 @@ class ProgramTarget:
             unset=tuple(unset),
         )
         finished = await context.run_in(directory, command, runs=1)
-        return FaultRun(WorkerRun(finished, (), directory, context.python_for(self.workload)), Evidence())
+        return FaultRun(WorkerRun(finished, (), directory, context.python_for(self.workload)))
 
 
 Target = PackageTarget | ProgramTarget

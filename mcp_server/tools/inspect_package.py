@@ -94,13 +94,12 @@ class Inspection(Record):
 
 @dataclass(frozen=True)
 class _Answer:
-    """`facts`, then the launches `listed`, which are described when their page is asked for.
+    """Facts, some as the number of a launch, which is described when its page is asked for.
 
     A picture marks the launches `marked`.
     """
 
-    facts: Sequence[Fact] = ()
-    listed: Sequence[int] = ()
+    facts: Sequence[Fact | int]
     marked: Iterable[int] = ()
     notes: tuple[str, ...] = ()
 
@@ -137,14 +136,12 @@ def _inspect(
         title = f"{package.name}, model {view.package.model_name}"
         path.write_text(render_svg(dataflow_graph(view, tuple(answer.marked)), title), encoding="utf-8")
         picture = context.artifact(path, "the dataflow of run_impl, as a picture")
-    ready, total = len(answer.facts), len(answer.facts) + len(answer.listed)
     page: list[Fact] = []
     used, following = 0, None
-    for number in range(max(offset, 0), total):
-        if number < ready:
-            fact = answer.facts[number]
-        else:
-            (fact,) = query.launch_facts(view, [answer.listed[number - ready]], brief=overview)
+    for number in range(max(offset, 0), len(answer.facts)):
+        fact = answer.facts[number]
+        if isinstance(fact, int):
+            (fact,) = query.launch_facts(view, [fact], brief=overview)
         used += len(fact.model_dump_json())
         if page and used > PAGE_CHARACTERS:
             following = number
@@ -155,7 +152,7 @@ def _inspect(
         model=view.package.model_name,
         overview=_overview(view) if overview else None,
         facts=page,
-        total=total,
+        total=len(answer.facts),
         offset=offset,
         next_offset=following,
         notes=list(answer.notes),
@@ -170,27 +167,27 @@ def _answer(view: PackageView, question: Question) -> _Answer:
             view, question.assertion, question.generated_file, question.generated_line, question.kernel
         )
         note = query.ambiguity(found) if found else query.no_holder(view)
-        return _Answer(found, (), dict.fromkeys(f.launch for f in found), (note,) if note else ())
+        return _Answer(found, dict.fromkeys(f.launch for f in found), (note,) if note else ())
     if question.launch is not None:
-        return _Answer(query.launch_facts(view, [question.launch]), (), [question.launch])
+        return _Answer(query.launch_facts(view, [question.launch]), [question.launch])
     if question.kernel is not None:
         return _kernel(view, question.kernel)
     if question.location is not None:
         numbers = query.launches_at_line(view, question.location)
-        return _Answer((), numbers, numbers)
+        return _Answer(numbers, numbers)
     if question.buffer is not None:
         buffer = query.buffer_fact(view, question.buffer)
-        return _Answer([buffer], (), buffer.written_by)
+        return _Answer([buffer], buffer.written_by)
     if question.symbol is not None:
         symbol = query.symbol_fact(view, question.symbol)
-        return _Answer([symbol], (), symbol.launches)
+        return _Answer([symbol], symbol.launches)
     if question.input is not None:
         taken = query.input_fact(view, question.input)
-        return _Answer([taken], (), taken.read_by)
+        return _Answer([taken], taken.read_by)
     constant = query.constant_fact(view, question.constant or "")
     folded = constant.name in view.wrapper.folded
     folding = query.folding_facts(view, constant=constant.name) if folded else []
-    return _Answer([constant, *folding], (), constant.read_by)
+    return _Answer([constant, *folding], constant.read_by)
 
 
 def _launches_in_short(view: PackageView) -> _Answer:
@@ -200,7 +197,7 @@ def _launches_in_short(view: PackageView) -> _Answer:
         f"{', '.join(kernels[:_SHOWN])}; ask for constant {', '.join(list(view.wrapper.folded)[:_SHOWN])}"
     )
     notes = (fold if kernels else "", query.sourceless(view))
-    return _Answer((), range(len(view.wrapper.launches)), (), tuple(filter(None, notes)))
+    return _Answer(range(len(view.wrapper.launches)), (), tuple(filter(None, notes)))
 
 
 @lru_cache(maxsize=4)
@@ -216,12 +213,12 @@ def _kernel(view: PackageView, name: str) -> _Answer:
     """A kernel, then its launches; a shim or a custom operator has launches only."""
     numbers = query.launches_of_kernel(view, name)
     if not view.wrapper.kernel_named(name):
-        return _Answer((), numbers, numbers)
+        return _Answer(numbers, numbers)
     kernel = query.kernel_fact(view, name)
     cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})
     short = ["the source is cut"] if len(kernel.source) > SOURCE_CHARACTERS else []
     notes = (*short, *(said for found, said in _of_kernels(view).items() if found.kernel == kernel.name))
-    return _Answer([cut, *query.folding_facts(view, kernel=kernel.name)], numbers, numbers, notes)
+    return _Answer([cut, *query.folding_facts(view, kernel=kernel.name), *numbers], numbers, notes)
 
 
 def _overview(view: PackageView) -> Overview:

@@ -1,18 +1,30 @@
-"""What the launches of one call read and wrote, as records and as a table for a person."""
+"""What the launches of one call read and wrote: records, a table for a person, and the first bad value.
+
+Launches are read one by one and not kept: a call may have a hundred thousand.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import Field
 
+from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.launches import Role
+from mcp_server.package.provenance import unbounded_first
+from mcp_server.package.view import PackageView
 from mcp_server.tools.failure import Failure
 
 Phase = Literal["before", "after"]
 Backend = Literal["probes", "printer"]
+Source = Literal["kernel", "input", "constant", "unset"]
 
 
 class BadElement(Record):
@@ -21,6 +33,10 @@ class BadElement(Record):
     index: list[int] = Field(default_factory=list)
     value: str
     count: int | None = None
+
+    @property
+    def place(self) -> str:
+        return f" at {self.index}" if self.index else ""
 
 
 class ArgumentValues(Record):
@@ -94,7 +110,7 @@ class FirstBad(Record):
     """
 
     what: Literal["non_finite", "outside"]
-    kind: Literal["kernel", "input", "constant", "unset"]
+    kind: Source
     name: str
     argument: str
     launch: int | None
@@ -132,17 +148,10 @@ class KernelIO(Record):
     cost: Cost
 
 
-_MEASURED = ("dtype", "shape", "stride", "device", "nan", "inf", "zero", "min", "max", "mean", "checksum")
-
-
 def measured(event: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of `ArgumentValues` that the worker measured on a tensor; none of a scalar's."""
-    known = {name: event[name] for name in _MEASURED if event.get(name) is not None}
-    return {**known, "non_finite": bad_element(event.get("non_finite"))}
-
-
-def bad_element(found: Mapping[str, Any] | None) -> BadElement | None:
-    return BadElement(index=found["index"], value=found["value"], count=found["count"]) if found else None
+    """The fields of `ArgumentValues` in an event, but for `value` and `saved`, which are of other types."""
+    names = ArgumentValues.model_fields.keys() - {"value", "saved"}
+    return {name: event[name] for name in names if event.get(name) is not None}
 
 
 _FIGURES = ("nan", "inf", "zero", "min", "max", "mean")
@@ -166,10 +175,8 @@ def block(launch: LaunchValues) -> str:
 
 def _row(argument: ArgumentValues) -> tuple[str, ...]:
     shape = "x".join(map(str, argument.shape)) if argument.shape is not None else argument.value
-    element, bad = argument.outside or argument.non_finite, ""
-    if element is not None:
-        where = f" at {element.index}" if element.index else ""
-        bad = f"{element.value}{where}"
+    element = argument.outside or argument.non_finite
+    bad = f"{element.value}{element.place}" if element is not None else ""
     if argument.outside is not None and argument.bound:
         bad += f" not in {argument.bound}"
     return (
@@ -183,3 +190,236 @@ def _row(argument: ArgumentValues) -> tuple[str, ...]:
         *("" if n is None else f"{n:.6g}" for n in (argument.min, argument.max, argument.mean)),
         bad,
     )
+
+
+def launch_values(
+    model: PackageView, number: int | None, kernel: str, sequence: int, arguments: list[ArgumentValues]
+) -> LaunchValues:
+    """What was seen of a launch, with the tensors that were not, and its model lines."""
+    known = model.launch(number)
+    tensors = {a.target for a in known.tensors if a.target} if known else set()
+    return LaunchValues(
+        kernel=kernel,
+        sequence=sequence,
+        launch=number,
+        arguments=arguments,
+        not_shown=sorted(tensors - {a.name for a in arguments}),
+        locations=model.locations(number),
+    )
+
+
+def find_first_bad(launches: Iterable[LaunchValues], model: PackageView) -> FirstBad | None:
+    """The first bad value of these launches, in the order of the call.
+
+    Values that may be an intended mask count only if nothing else is bad.
+    """
+    sure: LaunchValues | None = None
+    perhaps: LaunchValues | None = None
+    for launch in launches:
+        if launch.bad:
+            perhaps = perhaps or launch
+        if launch.surely_bad:
+            sure = sure or launch
+    found = sure or perhaps
+    if found is None:
+        return None
+    bad = [a for a in found.arguments if a.bad and not (sure and a.perhaps_intended)]
+    received = next((argument for argument in bad if argument.when == "before"), bad[0])
+    return _judged(found, received, model)
+
+
+def _judged(launch: LaunchValues, argument: ArgumentValues, model: PackageView) -> FirstBad:
+    """Who is behind a bad value: the launch that wrote it, else what the launch read it from."""
+    element = argument.outside or argument.non_finite
+    assert element is not None, "only bad arguments are judged"
+    kind: Source = "kernel"
+    name, producers, locations = launch.kernel, list[int](), launch.locations
+    good: bool | None = None
+    known = model.launch(launch.launch)
+    if argument.when == "before":
+        verb, (kind, name, producers) = "got", _origin(launch, argument.name, model)
+        origin = _label(model, name) if kind in ("input", "unset") else f"the {kind} {_label(model, name)}"
+        if producers:
+            locations = model.locations(producers[0])
+            origin += f" (launch {producers[0]}, whose values were not shown)"
+        needed = f" (needed: {argument.bound})" if argument.outside is not None and argument.bound else ""
+        rest = f"{needed} in {argument.name}, which comes from {origin}"
+    else:
+        # None of the values that it read was seen to be bad.
+        verb = "wrote"
+        seen = {a.name for a in launch.arguments if a.when == "before" and not a.uninitialised}
+        if known is not None:
+            reads = {a.target for a in known.tensors if a.role in ("read", "read_write") and a.target}
+            good = True if reads <= seen else None
+            if argument.outside is None:
+                locations = list(unbounded_first(model.provenance(known)).locations) or locations
+        rest = f" to {argument.name}{', and its inputs were good' if good else ''}"
+    number = "" if launch.launch is None else f"launch {launch.launch}, "
+    many = f", {element.count} in all" if element.count and element.count > 1 else ""
+    doubt = "; only minus infinity was seen, which may be a mask" if argument.perhaps_intended else ""
+    return FirstBad(
+        what="outside" if argument.outside is not None else "non_finite",
+        kind=kind,
+        name=_label(model, name),
+        argument=argument.name,
+        launch=producers[0] if producers else launch.launch,
+        kernel=name if kind == "kernel" else launch.kernel,
+        element=element,
+        producers=producers,
+        inputs_were_good=good,
+        perhaps_intended=argument.perhaps_intended,
+        locations=locations,
+        summary=f"{number}{launch.kernel}, {verb} {element.value}{element.place}{many}{rest}{doubt}",
+    )
+
+
+def _label(model: PackageView, name: str) -> str:
+    """An input by the caller's path to it, a constant by its name in the model."""
+    inputs = {taken.name: taken.label for taken in model.package.inputs}
+    constants = {constant.name: constant.fqn for constant in model.package.constants}
+    return inputs.get(name) or constants.get(name) or name
+
+
+def _origin(launch: LaunchValues, name: str, model: PackageView) -> tuple[Source, str, list[int]]:
+    if launch.launch is None:
+        return ("input" if name in {taken.name for taken in model.package.inputs} else "unset"), name, []
+    writers = model.flow.writing_launches(name, launch.launch)
+    if writers:
+        return "kernel", model.wrapper.launches[writers[0]].kernel, writers
+    behind = model.flow.backward(name, launch.launch)
+    if behind.inputs:
+        return "input", behind.inputs[0], []
+    if behind.constants:
+        return "constant", behind.constants[0], []
+    return "unset", name, []
+
+
+MODEL_LINE = re.compile(r"(?:.*[^:]:)?\d+")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What to look at; an empty choice means everything, and of several kinds each restricts the others.
+
+    `kernels` are whole names in any case, or lines of the user's model: `FILE.py:LINE`, `LINE`.
+    """
+
+    launches: Sequence[int] = ()
+    kernels: Sequence[str] = ()
+    buffers: Sequence[str] = ()
+
+    def checked(self, model: PackageView) -> Choice:
+        """The same with launches for model lines, and names as the wrapper spells them.
+
+        Raises ProblemError for an unknown launch or name, and for a line of which no launch is known to come.
+        """
+        launches = model.wrapper.launches
+        for number in self.launches:
+            if not 0 <= number < len(launches):
+                raise ProblemError("no such launch", value=number, allowed=f"0 to {len(launches) - 1}")
+        known = {launch.kernel for launch in launches}
+        tensors = {a.target for launch in launches for a in launch.tensors if a.target}
+        lines = [name for name in self.kernels if MODEL_LINE.fullmatch(name)]
+        kernels = [_spelled(name, known, "kernel") for name in self.kernels if name not in lines]
+        buffers = [_spelled(name, tensors, "buffer") for name in self.buffers]
+        if not lines:
+            return Choice(self.launches, kernels, buffers)
+        wanted = {launch.index for launch in launches if launch.kernel in kernels}
+        wanted.update(*(_launches_at(line, model) for line in lines))
+        if self.launches:
+            wanted &= set(self.launches)
+        if not wanted:
+            raise ProblemError("none of these launches is of that line", value=", ".join(lines))
+        return Choice(sorted(wanted), (), buffers)
+
+    def of(self, launch: LaunchValues) -> LaunchValues | None:
+        """The launch with the chosen buffers only; None when it is not chosen."""
+        if self.launches and launch.launch not in self.launches:
+            return None
+        if self.kernels and launch.kernel not in self.kernels:
+            return None
+        if not self.buffers:
+            return launch
+        kept = [argument for argument in launch.arguments if argument.name in self.buffers]
+        return launch.model_copy(update={"arguments": kept}) if kept else None
+
+
+def _spelled(name: str, known: Collection[str], what: str) -> str:
+    lower = {one.lower(): one for one in known}
+    if name.lower() in lower:
+        return lower[name.lower()]
+    near = get_close_matches(name.lower(), lower, n=5, cutoff=0.4) or sorted(lower)[:5]
+    raise ProblemError(
+        f"no such {what} in the package", value=name, allowed=", ".join(lower[n] for n in near)
+    )
+
+
+def _launches_at(line: str, model: PackageView) -> list[int]:
+    """Numbers of the launches that come from `FILE:LINE` or `LINE`; FILE may be the end of a path.
+
+    Raises ProblemError when there is none, with lines that launches come from.
+    """
+    file, _, number = line.removeprefix("./").rpartition(":")
+    found: list[int] = []
+    for (path, at), launches in model.launches_at.items():
+        if at == int(number) and (not file or f"/{path}".endswith(f"/{file}")):
+            found += launches
+    if not found:
+        known = [f"{path}:{at}" for path, at in model.launches_at]
+        raise ProblemError(
+            "no launch is known to come from that line",
+            value=line,
+            allowed=", ".join(known[:8]) or "compile with INDUCTOR_PROVENANCE=1 (torch >= 2.9) to know lines",
+        )
+    return found
+
+
+def last_of(launches: Iterable[LaunchValues]) -> LaunchValues | None:
+    return next(iter(deque(launches, maxlen=1)), None)
+
+
+@dataclass(frozen=True)
+class Overview:
+    """`shown` are the first chosen launches, those with bad values before the others, of `count` chosen ones.
+
+    `table` and `json_file` hold all chosen launches; `first_bad` and `last` are of all launches.
+    """
+
+    first_bad: FirstBad | None
+    last: LaunchValues | None
+    shown: list[LaunchValues]
+    count: int
+    table: Path
+    json_file: Path
+
+
+def overview(
+    launches: Iterable[LaunchValues], model: PackageView, choice: Choice, folder: Path, most: int
+) -> Overview:
+    """Write `kernel_io.txt` and `kernel_io.json` into `folder`, and keep at most `most` launches."""
+    last: LaunchValues | None = None
+    count = 0
+    bad: list[LaunchValues] = []
+    good: list[LaunchValues] = []
+    table, json_file = folder / "kernel_io.txt", folder / "kernel_io.json"
+
+    def written() -> Iterator[LaunchValues]:
+        """The launches, of which the chosen ones are written as they pass."""
+        nonlocal last, count
+        with table.open("w", encoding="utf-8") as rows, json_file.open("w", encoding="utf-8") as items:
+            items.write("[")
+            for last in launches:
+                yield last
+                chosen = choice.of(last)
+                if chosen is None:
+                    continue
+                rows.write(block(chosen))
+                items.write((",\n" if count else "\n") + chosen.model_dump_json(indent=1))
+                count += 1
+                kind = bad if chosen.bad else good
+                if len(kind) < most:
+                    kind.append(chosen)
+            items.write("\n]\n")
+
+    first_bad = find_first_bad(written(), model)
+    return Overview(first_bad, last, [*bad, *good][:most], count, table, json_file)

@@ -41,11 +41,8 @@ class RankEnd:
 
 @dataclass(frozen=True)
 class LauncherWords:
-    """What a launcher printed about its ranks.
-
-    `first` is the first rank that failed by itself, else the first that was stopped because another failed.
-    `refused` is the launcher's reason to start nothing ("" = none).
-    """
+    """What a launcher printed: the rank that failed `first`, or was stopped first if none failed by itself;
+    whether it is waiting for resources; and why it refused to start anything."""
 
     first: RankEnd | None = None
     waiting: bool = False
@@ -117,10 +114,8 @@ def separate_ranks(output: Path, prefix: Sequence[str]) -> list[Path]:
 
     Nothing is written unless a known launcher was used and two ranks printed something.
     """
-    if not _known(prefix):
-        return []
     found: set[str] = set()
-    for line in _rank_lines(output):
+    for line in _rank_lines(output) if _known(prefix) else ():
         if len(found) < MOST_RANKS:
             found.add(line.process)
     if len(found) < 2:

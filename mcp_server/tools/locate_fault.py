@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -21,10 +22,10 @@ from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.context import Context
+from mcp_server.tools.context import REPORT, Context
 from mcp_server.tools.failure import Failure, read_failure
-from mcp_server.tools.fault_methods import METHODS, Found, Tool, order
-from mcp_server.tools.fault_run import PROVENANCE, PackageTarget, Program, ProgramTarget, Target, prepare
+from mcp_server.tools.fault_methods import METHODS, Tool, order
+from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
 from mcp_server.tools.requests import INPUTS_HELP, called_package, failing_phase, plan_replay, run_request
 from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF
 
@@ -118,15 +119,7 @@ async def locate_fault(
     device = view.package.device_type
     tools = order(tool, device)
     runs: list[PlainRun] = []
-    attempts: list[Attempt] = []
-    targets: dict[Options, PackageTarget] = {}
-
     async with anyio.create_task_group() as tasks:
-
-        def target_of(options: Options) -> Target:
-            if options not in targets:
-                targets[options] = prepare(context, workload, options, tasks, cache=cache)
-            return targets[options]
 
         async def run_without(flags: dict[str, str], name: str) -> None:
             runs.append(await run_plainly(context, workload, flags, name))
@@ -135,7 +128,8 @@ async def locate_fault(
             tasks.start_soon(run_without, {}, f"plain-{number + 1}")
         if plain_runs and device == "cuda":
             tasks.start_soon(run_without, FLAGS, "official-flags")
-        target, found = await search(context, tools, attempts, target_of)
+        prepared = lru_cache(lambda options: prepare(context, workload, options, tasks, cache=cache))
+        target, found, attempts = await search(context, tools, prepared)
     return result(context, target, found, attempts, judge(runs, bool(found.accesses)))
 
 
@@ -143,15 +137,8 @@ async def run_plainly(
     context: Context, workload: PackageWorkload, flags: Mapping[str, str], name: str
 ) -> PlainRun:
     """Run the original package once. It takes no lease of a GPU: the checker, which runs too, has one."""
-    done = await context.worker(
-        "run",
-        run_request(workload),
-        name=name,
-        workload=workload,
-        env=flags,
-        gpus=(),
-        alone=True,
-    )
+    request = run_request(workload)
+    done = await context.worker("run", request, name=name, workload=workload, env=flags, gpus=(), alone=True)
     return _plain_run(done.finished, flags, failed=not done.finished.ok or done.last("called") is None)
 
 
@@ -177,13 +164,11 @@ def judge(runs: list[PlainRun], found: bool) -> Visibility | None:
 
 
 async def search(
-    context: Context,
-    tools: tuple[Tool, ...],
-    attempts: list[Attempt],
-    target_of: Callable[[Options], Target],
-) -> tuple[Target, Found]:
+    context: Context, tools: tuple[Tool, ...], target_of: Callable[[Options], Target]
+) -> tuple[Target, FaultRun, list[Attempt]]:
     """Try one method after the other until one sees a fault; without a fault, the last run that was made."""
-    last: tuple[Target, Found] | None = None
+    attempts: list[Attempt] = []
+    last: tuple[Target, FaultRun] | None = None
     for tool in tools:
         run, options = METHODS[tool]
         target = target_of(options)
@@ -192,36 +177,36 @@ async def search(
         except ProblemError as problem:
             attempts.append(Attempt(tool=tool, ran=False, what=str(problem)))
             continue
-        seconds = round(found.run.done.finished.wall_s, 3)
+        seconds = round(found.done.finished.wall_s, 3)
         attempts.append(
             Attempt(tool=tool, ran=True, found=len(found.accesses), what=found.what, seconds=seconds)
         )
         last = target, found
         if found.accesses:
-            return last
+            break
     if last is None:
         raise ProblemError(
             "no method could run: " + "; ".join(f"{a.tool}: {a.what}" for a in attempts),
             next_call="check_devices",
         )
-    return last
+    return *last, attempts
 
 
 def result(
-    context: Context, target: Target, found: Found, attempts: list[Attempt], shown: Visibility | None
+    context: Context, target: Target, found: FaultRun, attempts: list[Attempt], shown: Visibility | None
 ) -> LocatedFault:
     """What the last run showed, joined with the package."""
-    fault = join_fault(target.view, found.accesses[0], found.run.evidence) if found.accesses else None
+    fault = join_fault(target.view, found.accesses[0], found.evidence) if found.accesses else None
     ran = [attempt.tool for attempt in attempts if attempt.ran]
     if fault is None:
         summary = f"No memory fault was seen ({', '.join(ran)}). That does not clear the numbers."
     else:
         summary = f"{fault.summary} {shown.summary}" if shown else fault.summary
-    done = found.run.done
+    done = found.done
     artifacts = [context.artifact(done.finished.output, "output of the run that was looked at")]
-    for path in sorted(done.directory.glob("*")):
-        if path.suffix in (".jsonl", ".xml") and path.name != "report.jsonl":
-            artifacts.append(context.artifact(path, "the journal" if path.suffix == ".jsonl" else "records"))
+    for path in sorted(done.directory.glob("*.jsonl")):
+        if path.name != REPORT:
+            artifacts.append(context.artifact(path, "the journal"))
     notes = []
     if target.why_not:
         notes.append(f"no probes, so no addresses of launches: {target.why_not}")
@@ -272,18 +257,16 @@ async def locate_in_program(
     if package is not None:
         refuse_unsafe(package)
     seen = await capture(context, workload, env={**PROVENANCE, **workload.env})
-    call, why = captured_call(seen, workload)
+    call, note = captured_call(seen, workload)
+    found: LocatedFault | None = None
     if call is not None:
         found = await locate_fault(context, call, tool=tool, plain_runs=plain_runs, cache=cache)
-        if found.found or (seen.finished.ok and not in_graph(seen)):
-            phase = failing_phase(seen)
-            place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
-            return _with_note(found, f"the call was made again by itself{place}")
-        why = "the call by itself shows no fault"
-    return _with_note(await run_under_checker(context, workload, seen, package=package, tool=tool), why)
-
-
-def _with_note(found: LocatedFault, note: str) -> LocatedFault:
+        phase = failing_phase(seen)
+        place = f": {phase.location.file}:{phase.location.line}" if phase and phase.location else ""
+        note = f"the call was made again by itself{place}"
+    if found is None or not (found.found or (seen.finished.ok and not in_graph(seen))):
+        note = note if found is None else "the call by itself shows no fault"
+        found = await run_under_checker(context, workload, seen, package=package, tool=tool)
     return found.model_copy(update={"notes": [note, *found.notes]})
 
 
@@ -295,13 +278,13 @@ def captured_call(seen: Capture, workload: Program) -> tuple[PackageWorkload | N
     if not isinstance(phase, CapturedCall):
         return None, "the program failed outside of a call"
     try:
-        plan = plan_replay(seen, phase)
+        request = plan_replay(seen, phase)
     except ProblemError as problem:
         return None, str(problem)
-    if "library" in plan.request or len(plan.steps) != 1:
+    if "library" in request or len(request["steps"]) != 1:
         return None, "the call needs its runner's history: constants were updated, or a bare library loaded"
     assert phase.file is not None, "what has a plan was kept"
-    return called_package(plan, phase.file, workload), ""
+    return called_package(request, phase.file, workload), ""
 
 
 def in_graph(seen: Capture) -> bool:
@@ -322,8 +305,7 @@ async def run_under_checker(
     target = ProgramTarget(workload, view, not in_graph(seen), len(seen.processes) > 1)
     device = "cuda" if view.package.device_type == "cuda" else "cpu"
     tools = _WITHOUT_PROBES[device] if tool == "auto" else order(tool, device)
-    attempts: list[Attempt] = []
-    _, found = await search(context, tools, attempts, lambda _options: target)
+    _, found, attempts = await search(context, tools, lambda _options: target)
     captured = _plain_run(seen.finished, {}, failed=not seen.finished.ok)  # the hook is no checker
     return result(context, target, found, attempts, judge([captured], bool(found.accesses)))
 

@@ -9,9 +9,9 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import anyio
 from pydantic import Field
@@ -63,8 +63,9 @@ class Gpu(Record):
     error: str | None = None
 
 
-class Interpreter(Record):
-    """What an interpreter with torch has. None, and a line in `unknown`, for what was not read."""
+class Machine(Record):
+    """Facts of this machine and of the interpreter `python`. None, and a line in `unknown`, for what was not
+    read of that one."""
 
     python_version: str | None = None
     torch: str | None = None
@@ -75,11 +76,6 @@ class Interpreter(Record):
     driver_cuda: str | None = None
     gpus: list[Gpu] = Field(default_factory=list)
     unknown: list[str] = Field(default_factory=list)
-
-
-class Machine(Interpreter):
-    """Facts of this machine and of the interpreter `python`."""
-
     platform: str
     machine: str
     cpu_flags: list[str]
@@ -92,15 +88,14 @@ class Machine(Interpreter):
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
     """Compile a probe and ask the worker at the same time; an interpreter without torch leaves unknowns."""
-    interpreter = Interpreter()
+    interpreter: dict[str, Any] = {}
 
     async def ask_worker() -> None:
-        nonlocal interpreter
         try:
             run = await context.worker("probe", {}, env=env, python=python, timeout_s=PROBE_TIMEOUT_S)
-            interpreter = _read_interpreter(run)
+            interpreter.update(_interpreter(run))
         except ProblemError as error:
-            interpreter = Interpreter(unknown=[f"torch, triton, CUDA and GPUs: {error}"])
+            interpreter["unknown"] = [f"torch, triton, CUDA and GPUs: {error}"]
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_worker)
@@ -120,30 +115,29 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
         compiler=compiler,
         tools={name: str(path) if path else None for name, path in tools.items()},
         python=str(python),
-        **dict(interpreter),
+        **interpreter,
     )
 
 
-def _read_interpreter(run: WorkerRun) -> Interpreter:
+def _interpreter(run: WorkerRun) -> dict[str, Any]:
+    """The facts of an interpreter with torch."""
     build, cuda, python = (run.last(event) or {} for event in ("torch", "cuda", "python"))
     driver, finished, unknown = cuda.get("driver"), run.finished, []
     if not finished.ok:
         how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
         unknown = [f"what comes after {run.phase!r}: the probe ended by {how}"]
-    return Interpreter(
-        python_version=python.get("version"),
-        torch=build.get("version"),
-        torch_cuda=build.get("cuda"),
-        triton=python.get("triton"),
-        cuda_available=cuda.get("available"),
-        cuda_problem=cuda.get("why") or None,
-        driver_cuda=f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
-        gpus=[
-            Gpu(**{name: event[name] for name in Gpu.model_fields if name in event})
-            for event in run.all("gpu")
-        ],
-        unknown=unknown,
-    )
+    gpus = run.all("gpu")
+    return {
+        "python_version": python.get("version"),
+        "torch": build.get("version"),
+        "torch_cuda": build.get("cuda"),
+        "triton": python.get("triton"),
+        "cuda_available": cuda.get("available"),
+        "cuda_problem": cuda.get("why") or None,
+        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
+        "gpus": [Gpu(**{name: gpu[name] for name in Gpu.model_fields if name in gpu}) for gpu in gpus],
+        "unknown": unknown,
+    }
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
@@ -293,17 +287,13 @@ def checkup(machine: Machine) -> Checkup:
     for name, for_what, how in _PROGRAMS:
         path = machine.tools.get(name)
         needs.append(_need(name, "ok" if path else "missing", path or "none", for_what, how))
-    return Checkup(summary=_standing(needs), needs=needs, unknown=machine.unknown)
-
-
-def _standing(needs: Sequence[Need]) -> str:
-    """What is essential first; a machine without a GPU is complete for CPU packages."""
+    # What is essential first; a machine without a GPU is complete for CPU packages.
     wanting = {need.name: need.essential for need in needs if need.standing != "ok"}
-    if not wanting:
-        return "everything is there"
-    if any(wanting.values()):
-        return f"missing or limited: {', '.join(sorted(wanting, key=lambda name: not wanting[name]))}"
-    return f"what is essential is there; optional, and missing or limited here: {', '.join(wanting)}"
+    names = ", ".join(sorted(wanting, key=lambda name: not wanting[name]))
+    summary = f"missing or limited: {names}" if wanting else "everything is there"
+    if wanting and not any(wanting.values()):
+        summary = f"what is essential is there; optional, and missing or limited here: {names}"
+    return Checkup(summary=summary, needs=needs, unknown=machine.unknown)
 
 
 _PROGRAMS = (

@@ -26,8 +26,15 @@ from mcp_server.package.view import PackageView
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.tools.context import REPORT, Context, Event, WorkerRun, stream_events
-from mcp_server.tools.first_bad import Choice, last_of, launch_values
-from mcp_server.tools.kernel_io import ArgumentValues, BadElement, LaunchValues, bad_element, measured
+from mcp_server.tools.kernel_io import (
+    ArgumentValues,
+    BadElement,
+    Choice,
+    LaunchValues,
+    last_of,
+    launch_values,
+    measured,
+)
 from mcp_server.tools.requests import run_request
 
 # `| ~(tmp4 & xmask)` of Triton; masks of the iteration space alone leave no element out.
@@ -73,14 +80,13 @@ def find_bounds(view: PackageView) -> tuple[IndexBound, ...]:
         for check in find_asserts(kernel.source):
             line = generated_line(kernel, check.line)
             assertion = Assertion(plain(check.text), line=line, kernel=kernel.name)
-            for candidate in view.tracer.trace(assertion):
-                bound = _bound(candidate)
-                if bound is not None and bound.size:
+            for bound in filter(None, map(_bound, view.tracer.trace(assertion))):
+                if bound.low is None or bound.high is None:
                     sized[bound] = None
-                elif bound is not None:
-                    other = merged.get((bound.name, bound.launch), bound)
-                    low, high = max(bound.low or 0, other.low or 0), min(bound.high or 0, other.high or 0)
-                    merged[bound.name, bound.launch] = replace(bound, low=low, high=high)
+                    continue
+                other = merged.setdefault((bound.name, bound.launch), bound)
+                low, high = max(bound.low, other.low or 0), min(bound.high, other.high or 0)
+                merged[bound.name, bound.launch] = replace(bound, low=low, high=high)
     return (*merged.values(), *sized)
 
 
@@ -114,22 +120,19 @@ _NUMBER = re.compile(r"-?\d+")
 
 @dataclass(frozen=True)
 class Indexing:
-    """The elements of `index` are positions in `indexed`, in its argument `dim` or in a fixed dimension.
+    """The elements of `index` are positions in dimension `dim` of `indexed`, which may name an argument.
 
-    With `each`, `index` is a list, and its n-th tensor indexes dimension n. `wraps`: negative ones count from
-    the end.
+    Without `dim`, `index` is a list: its n-th tensor indexes dimension n, negative ones from the end.
     """
 
     index: str
     indexed: str
-    dim: str | int = "dim"
-    wraps: bool = False
-    each: bool = False
+    dim: str | int | None
 
 
-_ALONG = Indexing("index", "self")
+_ALONG = Indexing("index", "self", "dim")
 _LOOKUP = Indexing("indices", "weight", 0)
-_EACH = Indexing("indices", "self", wraps=True, each=True)
+_EACH = Indexing("indices", "self", None)
 # The operators whose shims' parameters are known by name (`package/shims.py`), without `_out`.
 OPERATORS: dict[str, Indexing] = {
     "scatter_src": _ALONG,
@@ -152,20 +155,21 @@ def operator_bounds(launch: Launch, seen: Sequence[ArgumentValues]) -> dict[str,
     # The shape of a view that is made in the call is not known.
     if indexed is None or indexed.view is not None or values is None or values.shape is None:
         return {}
-    dim = rule.dim if isinstance(rule.dim, int) else None
-    if dim is None:
-        written = next((a.expression for a in launch.arguments if a.name == rule.dim), "")
+    dim = rule.dim
+    if isinstance(dim, str):
+        written = next((a.expression for a in launch.arguments if a.name == dim), "")
         number = written.strip().rstrip("L")
-        dim = int(number) if _NUMBER.fullmatch(number) else None
+        if not _NUMBER.fullmatch(number):
+            return {}
+        dim = int(number)
     found: dict[str, IndexBound] = {}
     for argument in launch.arguments:
-        name = argument.target
-        place = argument.element if rule.each else dim
+        name, place = argument.target, argument.element if dim is None else dim
         if argument.name != rule.index or name is None or name not in read or place is None:
             continue
         if read[name].dtype in INTEGERS and -len(values.shape) <= place < len(values.shape):
             size = values.shape[place]
-            found[name] = IndexBound(name, launch.index, -size if rule.wraps else 0, size)
+            found[name] = IndexBound(name, launch.index, -size if dim is None else 0, size)
     return found
 
 
@@ -187,11 +191,18 @@ class Seen:
 
 
 async def observe(
-    context: Context, workload: PackageWorkload, model: PackageView, choice: Choice, *, save: bool, stop: bool
+    context: Context,
+    workload: PackageWorkload,
+    model: PackageView,
+    choice: Choice,
+    *,
+    save: bool = False,
+    stop: bool = False,
 ) -> Seen:
     """Rebuild and run once. Raises ProblemError when the package cannot be rebuilt."""
-    python = context.python_for(workload)
-    instrumented = await instrument(workload.package, Options(), context, python=python, env=workload.env)
+    instrumented = await instrument(
+        workload.package, Options(), context, python=workload.python, env=workload.env
+    )
     bounds = await anyio.to_thread.run_sync(find_bounds, model)
     directory = context.fresh("observe")
     request: dict[str, object] = {
@@ -315,12 +326,8 @@ def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
 def _argument(context: Context, event: Event) -> ArgumentValues:
     saved = event.get("saved")
     return ArgumentValues(
-        name=event["name"],
         when=event["phase"],
-        role=event["role"],
-        parameter=event["parameter"],
         value=str(event.get("value", "")),
-        outside=bad_element(event.get("outside")),
         saved=context.artifact(Path(saved), "tensor (safetensors)") if saved else None,
         **measured(event),
     )

@@ -71,26 +71,26 @@ async def bisect_releases(
     own = release_of(str((failing.attempt.last("torch") or {}).get("version", "")))
     end = time.monotonic() + budget_s
 
-    async def attempt(release: Release) -> ReleaseTried:
-        start, name = time.monotonic(), text(release)
-        result: Result = "unknown"
+    async def outcome_of(release: Release) -> tuple[Result, str]:
+        left = end - time.monotonic()
         if release == own:
-            return ReleaseTried(
-                release=name, result="fails", how=f"{failing.failure} (the interpreter in use)"
-            )
-        if start > end:
-            return ReleaseTried(release=name, result="unknown", how="no time was left for it (budget_s)")
+            return "fails", f"{failing.failure} (the interpreter in use)"
+        if left < 0:
+            return "unknown", "no time was left for it (budget_s)"
         try:
-            python = await environments.python(release, min(INSTALL_S, end - start))
+            python = await environments.python(release, min(INSTALL_S, left))
             other = await failing_program(context, workload.model_copy(update={"python": python}))
-            result = "fails" if failing.failure.same_as(other.failure) else "unknown"
-            how = str(other.failure)
         except NoFailure:
-            result, how = "passes", "compiles, runs, and agrees with eager"
+            return "passes", "compiles, runs, and agrees with eager"
         except ProblemError as problem:
-            result, how = "unknown", str(problem)
+            return "unknown", str(problem)
+        return "fails" if failing.failure.same_as(other.failure) else "unknown", str(other.failure)
+
+    async def attempt(release: Release) -> ReleaseTried:
+        start = time.monotonic()
+        result, how = await outcome_of(release)
         took = round(time.monotonic() - start, 1)
-        return ReleaseTried(release=name, result=result, how=how[:400], seconds=took)
+        return ReleaseTried(release=text(release), result=result, how=how[:400], seconds=took)
 
     found = Search(releases, attempt)
     await found.run()

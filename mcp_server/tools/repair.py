@@ -32,9 +32,8 @@ from mcp_server.tools.compare_with_eager import Pair, compare_pair
 from mcp_server.tools.context import Context, gpus_of
 from mcp_server.tools.divergence import EveryLaunch, OutputCompared, read_output
 from mcp_server.tools.every_launch import LaunchFlows
+from mcp_server.tools.requests import package_request
 from mcp_server.worker.protocol import EagerCode, Readable
-
-DEFAULT = "all launches that are wrong on right inputs (compare_with_eager with every_launch)"
 
 
 class Price(Record):
@@ -42,10 +41,6 @@ class Price(Record):
 
     before: float
     after: float
-
-    @property
-    def ratio(self) -> float:
-        return self.after / self.before
 
 
 class Repaired(Record):
@@ -65,8 +60,9 @@ class Repaired(Record):
 async def repair(
     context: Context, workload: PackageWorkload, exported: Path, launches: Sequence[int], output: Path
 ) -> Repaired:
-    """Write the repaired package to `output`, once a call of it came back; without `launches` see `DEFAULT`.
+    """Write the repaired package to `output`, once a call of it came back.
 
+    Without `launches`: all that are wrong on right inputs (compare_with_eager with every_launch).
     Raises `ProblemError`, before anything is written: an output that exists, a package without sources, no
     wrong launch, and a launch that cannot be expressed, with the node.
     """
@@ -75,10 +71,9 @@ async def repair(
         raise ProblemError(what, value=str(output), allowed="a new file in a folder that exists")
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     _check_package(model, launches)
-    python = context.python_for(workload)
-    options = Options(probes=False)
+    options, python, env = Options(probes=False), workload.python, workload.env
     tools = await find_tools(
-        model.package.wrapper_text, options, context, python=python, cache=Cache(), env=workload.env
+        model.package.wrapper_text, options, context, python=python, cache=Cache(), env=env
     )
     release = versions.release_of(tools.toolchain.torch_version)
     if release is None or release < versions.PROXY_EXECUTOR:
@@ -158,8 +153,7 @@ async def _codes(
             next_call="bisect, for a workaround at compile time",
         )
     if done.finished.ending != "exit" or done.last("finished") is None:
-        failed = done.last("failed") or {}
-        raise ProblemError(f"the program's nodes cannot be read: {failed.get('text', done.finished.ending)}")
+        raise ProblemError(f"the program's nodes cannot be read: {done.why}")
     return [cast(EagerCode, event) for event in done.all("eager_code")]
 
 
@@ -229,36 +223,30 @@ async def _tried(
     """Call the new package and the old one, and write the new one where it is wanted."""
     workload = pair.workload
     packages = [made, workload.package]
-    request = {
-        "exported": pair.exported,
-        "inputs": workload.inputs,
-        "packages": packages,
-        "model_name": workload.model_name,
-        "device_index": workload.device_index,
-        "extra_imports": workload.extra_imports,
-    }
+    request = {**package_request(workload), "exported": pair.exported, "packages": packages}
     gpus = gpus_of(model.package.device_type, workload.device_index)
     done = await context.worker("price", request, workload=workload, gpus=gpus)
     seconds = {event["package"]: float(event["seconds"]) for event in done.all("timed")}
     if len(seconds) < len(packages):
-        failed = done.last("failed") or {}
-        why = str(failed.get("text", done.finished.ending))[:300]
-        raise ProblemError(f"the repaired package was not written: its call did not come back ({why})")
+        why = f"its call did not come back ({done.why[:300]})"
+        raise ProblemError(f"the repaired package was not written: {why}")
     price = Price(before=seconds[str(workload.package)], after=seconds[str(made)])
     outputs = [read_output(event) for event in done.all("output")]
     wrong = [each.index for each in outputs if each.agreement in ("differs", "layout")]
-    await anyio.to_thread.run_sync(_write, made, output)
+    try:
+        with made.open("rb") as source, output.open("xb") as target:  # it may have been made meanwhile
+            await anyio.to_thread.run_sync(shutil.copyfileobj, source, target)
+    except OSError as error:
+        raise ProblemError(f"the output cannot be written: {cause(error)}", value=str(output)) from error
     launches = [code["launch"] for code in codes]
-    ends = (
-        f"output {listed([str(one) for one in wrong])} still differs from"
-        if wrong
-        else "its outputs agree with"
-    )
+    ends, longer = "its outputs agree with", price.after / price.before
+    if wrong:
+        ends = f"output {listed([str(one) for one in wrong])} still differs from"
     return Repaired(
         outcome="differs" if wrong else "agrees",
         summary=f"{output} runs launch {listed([str(one) for one in launches])} in eager mode "
         f"({counted(len(operators), 'operator call')}); {ends} the exported program's. A call takes "
-        f"{price.after * 1e3:.3g} ms, before {price.before * 1e3:.3g} ms: {price.ratio:.2f} times as long.",
+        f"{price.after * 1e3:.3g} ms, before {price.before * 1e3:.3g} ms: {longer:.2f} times as long.",
         package=output,
         launches=launches,
         operators=operators,
@@ -267,12 +255,3 @@ async def _tried(
         log=context.artifact(done.finished.output, "output of the calls"),
         cost=context.cost.cost(),
     )
-
-
-def _write(made: Path, output: Path) -> None:
-    """Copy to a file that does not exist yet. Raises `ProblemError`."""
-    try:
-        with made.open("rb") as source, output.open("xb") as target:
-            shutil.copyfileobj(source, target)
-    except OSError as error:
-        raise ProblemError(f"the output cannot be written: {cause(error)}", value=str(output)) from error

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import (
@@ -18,60 +17,39 @@ from mcp_server.logs.captured import (
     Phase,
 )
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.worker.protocol import (
-    CompileRequest,
-    MadeBy,
-    ReplayRequest,
-    RunRequest,
-    Step,
-    TensorSpec,
-)
+from mcp_server.worker.protocol import MadeBy, ReplayRequest, RunRequest, Step, TensorSpec
 
 INPUTS_HELP = (
     "a file written by torch.save, or a list of specs such as {'shape': [8, 64], 'dtype': 'float32'}"
 )
 
 
-def run_request(workload: PackageWorkload) -> RunRequest:
-    """The worker's `run` of a package; raises `ProblemError` when there are no inputs."""
-    if workload.inputs is None:
-        raise ProblemError("running a package needs inputs", allowed=INPUTS_HELP)
+def package_request(workload: PackageWorkload) -> RunRequest:
+    """What each request of the worker about a call of a package has; `inputs` may be None."""
     inputs = workload.inputs
     return {
         "package": str(workload.package),
         "model_name": workload.model_name,
         "device_index": workload.device_index,
-        "inputs": str(inputs) if isinstance(inputs, Path) else cast(list[TensorSpec], inputs),
+        "inputs": str(inputs) if isinstance(inputs, Path) else cast("list[TensorSpec] | None", inputs),
         "extra_imports": workload.extra_imports,
     }
 
 
-Operation = Literal["replay", "compile"]
+def run_request(workload: PackageWorkload) -> RunRequest:
+    """The worker's `run` of a package; raises `ProblemError` when there are no inputs."""
+    if workload.inputs is None:
+        raise ProblemError("running a package needs inputs", allowed=INPUTS_HELP)
+    return package_request(workload)
+
 
 # Options of a captured loader that the worker's own loading takes under the same name.
 OPTIONS = ("model_name", "run_single_threaded", "num_runners", "device_index")
 
 USUAL_STACK = 8 << 20  # bytes, of a thread on Linux unless somebody says otherwise
-MOST_EARLIER = 2  # kept calls that are made again before the one to look at
 
 # After a file's name in `extra_imports`: only the operators that it registers (worker/imports.py).
 OPERATORS = "#operators"
-
-
-@dataclass(frozen=True)
-class ReplayPlan:
-    """A request for the worker. `notes` say how it differs from what the program did."""
-
-    operation: Operation
-    request: ReplayRequest | CompileRequest
-    phase: Literal["compile", "load", "update", "call"]
-    imports: list[str]
-    notes: list[str]
-
-    @property
-    def steps(self) -> list[Step]:
-        """The updates of constants and the calls of a replay."""
-        return cast(ReplayRequest, self.request).get("steps", [])
 
 
 def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
@@ -103,39 +81,20 @@ def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
     return bool(later) and (ended_well or any(a.pid == phase.pid and a.n > phase.n for a in seen.assertions))
 
 
-def plan_replay(seen: Captured, phase: Phase | None = None, *, previous: bool = False) -> ReplayPlan:
-    """How to do `phase` (default: the failing one) again; `previous` also repeats kept earlier calls.
+def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
+    """How to make the load of `phase` again, and its updates and call, in the captured order.
 
-    Raises `ProblemError` when the capture lacks something that it needs.
+    Raises `ProblemError` for a phase that has no load, and when the capture lacks something that it needs.
     """
-    phase = phase or failing_phase(seen)
-    if isinstance(phase, CapturedCompile):
-        if phase.exported is None:
-            raise ProblemError("the exported program was not kept", value=phase.notice)
-        asked: CompileRequest = {"exported": str(phase.exported), "inductor_configs": phase.configs}
-        notes = [] if phase.configs_exact else ["some options of the compile could not be kept"]
-        return ReplayPlan("compile", asked, "compile", imports_of(seen, phase), notes)
-    if isinstance(phase, CapturedLoad):
-        request, notes = _load(phase)
-        return ReplayPlan("replay", request, "load", imports_of(seen, phase), notes)
-    if isinstance(phase, CapturedUpdate):
-        return _on_load(seen, phase, "update", [])
-    if isinstance(phase, CapturedCall):
-        if phase.file is None:
-            raise ProblemError("the inputs of that call were not kept", value=phase.notice)
-        same = [c for c in seen.calls if (c.pid, c.load) == (phase.pid, phase.load) and c.file]
-        earlier = [c for c in same if c.n < phase.n][-MOST_EARLIER:] if previous else []
-        return _on_load(seen, phase, "call", [*earlier, phase])
-    raise ProblemError(
-        "the run was captured without a compile, load or call to replay", next_call="run the program itself"
-    )
-
-
-def _load(load: CapturedLoad) -> tuple[ReplayRequest, list[str]]:
-    """The request to make this load again, and how it differs."""
+    if isinstance(phase, CapturedCall) and phase.file is None:
+        raise ProblemError("the inputs of that call were not kept", value=phase.notice)
+    load = seen.load_of(phase) if isinstance(phase, CapturedCall | CapturedUpdate) else phase
+    if not isinstance(load, CapturedLoad):
+        what = "the run was captured without a load or call to replay"
+        raise ProblemError(what, next_call="run the program itself")
     package = str(load.copy_path or load.package)
     options = {name: load.options[name] for name in OPTIONS if name in load.options}
-    request: ReplayRequest = {"package": package, "steps": []}
+    request: ReplayRequest = {"package": package, "steps": [], "extra_imports": imports_of(seen, load)}
     request.update(cast(ReplayRequest, options))
     if load.loader != "AOTIModelPackageLoader":
         cuda = load.loader.endswith("Cuda")
@@ -143,45 +102,33 @@ def _load(load: CapturedLoad) -> tuple[ReplayRequest, list[str]]:
         request["device"] = load.options.get("device") or ("cuda" if cuda else "cpu")
     if load.device_index:  # a load that took the current CUDA device names it, unless it is the first
         request["device_index"] = load.device_index
-    return request, [] if load.copy_path else [
-        "the package is the file as it is now, not a copy from the run"
+    if not isinstance(phase, CapturedCall | CapturedUpdate):
+        return request
+    steps: list[CapturedUpdate | CapturedCall] = [
+        update
+        for update in seen.updates
+        if (update.pid, update.load) == (phase.pid, phase.load) and update.n <= phase.n
     ]
+    if isinstance(phase, CapturedCall):
+        steps.append(phase)
+        if phase.current_device is not None:
+            request["current_device"] = phase.current_device  # the CUDA device of the thread that called
+    request["steps"] = [_step(each) for each in steps if each.file]
+    return request
 
 
 def called_package(
-    plan: ReplayPlan, inputs: Path, workload: ScriptWorkload | CommandWorkload
+    request: ReplayRequest, inputs: Path, workload: ScriptWorkload | CommandWorkload
 ) -> PackageWorkload:
-    """The call of a plan without its history, in the surroundings of the program."""
-    surroundings = workload.model_dump(include={"cwd", "env", "python", "timeout_s"})
+    """The call of a replay without its history, in the surroundings of the program."""
     return PackageWorkload(
-        package=Path(plan.request["package"]),
+        package=Path(request["package"]),
         inputs=inputs,
-        extra_imports=plan.imports,
-        model_name=plan.request.get("model_name", "model"),
-        device_index=plan.request.get("device_index", -1),
-        **surroundings,
+        extra_imports=request["extra_imports"],
+        model_name=request.get("model_name", "model"),
+        device_index=request.get("device_index", -1),
+        **workload.model_dump(include={"cwd", "env", "python", "timeout_s"}),
     )
-
-
-def _on_load(
-    seen: Captured,
-    phase: CapturedCall | CapturedUpdate,
-    kind: Literal["update", "call"],
-    calls: list[CapturedCall],
-) -> ReplayPlan:
-    """The load of `phase`, the updates up to it and `calls`, in the captured order."""
-    load = seen.load_of(phase)
-    if load is None:
-        raise ProblemError("the load of that model was not captured")
-    updates = [u for u in seen.updates if (u.pid, u.load) == (phase.pid, phase.load) and u.n <= phase.n]
-    request, notes = _load(load)
-    notes += [f"an update of constants was not kept: {u.notice}" for u in updates if u.file is None]
-    steps: list[CapturedUpdate | CapturedCall] = [*updates, *calls]
-    steps.sort(key=lambda each: each.n)
-    request["steps"] = [_step(each) for each in steps if each.file]
-    if isinstance(phase, CapturedCall) and phase.current_device is not None:
-        request["current_device"] = phase.current_device  # the CUDA device of the thread that called
-    return ReplayPlan("replay", request, kind, imports_of(seen, load), notes)
 
 
 def _step(each: CapturedUpdate | CapturedCall) -> Step:

@@ -98,8 +98,11 @@ async def run_deterministic(
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise ProblemError("repeats is out of range", value=repeats, allowed=f"1 to {MOST_REPEATS}")
-    chosen = ((CACHING_OFF, caching_off), (BLOCKING, blocking), (CHECK_INPUTS, check_inputs))
-    flags = {name: value for pair, wanted in chosen if wanted for name, value in pair.items()}
+    flags = {
+        **(CACHING_OFF if caching_off else {}),
+        **(BLOCKING if blocking else {}),
+        **(CHECK_INPUTS if check_inputs else {}),
+    }
     if isinstance(workload, ExportedWorkload):
         if workload.inputs is None:
             raise ProblemError("repeating an exported program needs inputs", allowed=INPUTS_HELP)
@@ -136,14 +139,8 @@ async def run_deterministic(
 async def _run(context: Context, workload: Workload, number: int, env: Mapping[str, str]) -> RepeatedRun:
     called, phase = None, ""
     if isinstance(workload, PackageWorkload):
-        done = await context.worker(
-            "run",
-            run_request(workload),
-            name=f"repeat-{number}",
-            workload=workload,
-            env=env,
-            alone=True,
-        )
+        request, name = run_request(workload), f"repeat-{number}"
+        done = await context.worker("run", request, name=name, workload=workload, env=env, alone=True)
         finished, called, phase = done.finished, done.last("called"), done.phase
     else:
         assert isinstance(workload, ScriptWorkload | CommandWorkload)

@@ -5,7 +5,6 @@ This needs no smaller program and no second export. Which pass or lowering it is
 
 from __future__ import annotations
 
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,19 +16,20 @@ from mcp_server.package.exported import exported_device
 from mcp_server.tools.bisect import (
     COMES_FROM,
     PRECISION,
-    SWITCHES,
     TIMED,
     Bisected,
     Decision,
     Experiment,
     Result,
     Workaround,
+    price,
     refuse_others_faults,
+    result_of,
+    switches_of,
     workaround_lines,
 )
 from mcp_server.tools.context import Context, WorkerRun
-from mcp_server.tools.reduce.failing import of_attempt
-from mcp_server.tools.reduce.reduce import MOST_CHILDREN, Failing, run_worker
+from mcp_server.tools.reduce.reduce import Failing, most_children, run_worker
 from mcp_server.worker.reduction.minimise import split
 
 # Tried alone at once, since many faults are of vector code: four of the four switches that ten public reports
@@ -37,50 +37,44 @@ from mcp_server.worker.reduction.minimise import split
 TELLING = "cpp.simdlen"
 AGAIN = "nothing is switched off"
 
+Names = tuple[str, ...]
+
 
 @dataclass
 class Wave:
-    """Compiles of the whole program with options switched, and what each came to.
-
-    `seen` are all compiles; `runs` and `results` the last one of each group of names.
-    """
+    """Compiles of the whole program with options switched: all, and the last one of each group of names."""
 
     context: Context
     failing: Failing
     options: Mapping[str, object]
     parallel: int
     seen: list[Experiment] = field(default_factory=list)
-    runs: dict[tuple[str, ...], WorkerRun] = field(default_factory=dict)
-    results: dict[tuple[str, ...], Result] = field(default_factory=dict)
+    runs: dict[Names, WorkerRun] = field(default_factory=dict)
 
-    async def run(self, groups: Sequence[tuple[str, ...]]) -> list[Result]:
+    async def run(self, groups: Sequence[Names]) -> list[Result]:
         """Compile and call once for each group of names, side by side."""
         limit = anyio.CapacityLimiter(self.parallel)
+        results: dict[Names, Result] = {}
 
-        async def attempt(names: tuple[str, ...]) -> None:
+        async def attempt(names: Names) -> None:
             async with limit:
                 request = {"switches": {name: self.options[name] for name in names}, **TIMED}
                 done = await run_worker(self.context, "attempt", self.failing.target, request)
-            self.results[names] = self._result(done)
+            try:
+                results[names] = result_of(done, self.failing)
+            except ProblemError:  # it hangs, say: another failure
+                results[names] = "other"
             self.runs[names] = done
             label = f"with {', '.join(names)}" if names else AGAIN
             took = round(done.finished.wall_s, 2)
-            self.seen.append(Experiment(label=label[:300], result=self.results[names], seconds=took))
+            self.seen.append(Experiment(label=label[:300], result=results[names], seconds=took))
 
         async with anyio.create_task_group() as group:
             for names in groups:
                 group.start_soon(attempt, names)
-        return [self.results[names] for names in groups]
+        return [results[names] for names in groups]
 
-    def _result(self, done: WorkerRun) -> Result:
-        try:
-            left = of_attempt(done)
-        except ProblemError:  # it hangs, say: another failure
-            return "other"
-        same = left is not None and left.same_as(self.failing.failure)
-        return "gone" if left is None else "same" if same else "other"
-
-    def switched(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def switched(self, names: Names) -> Names:
         """Those of the names that this release of torch has."""
         events = [event for run in self.runs.values() if (event := run.last("switched")) is not None]
         return tuple(name for name in names if any(name in event["names"] for event in events))
@@ -91,14 +85,6 @@ class Wave:
         timed = (run.last("timed") for run in (self.failing.attempt, *self.runs.values()))
         return all(event["steady"] for event in timed if event is not None)
 
-    def price(self) -> float | None:
-        """The time of a call with the options that helped last over the time without; None if one crashes."""
-        helped = [self.runs[names] for names, result in self.results.items() if result == "gone"]
-        before, after = (run.last("timed") for run in (self.failing.attempt, helped[-1]))
-        if not (before and after and before["seconds"]):
-            return None
-        return round(float(after["seconds"]) / float(before["seconds"]), 2)
-
 
 async def try_switches(context: Context, failing: Failing) -> Bisected:
     """Find the fewest options whose careful values make the failure go away, and compile without them again.
@@ -107,22 +93,38 @@ async def try_switches(context: Context, failing: Failing) -> Bisected:
     """
     await refuse_others_faults(context, failing)
     device = await anyio.to_thread.run_sync(exported_device, failing.target.workload.exported)
-    kinds = ("any", device) if device else ("any", "cpu", "cuda")
-    options = {name: value for kind in kinds for name, value in SWITCHES[kind].items()}
+    options = switches_of(device)
     options |= PRECISION if failing.failure.kind in ("departs", "not_finite") else {}
-    parallel = max(1, min(MOST_CHILDREN, len(os.sched_getaffinity(0))))
+    parallel = most_children()
     wave = Wave(context, failing, options, parallel)
     context.progress("compiling with careful options")
     everything = tuple(options)
     alone = (TELLING,) if TELLING in options else everything[:1]
-    names = wave.switched(await fewest(everything, alone, parallel, wave.run))
+    helping = await fewest(everything, alone, parallel, wave.run)
+    names = wave.switched(helping)
     reason = f"none of {len(wave.switched(everything))} options makes it go away"
     if names and (await wave.run([()]) != ["same"] or not wave.steady):
         names, reason = (), "it comes and goes by itself, from compile to compile or from call to call"
-    return _found(wave, names, reason)
-
-
-Names = tuple[str, ...]
+    failure = failing.failure
+    summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
+    workaround = None
+    if names:
+        summary = f"The failure ({failure}) comes from {COMES_FROM['switch'].format(names=', '.join(names))}."
+        code = workaround_lines({"configs": {name: options[name] for name in names}})
+        cost = price(failing.attempt, wave.runs[helping])
+        workaround = Workaround(code=code, whole="gone", price=cost)
+    last = list(wave.runs.values())[-1].finished.output
+    return Bisected(
+        outcome="decision" if names else "not_found",
+        summary=summary,
+        failure=failure,
+        decisions=[Decision(kind="switch", name=name) for name in names],
+        workaround=workaround,
+        experiments=wave.seen,
+        compiles=len(wave.seen) + 1,
+        log=context.artifact(last, "output of the last compile"),
+        cost=context.cost.cost(),
+    )
 
 
 async def fewest(
@@ -147,25 +149,3 @@ async def fewest(
             return helping  # only together, if at all
         helping = left = parts[results.index("gone")]
     return helping
-
-
-def _found(wave: Wave, names: tuple[str, ...], reason: str) -> Bisected:
-    failure, context = wave.failing.failure, wave.context
-    summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
-    workaround = None
-    if names:
-        summary = f"The failure ({failure}) comes from {COMES_FROM['switch'].format(names=', '.join(names))}."
-        code = workaround_lines({"configs": {name: wave.options[name] for name in names}})
-        workaround = Workaround(code=code, whole="gone", price=wave.price())
-    last = list(wave.runs.values())[-1].finished.output
-    return Bisected(
-        outcome="decision" if names else "not_found",
-        summary=summary,
-        failure=failure,
-        decisions=[Decision(kind="switch", name=name) for name in names],
-        workaround=workaround,
-        experiments=wave.seen,
-        compiles=len(wave.seen) + 1,
-        log=context.artifact(last, "output of the last compile"),
-        cost=context.cost.cost(),
-    )

@@ -84,9 +84,8 @@ async def trace_launches(
     caused it; `stop_at` ends the run before that launch. Raises `ProblemError` when the package cannot be
     rebuilt.
     """
-    python = context.python_for(workload)
     rebuilt = await instrument(
-        workload.package, Options(), context, python=python, cache=cache, env=workload.env
+        workload.package, Options(), context, python=workload.python, cache=cache, env=workload.env
     )
     journal_file = context.directory / "launches.jsonl"
     environment = journal_environment(journal_file, sync, stop_at)
@@ -151,17 +150,15 @@ def _summary(journal: Journal, last: LaunchRow | None, finished: Finished, sync:
     if last is None:
         return f"No launch began; the process ended with {end}."
     where = f"launch {last.launch} ({last.kernel})"
-    if journal.ending.how == "returned":
-        return f"All {len(journal.launches)} launches of {len(journal.calls)} calls came back."
-    if journal.ending.how == "fault":
-        fault = journal.ending.launch.fault if journal.ending.launch else ""
-        return f"The device reported {fault} after {where}; launches before it had been waited for."
-    if journal.ending.how == "threw":
-        return f"An exception left {where}."
-    if journal.ending.how == "between":
-        return f"The process ended with {end} after {where} had come back and before the next launch."
+    fault = journal.ending.launch.fault if journal.ending.launch else ""
     later = "" if sync else " Launches are asynchronous on a GPU: an earlier one may be guilty."
-    return f"The process ended with {end} during {where}.{later}"
+    sentences = {
+        "returned": f"All {len(journal.launches)} launches of {len(journal.calls)} calls came back.",
+        "fault": f"The device reported {fault} after {where}; launches before it had been waited for.",
+        "threw": f"An exception left {where}.",
+        "between": f"The process ended with {end} after {where} had come back and before the next launch.",
+    }
+    return sentences.get(journal.ending.how, f"The process ended with {end} during {where}.{later}")
 
 
 def _row(launch: JournalLaunch, known: Mapping[int, tuple[int, tuple[ModelLocation, ...]]]) -> LaunchRow:

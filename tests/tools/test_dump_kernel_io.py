@@ -11,15 +11,22 @@ import pytest
 from safetensors.torch import load_file
 
 from mcp_server.errors import ProblemError
-from mcp_server.logs.printer import read_printer, read_saved
+from mcp_server.logs.printer import read_printer
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.tools.compile_with_flags import Compiled
 from mcp_server.tools.context import Context
-from mcp_server.tools.dump_kernel_io import dump_kernel_io, overwritten, printed_launches
-from mcp_server.tools.first_bad import Choice, find_first_bad
-from mcp_server.tools.kernel_io import ArgumentValues, BadElement, KernelIO, LaunchValues, block
+from mcp_server.tools.dump_kernel_io import dump_kernel_io, printed_launches
+from mcp_server.tools.kernel_io import (
+    ArgumentValues,
+    BadElement,
+    Choice,
+    KernelIO,
+    LaunchValues,
+    block,
+    find_first_bad,
+)
 from mcp_server.tools.probe_backend import IndexBound, find_bounds
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
@@ -162,13 +169,6 @@ def test_level_1_files_are_read_from_a_directory_of_their_own(zoo: ZooPackage, t
     assert all(a.saved for launch in seen.launches for a in launch.arguments)
     saved = {a.saved.path.parent for launch in seen.launches for a in launch.arguments if a.saved}
     assert all(tmp_path in folder.parents for folder in saved)
-
-
-def test_overwritten_files_are_counted() -> None:
-    """Of a kernel that is launched twice only the last tensors are still there."""
-    line = "aoti_torch_save_tensor_handle: Saved tensor to /w/tmp/aoti_torchafter_launch_k_0_buf1_cpu.pt"
-    assert overwritten(read_saved([line, line], ["k_0"]).saved) == 1
-    assert overwritten(read_saved([line], ["k_0"]).saved) == 0
 
 
 @thorough

@@ -14,8 +14,7 @@ import pytest
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context, read_events, stream_events
-from mcp_server.tools.first_bad import Choice, last_of, overview
-from mcp_server.tools.kernel_io import LaunchValues
+from mcp_server.tools.kernel_io import Choice, LaunchValues, last_of, overview
 from mcp_server.tools.probe_backend import OPEN, read_launches
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage

@@ -146,9 +146,9 @@ def test_the_sanitizer_wraps_an_observed_run(
     found = anyio.run(run)
     assert found.errors == 148_640
     assert found.accesses[0].kernel == "dispatch_rows"
-    assert found.run.done.last("called") is not None
-    assert len(found.run.evidence.journal.launches) > 1
-    assert found.run.evidence.ranges
+    assert found.done.last("called") is not None
+    assert len(found.evidence.journal.launches) > 1
+    assert found.evidence.ranges
 
 
 @pytest.mark.slow

@@ -71,7 +71,7 @@ def test_a_repaired_package_is_right_in_python_and_in_a_host_without_it(wrong: W
     found = repaired(tmp_path, package)
     _, *others = kernels_with(package, "mul_tanh")
     assert found.outcome == "agrees" and set(found.launches) - set(others[1:2]) and len(found.launches) == 2
-    assert found.operators == ["aten::tanh", "aten::mul.Scalar"] * 2 and found.price.ratio > 0
+    assert found.operators == ["aten::tanh", "aten::mul.Scalar"] * 2 and found.price.after > 0
     x = torch.arange(128.0).reshape(8, 16) / 64 - 1
     torch.save(x, tmp_path / "x.pt")
     want = torch.export.load(package.with_name("two.exported.pt2")).module()(x)

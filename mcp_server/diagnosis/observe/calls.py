@@ -100,12 +100,10 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     """What failed or is suspect, as something that the worker can do again; None when it was not kept."""
     phase = failing_phase(seen, ended_well=seen.finished.ok)
     try:
-        plan = plan_replay(seen, phase)
+        request: dict[str, Any] = {**plan_replay(seen, phase)}
     except ProblemError:
         return None
-    if plan.operation == "compile" or phase is None:
-        return None
-    request = {**plan.request, "extra_imports": plan.imports}
+    assert phase is not None, "what has a plan was captured"
     # What the program compared the outputs with; else the tensors that it had when its own check failed.
     for name, checks in (("actual", seen.assertions), ("frame_tensors", seen.ends)):
         later = [check.file for check in checks if check.pid == phase.pid and check.n > phase.n]
@@ -116,7 +114,7 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     call = phase if isinstance(phase, CapturedCall) else None
     if call is not None and call.returned:
         request["returned"] = call.returned
-    return CallSpec(plan.operation, request, Path(plan.request["package"]), call.file if call else None)
+    return CallSpec("replay", request, Path(request["package"]), call.file if call else None)
 
 
 class RunAlone(Observation):

@@ -28,7 +28,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
-from mcp_server.tools.first_bad import Choice
+from mcp_server.tools.kernel_io import Choice
 
 MOST_FAULTS = 4
 MOST_LAUNCHES = 64  # whose values are kept

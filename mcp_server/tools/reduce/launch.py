@@ -25,7 +25,7 @@ from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_failure
-from mcp_server.tools.first_bad import Choice, find_first_bad, last_of
+from mcp_server.tools.kernel_io import Choice, find_first_bad, last_of
 from mcp_server.tools.locate_fault import captured_call
 from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
@@ -57,17 +57,13 @@ _CTYPES = {
 
 @dataclass(frozen=True)
 class Recorded:
-    """One argument as it was before the launch: a tensor in the file of inputs, or a plain number."""
+    """One argument as it was before the launch: a tensor in the file of inputs, or a plain `number`."""
 
     parameter: str
     number: str = ""
     shape: tuple[int, ...] = ()
     stride: tuple[int, ...] = ()
     device: str = "cpu"
-
-    @property
-    def is_tensor(self) -> bool:
-        return not self.number
 
 
 # Such a script is run with torch alone, by anyone who gets it.
@@ -118,7 +114,7 @@ def files(replay: Replay) -> tuple[dict[str, str], list[str]]:
     tensors = "\n".join(
         f'        "{one.parameter}": place("{one.parameter}", {one.shape}, {one.stride}, {one.device!r}),'
         for one in replay.recorded
-        if one.is_tensor
+        if not one.number
     )
     script = SCRIPT_TEMPLATE.read_text().format(
         title=replay.title,
@@ -143,7 +139,7 @@ def _cpp(kernel: Kernel, recorded: Sequence[Recorded], code: str) -> str:
             raise ProblemError("an argument of the launch was not recorded", value=parameter.name)
         kind = _CTYPES.get(parameter.type.removeprefix("const ").strip(), "c_int64")
         pointer = f'ctypes.c_void_p(arguments["{parameter.name}"].data_ptr())'
-        words.append(pointer if one.is_tensor else f"ctypes.{kind}({one.number})")
+        words.append(f"ctypes.{kind}({one.number})" if one.number else pointer)
     flags = [flag for flag in safe_flags(read_recorded(code)).kept if not flag.startswith("-W")]
     return CPP_TEMPLATE.read_text().format(flags=flags, symbol=kernel.symbol, call=", ".join(words))
 
@@ -246,7 +242,7 @@ def _summary(failure: FailureShown | None, shown: FailureShown | None, same: boo
 
 async def _suspect(context: Context, called: PackageWorkload, model: PackageView) -> int:
     """The launch that first wrote a bad value, or after whose begin nothing more was seen."""
-    seen = await observe(context, called, model, Choice(), save=False, stop=False)
+    seen = await observe(context, called, model, Choice())
     bad = find_first_bad(seen.launches(), model)
     if bad is not None and bad.launch is not None:
         return bad.launch
@@ -294,15 +290,17 @@ async def record(context: Context, called: PackageWorkload, model: PackageView, 
     Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
     """
     kernel = kernel_of(model, number)
-    python = context.python_for(called)
-    rebuilt = await instrument(called.package, Options(), context, python=python, env=called.env)
+    rebuilt = await instrument(called.package, Options(), context, python=called.python, env=called.env)
     observed = context.fresh("record")
     tensors = observed / "tensors"
     tensors.mkdir()
-    preload = {"LD_PRELOAD": " ".join(rebuilt.preload)} if rebuilt.preload else {}
     request = {"package": rebuilt.package, "launches": [number], "unset_too": True, "save": tensors}
     done = await context.worker(
-        "observe", {**run_request(called), **request}, directory=observed, workload=called, env=preload
+        "observe",
+        {**run_request(called), **request},
+        directory=observed,
+        workload=called,
+        env=rebuilt.environment,
     )
     arguments = [event for event in done.all("argument") if event["launch"] == number]
     written = {event["name"] for event in arguments if event["role"] == "written"}

@@ -33,13 +33,17 @@ from mcp_server.tools.reduce.launch import reduce_launch
 from mcp_server.tools.requests import failing_phase, how_made, imports_of
 from mcp_server.worker.protocol import MadeBy
 
-MOST_CHILDREN = 8
 VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first
 HELP = "an exported program (torch.export.save) with inputs, or the script that compiles it"
 # torch/_inductor/exc.py (2.8-2.15), OperatorIssue: the operator that could not be lowered.
 TARGET = re.compile(r"^ *target: (\S+)$", re.MULTILINE)
 # A reproduction takes over what steers torch, and nothing else of the environment.
 STEERING = ("TORCH", "PYTORCH", "AOT_", "INDUCTOR", "TRITON", "CUDA_", "OMP_")
+
+
+def most_children() -> int:
+    """How many compiles run side by side."""
+    return min(8, len(os.sched_getaffinity(0)))
 
 
 async def reduce(
@@ -133,11 +137,8 @@ async def reduce_program(context: Context, failing: Failing, budget_s: float) ->
         raised = [last["node"]] if last and recorded.last("recorded") is None else []
         named = _named_by_compiler(attempt, failure, recorded)
         suspected = [*named, *raised, *(event["node"] for event in recorded.all("fake_mismatch"))]
-    steering = {
-        name: value
-        for name, value in target.workload.env.items()
-        if name.startswith(STEERING) and not name.endswith("CACHE_DIR")
-    }
+    env = target.workload.env
+    steering = [name for name in env if name.startswith(STEERING) and not name.endswith("CACHE_DIR")]
     request = {
         "values": recorded.directory / "values",
         "bad": bad,
@@ -145,11 +146,11 @@ async def reduce_program(context: Context, failing: Failing, budget_s: float) ->
         "failure": failure.request(),
         "repro_imports": target.imports if target.taken else (),
         "title": f"Reproduction of a failure of AOTInductor: {one_line(str(failure))}",
-        "environment": steering,
+        "environment": {name: env[name] for name in steering},
         "directory": context.fresh("candidates"),
         "budget_s": budget_s,
         "each_s": target.workload.timeout_s,
-        "parallel": min(MOST_CHILDREN, len(os.sched_getaffinity(0))),
+        "parallel": most_children(),
     }
     done = await run_worker(context, "reduce", target, request, budget_s + target.workload.timeout_s)
     return await _verified(context, target, failure, done)
@@ -192,15 +193,13 @@ async def _find_target(
             what = f"the program that the script compiles could not be kept: {compiled.notice}"
             allowed = "a script that compiles an exported program in its own process"
         raise ProblemError(what, value=str(workload.script), allowed=allowed)
-    shared = workload.model_dump(include={"env", "python", "cwd", "timeout_s"})
-    inputs = call.file if call is not None else None
-    return Target(
-        ExportedWorkload(exported=compiled.exported or workload.script, inputs=inputs, **shared),
-        compiled.configs,
-        tuple(imports_of(seen, compiled)),
-        made_by,
-        taken=compiled.exported is None,
+    exported = ExportedWorkload(
+        exported=compiled.exported or workload.script,
+        inputs=call.file if call is not None else None,
+        **workload.model_dump(include={"env", "python", "cwd", "timeout_s"}),
     )
+    imports, taken = tuple(imports_of(seen, compiled)), compiled.exported is None
+    return Target(exported, compiled.configs, imports, made_by, taken)
 
 
 async def run_worker(
@@ -232,7 +231,7 @@ async def run_worker(
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
             **workload.env,
         },
-        python=context.python_for(workload),
+        python=workload.python,
         cwd=workload.cwd,
         timeout_s=timeout_s or workload.timeout_s,
         gpus=gpus_of(await anyio.to_thread.run_sync(exported_device, workload.exported)),
@@ -271,15 +270,13 @@ async def _verified(context: Context, target: Target, failure: FailureShown, don
         cost=context.cost.cost(),
     )
     context.cost.compiles += result.candidates
-    device = await anyio.to_thread.run_sync(exported_device, target.workload.exported)
-    gpus = gpus_of(device)
+    gpus = gpus_of(await anyio.to_thread.run_sync(exported_device, target.workload.exported))
     failed = done.last("failed")
     notes = [f"the reduction itself failed: {one_line(failed['text'])}"] if failed else []
+    left_out = shutil.ignore_patterns("output.log")
     for kept in done.all("kept")[: -VERIFIED - 1 : -1]:
         directory = context.fresh("reproduction")
-        shutil.copytree(
-            kept["directory"], directory, ignore=shutil.ignore_patterns("output.log"), dirs_exist_ok=True
-        )
+        shutil.copytree(kept["directory"], directory, ignore=left_out, dirs_exist_ok=True)
         finished = await run_script(context, target.workload, directory, gpus)
         if not failure.same_as(of_script(finished)):
             notes.append(f"a reproduction of {kept['operators']} operators did not fail by itself")

@@ -20,8 +20,7 @@ from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
 from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
-from mcp_server.tools.first_bad import Choice
-from mcp_server.tools.kernel_io import KernelIO
+from mcp_server.tools.kernel_io import Choice, KernelIO
 from tests.conftest import CACHE, compiled_once
 from tests.served import served
 from tests.zoo.names import thorough
