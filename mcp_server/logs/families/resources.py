@@ -5,25 +5,21 @@ They come before the families of compilation: a compiler's error that wraps one 
 
 from __future__ import annotations
 
-from functools import partial
-
-from .kinds import Family, Naming, Rank, Table
+from .kinds import Naming, Table
 
 TABLE = Table("any")
-_add = partial(Family, TABLE)
 
-_add(
+TABLE.cause(
     "temp_directory",
     r"(?P<detail>Error generating temporary directory: .*|Failed to create (?:a )?(?:temp\w*|output) director\w+.*|No usable temporary directory found.*)",
     "environment",
     "The directory for temporary files (TMPDIR) is missing or cannot be written.",
     "RuntimeError: Error generating temporary directory: No such file or directory",
     stage="load",
-    rank=Rank.CAUSE,
     names=Naming("TMPDIR"),
     fix="set TMPDIR to a directory that exists and can be written",
 )
-_add(
+TABLE.error(
     "host_out_of_memory",
     (
         r"(?P<detail>DefaultCPUAllocator: can't allocate memory): you tried to allocate (?P<bytes>\d+) bytes",
@@ -35,7 +31,7 @@ _add(
     names=Naming("host memory", "{bytes} bytes asked for"),
     fix="make the batch smaller, or give the process more memory",
 )
-_add(
+TABLE.cause(
     "limit_signal",
     (
         r"(?P<detail>(?:CPU time|File size) limit exceeded(?: signal terminated program (?P<program>[\w+.-]+))?)",
@@ -44,11 +40,10 @@ _add(
     "environment",
     "A limit of the process, on its processor time (RLIMIT_CPU) or on the size of its files (RLIMIT_FSIZE), ended it.",
     "g++: fatal error: CPU time limit exceeded signal terminated program cc1plus",
-    rank=Rank.CAUSE,
     names=Naming("{detail}"),
     fix="raise the limit (ulimit -t, ulimit -f) for the process and what it starts",
 )
-_add(
+TABLE.error(
     "disk",
     r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files|File too large)",
     "environment",
@@ -56,26 +51,24 @@ _add(
     "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
     names=Naming("{detail}"),
 )
-_add(
+TABLE.cause(
     "compiler_refused",
     r"(?P<detail>Permission denied|Exec format error)[^\n]*?: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|/ld)[^'/]*)'",
     "toolchain",
     "The compiler is a file that this machine cannot run.",
     "torch._inductor.exc.InductorError: OSError: [Errno 8] Exec format error: '/opt/cross/bin/g++'",
-    rank=Rank.CAUSE,
     names=Naming("{program}", "{detail}"),
 )
-_add(
+TABLE.cause(
     "program_missing",
     r"InductorError: FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>(?!g\+\+|gcc|clang|nvcc|ptxas|ld)[\w+-]+)'$",
     "environment",
     "A program that the compile starts by its bare name is in no directory of PATH.",
     "torch._inductor.exc.InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'",
-    rank=Rank.CAUSE,
     names=Naming("{program}", "not on the PATH", kind="environment"),
     fix="install {program}, or put the directory in which it is into PATH",
 )
-_add(
+TABLE.error(
     "permission",
     r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
     "environment",
@@ -83,7 +76,7 @@ _add(
     "PermissionError: [Errno 13] Permission denied: '/cache/x'",
     names=(Naming("{path}"), Naming("{detail}")),
 )
-_add(
+TABLE.error(
     "bad_path",
     (
         r"(?P<detail>NotADirectoryError|\[Errno 20\] Not a directory|IsADirectoryError|FileExistsError|\[Errno 36\] File name too long)(?:.*?: '(?P<path>[^']+)')?",
@@ -96,7 +89,7 @@ _add(
     "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
     names=(Naming("{path}", "{detail}"), Naming("{detail}")),
 )
-_add(
+TABLE.error(
     "network",
     r"(?P<detail>Connection(?:Refused|Reset|Aborted)Error|Connection refused|Connection reset by peer|Name or service not known|Temporary failure in name resolution|Network is unreachable|No route to host|Address already in use)",
     "environment",
@@ -104,7 +97,7 @@ _add(
     "ConnectionRefusedError: [Errno 111] Connection refused",
     names=Naming("network", "{detail}"),
 )
-_add(
+TABLE.error(
     "environment_variable",
     (),
     "environment",
