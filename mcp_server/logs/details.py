@@ -151,7 +151,7 @@ Mark = Literal["launches", "traceback", "suspicious", "cut"]
 
 _Target = Family | re.Pattern[str] | Mark  # what a text may announce
 
-_MARKS: dict[_Target, tuple[str, ...]] = {
+_MARKS: dict[Mark, tuple[str, ...]] = {
     "launches": ("_launch: ",),
     "traceback": ("(most recent call ", "exception occurred:", "following exception:", '", line '),
     "suspicious": (
@@ -160,7 +160,6 @@ _MARKS: dict[_Target, tuple[str, ...]] = {
     "cut": ("truncated", "omitted", "skipped", "elided"),
 }
 _NO_DIGITS = str.maketrans("", "", "0123456789")
-_PART = 4  # letters of the texts by which hints are grouped
 
 
 class LineMatches(NamedTuple):
@@ -174,38 +173,33 @@ class LineMatches(NamedTuple):
 NOTHING = LineMatches()
 
 
-class _Hints(NamedTuple):
-    """Texts of which a line must hold one, to match: with the places in `targets` of what they announce.
-
-    A group is a text of four letters and the hints that hold it: a log without the text holds none of them.
-    """
-
-    targets: tuple[_Target, ...]
-    places: dict[str, list[int]]
-    groups: list[tuple[str, tuple[str, ...]]]
-
-
 @cache
-def _hints() -> _Hints:
-    hints: dict[_Target, Iterable[str]] = {
+def _hints() -> dict[str, list[_Target]]:
+    """Texts of which a line must hold one, to match: with what they announce."""
+    texts: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
         for family in FAMILIES
     }
-    hints |= {pattern: literals(pattern.pattern) for pattern in DETAILS}
-    hints |= _MARKS
-    places: dict[str, list[int]] = {}
-    for place, of_target in enumerate(hints.values()):
+    texts |= {pattern: literals(pattern.pattern) for pattern in DETAILS}
+    texts |= _MARKS
+    hints: dict[str, list[_Target]] = {}
+    for target, of_target in texts.items():
         for hint in of_target:
-            places.setdefault(hint, []).append(place)
-    left, groups = set(places), []
+            hints.setdefault(hint, []).append(target)
+    return hints
+
+
+@cache
+def _grouped_hints() -> list[tuple[str, list[str]]]:
+    """The hints by four letters that many of them have: a log without these has none of the hints."""
+    left, groups = set(_hints()), []
     while left:
-        starts = ((hint, range(max(1, len(hint) - _PART + 1))) for hint in sorted(left))
-        parts = Counter(part for hint, at in starts for part in {hint[start : start + _PART] for start in at})
-        part = max(sorted(parts), key=lambda part: parts[part])
-        members = tuple(sorted(hint for hint in left if part in hint))
-        groups.append((part, members))
-        left.difference_update(members)
-    return _Hints(tuple(hints), places, groups)
+        starts = ((hint, range(max(1, len(hint) - 3))) for hint in sorted(left))
+        parts = Counter(part for hint, at in starts for part in {hint[start : start + 4] for start in at})
+        ((part, _),) = parts.most_common(1)
+        groups.append((part, [hint for hint in left if part in hint]))
+        left.difference_update(groups[-1][1])
+    return groups
 
 
 class LinePrefilter:
@@ -220,7 +214,7 @@ class LinePrefilter:
         fresh: dict[str, LineMatches] = {}
         if new := {template for template in templates if template not in self._known}:
             text = "\n".join(new)
-            groups = (hints for part, hints in _hints().groups if part in text)
+            groups = (hints for part, hints in _grouped_hints() if part in text)
             present = [hint for hints in groups for hint in hints if hint in text]
             fresh = {template: _look(template, present) for template in new}
         looks = [fresh[template] if template in fresh else self._known[template] for template in templates]
@@ -231,14 +225,12 @@ class LinePrefilter:
 
 
 def _look(template: str, present: Sequence[str]) -> LineMatches:
-    found = [hint for hint in present if hint in template]
-    if not found:
+    hints = _hints()
+    announced = {target for hint in present if hint in template for target in hints[hint]}
+    if not announced:
         return NOTHING
-    known = _hints()
-    places = sorted({place for hint in found for place in known.places[hint]})
-    targets = [known.targets[place] for place in places]
     return LineMatches(
-        tuple(target for target in targets if isinstance(target, Family)),
-        tuple(target for target in targets if isinstance(target, re.Pattern)),
-        frozenset(target for target in targets if isinstance(target, str)),
+        tuple(family for family in FAMILIES if family in announced),
+        tuple(pattern for pattern in DETAILS if pattern in announced),
+        frozenset(mark for mark in _MARKS if mark in announced),
     )
