@@ -239,13 +239,6 @@ LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
 ALLOWED = "a text file that has an end, such as what a run printed"
 
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a directory",
-}
 # File systems whose files are made while they are read: size and end say nothing.
 _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 
@@ -260,15 +253,15 @@ def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) ->
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
         left_out = size - head - tail
-        parts = [(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, head, tail)
-        facts = read_parts(parts)
-        grown = os.fstat(file.fileno()).st_size - size
-    between = (
-        f"of {size} bytes the first {head} and the last {tail} were read, the {left_out} between them not"
-    )
-    later = "the file grew while it was read: what came later was not read"
-    notes = (facts.truncated, between if left_out > 0 else "", later if grown > 0 else "")
-    return replace(facts, truncated="; ".join(filter(None, notes)))
+        facts = read_parts([(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, head, tail))
+        grown = os.fstat(file.fileno()).st_size > size
+    notes = [facts.truncated] if facts.truncated else []
+    if left_out > 0:
+        both = f"the first {head} and the last {tail}"
+        notes.append(f"of {size} bytes {both} were read, the {left_out} between them not")
+    if grown:
+        notes.append("the file grew while it was read: what came later was not read")
+    return replace(facts, truncated="; ".join(notes))
 
 
 def open_log(path: Path) -> io.BufferedReader:
@@ -276,17 +269,14 @@ def open_log(path: Path) -> io.BufferedReader:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
-        raise ProblemError(
-            f"cannot read the log: {error.strerror}", value=str(path), allowed=ALLOWED
-        ) from None
+        what = f"cannot read the log: {error.strerror}"
+        raise ProblemError(what, value=str(path), allowed=ALLOWED) from None
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    of_kernel = found.st_dev in {place.stat().st_dev for place in _KERNEL_FILES if place.exists()}
+    if of_kernel or not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        what = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-        raise ProblemError(f"the log is {what}, not a file", value=str(path), allowed=ALLOWED)
-    if found.st_dev in {place.stat().st_dev for place in _KERNEL_FILES if place.exists()}:
-        os.close(fd)
-        raise ProblemError("the log is a file of the kernel", value=str(path), allowed=ALLOWED)
+        what = "the log is a file of the kernel" if of_kernel else "the log is no regular file"
+        raise ProblemError(what, value=str(path), allowed=ALLOWED)
     return os.fdopen(fd, "rb")
 
 

@@ -124,12 +124,12 @@ def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[S
 
     report = read_sanitizer_file(output, keep)
     launched = {name for launch in view.wrapper.launches for name in (launch.symbol, launch.kernel)}
-    asserts = [site.access(tool) for site in report.faults if site.kind == "assert"]
+    asserts = [replace(site, tool=tool) for site in report.faults if site.kind == "assert"]
     others = [site for site in report.faults if site.kind != "assert"]
     ours = [site for site in others if site.launch_offset is not None or site.kernel in launched]
-    foreign = [site.access(tool) for site in others if site not in ours]
+    foreign = [replace(site, tool=tool) for site in others if site not in ours]
     found = _printed(assertions[0]) if assertions else asserts[:1]
-    return report, [*(site.access(tool) for site in ours), *found, *foreign]
+    return report, [*(replace(site, tool=tool) for site in ours), *found, *foreign]
 
 
 def _printed(text: str) -> list[Access]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.gpus import Gpu, canonical_name, device_names, read_driver, read_listing
+from mcp_server.jobs.gpus import Gpu, canonical_name, device_names, read_listing
 
 # As the NVIDIA MIG User Guide prints it, with a second GPU that is not divided.
 LISTING = """\
@@ -88,13 +86,3 @@ def test_any_gpu_by_index_and_by_uuid_is_one_lease(uuids: list[object], data: st
     by_uuid = device_names((0,), f"GPU-{uuids[index]}", known)
     assert by_uuid == device_names((0,), str(index), known) == device_names((index,), None, known)
     assert len({canonical_name(f"GPU-{uuid}", known) for uuid in uuids}) == len(uuids)
-
-
-def test_the_driver_is_read_where_nobody_lists(tmp_path: Path) -> None:
-    """The driver's directories are in the order of the bus, and so are the indices."""
-    for place, uuid in (("0000:9b:00.0", "GPU-bb"), ("0000:1b:00.0", "GPU-aa")):
-        (tmp_path / place).mkdir()
-        text = f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 37\nGPU UUID: \t {uuid}\nDevice Minor: \t 0\n"
-        (tmp_path / place / "information").write_text(text)
-    assert read_driver(tmp_path) == (Gpu(0, "GPU-aa"), Gpu(1, "GPU-bb"))
-    assert read_driver(tmp_path / "none") == ()

@@ -84,7 +84,7 @@ CHECKS.cause(
     not_proven="That the kernel is at fault: a bad index, a wrong size or a host pointer may have been given to it. "
     "The nearest allocation is a neighbour, not always the tensor that was meant.",
     sentence="{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
-    sites=("invalid_access", "exception"),
+    sites=("invalid_access", "misaligned", "exception"),
 )
 CHECKS.cause(
     "sanitizer_race",
