@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from mcp_server.logs.facts import GeneratedLocation
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.logs.text import Line, bound
 from mcp_server.logs.traceback import is_user_file
@@ -121,7 +120,7 @@ class Details:
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
-        self.locations: dict[GeneratedLocation, None] = {}  # that the log names, in its order
+        self.locations: dict[str, None] = {}  # that the log names, in its order
 
     def feed(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> dict[str, str]:
         """Look for those of our patterns in a line; what this returns belongs to the error before it."""
@@ -131,7 +130,7 @@ class Details:
                 continue
             if pattern is _LOCATION:
                 if len(self.locations) < MAX_LOCATIONS:
-                    self.locations[GeneratedLocation(found["file"], int(found["line"]))] = None
+                    self.locations[f"{found['file']}:{int(found['line'])}"] = None
             elif pattern in _VERSIONS:
                 self.versions.setdefault(_VERSIONS[pattern], found[1])
             elif pattern is _PYTHON_FRAME:

@@ -270,7 +270,7 @@ async def explain_error(
             "guide": family.guide,
             "page": f"docs/errors.md#{family.id}",
             "kernel": root.fields.get("kernel", ""),
-            "generated": [f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
+            "generated": list(facts.locations[:_FRAMES]),
             "trace": trace,
             "notes": [*notes, *explanation.notes],
         }
