@@ -50,8 +50,8 @@ class Lease:
     descriptor: if this process is killed, the supervisor keeps the lease until it has ended its program.
     """
 
-    def __init__(self, names: Iterable[str], waits: Waits, root: Path | None = None) -> None:
-        directory = private_directory(root or lease_root())
+    def __init__(self, names: Iterable[str], waits: Waits) -> None:
+        directory = private_directory(lease_root())
         self._waits = waits
         self._names = sorted(set(names))
         self._paths = [directory / f"gpu-{name.replace('/', '_')}.lock" for name in self._names]
@@ -107,11 +107,9 @@ class Lease:
 
 
 @asynccontextmanager
-async def leased(
-    names: Iterable[str], waits: Waits, *, root: Path | None = None
-) -> AsyncIterator[tuple[int, ...]]:
+async def leased(names: Iterable[str], waits: Waits) -> AsyncIterator[tuple[int, ...]]:
     """Lease the GPUs `names` for the body. Yields the descriptors of the locks."""
-    with closing(Lease(names, waits, root)) as lease:
+    with closing(Lease(names, waits)) as lease:
         await lease.acquire()
         yield tuple(lease.fds)
 
@@ -186,11 +184,11 @@ class LeaseServer:
 
 @asynccontextmanager
 async def on_request(
-    names: Iterable[str], waits: Waits, *, root: Path | None = None
+    names: Iterable[str], waits: Waits
 ) -> AsyncIterator[tuple[tuple[int, ...], dict[str, str]]]:
     """Lease the GPUs to a child on request. Yields descriptors for its supervisor, and variables for it."""
     failure: Exception | None = None
-    lease = Lease(names, waits, root)
+    lease = Lease(names, waits)
     requests = LeaseServer(lease, waits)
     with closing(lease), closing(requests.listener):
         async with anyio.create_task_group() as tasks:

@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -239,9 +239,9 @@ class Manager:
         )
 
 
-def most_at_once(environ: Mapping[str, str] | None = None) -> int:
+def most_at_once() -> int:
     """AOTI_DEBUG_JOBS, else one job per processor and at least four. Raises ProblemError for a bad value."""
-    text = (os.environ if environ is None else environ).get(JOBS_VARIABLE, "")
+    text = os.environ.get(JOBS_VARIABLE, "")
     if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 10_000):

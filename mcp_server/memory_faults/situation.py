@@ -251,7 +251,6 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
         device=tensor.device,
         side=side,
         bytes_outside=distance,
-        elements_outside=None if distance is None else distance // tensor.itemsize,
         element=element,
         index=list(index) if index is not None and tensor.shape else None,
         holds_bytes=end - start,
