@@ -16,15 +16,8 @@ from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import JournalLaunch
 from mcp_server.memory_faults.blame import BlameRules
 from mcp_server.memory_faults.kernel_lines import LineAccess
-from mcp_server.memory_faults.records import AddressPart, Fault, FaultLaunch, MissedArgument, summarise
-from mcp_server.memory_faults.situation import (
-    FOREIGN,
-    Evidence,
-    Situation,
-    describe_missed,
-    find_missed,
-    find_parts,
-)
+from mcp_server.memory_faults.records import Fault, FaultLaunch, MissedArgument, summarise
+from mcp_server.memory_faults.situation import FOREIGN, Evidence, Situation, locate
 from mcp_server.package.assertion import Assertion
 from mcp_server.package.launches import Launch
 from mcp_server.package.statements import evaluate
@@ -69,15 +62,7 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         # The summary stays: it says nothing of a launch.
         return fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
-    located = find_missed(situation) if access.kind not in _NO_ADDRESS else None
-    missed, used = located if located is not None else (None, situation.indirect)
-    parts: list[AddressPart] = []
-    if situation.indirect is not None:
-        parts = find_parts(situation, situation.indirect, None)
-    elif missed is not None and used is not None:
-        parts = find_parts(situation, used, situation.tensor(missed.parameter))
-    if access.address is None and missed is not None and missed.side not in ("empty", "host"):
-        missed, used, parts = _beyond(situation) or (missed, used, parts)
+    missed, used, parts = locate(situation) if access.kind not in _NO_ADDRESS else (None, None, [])
     location = code = ""
     if (kernel := situation.kernel) is not None and access.line is not None:
         # The line of a tool is counted in kernel.cpp, or in the embedded Triton text.
@@ -100,17 +85,6 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         }
     )
     return found.model_copy(update={"summary": summarise(found)})
-
-
-def _beyond(situation: Situation) -> tuple[MissedArgument, LineAccess, list[AddressPart]] | None:
-    """Without an address: the argument whose index or scalar values lie outside it."""
-    for access in situation.accesses:
-        for parameter in access.parameters:
-            tensor = situation.tensor(parameter)
-            found = find_parts(situation, access, tensor)
-            if tensor is not None and any(part.beyond for part in found):
-                return describe_missed(situation, parameter, certain=False), access, found
-    return None
 
 
 def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
