@@ -1,8 +1,8 @@
 """Which lines of a log are worth reading, and the facts on lines that are no errors themselves.
 
 Most lines of a long log differ from earlier ones in their numbers only. A line without its digits is its
-template; what can be found on a template is worked out once, for many new templates at a time. That reads
-logs of 100 MB quickly.
+template; what can be found on a template is worked out once in a batch of lines. That reads logs of 100 MB
+quickly.
 """
 
 from __future__ import annotations
@@ -26,8 +26,6 @@ else:
     import sre_parse
 
 MAX_LOCATIONS = 20
-MAX_TEMPLATES = 20_000
-MAX_TEMPLATE_LENGTH = 500
 _DIGITS = frozenset(b"0123456789")  # templates have none
 MAX_ALTERNATIVES = 4  # of one text, such as "Error" and "error"
 
@@ -173,8 +171,11 @@ NOTHING = LineMatches()
 
 
 @cache
-def _hints() -> dict[str, list[_Target]]:
-    """Texts of which a line must hold one, to match: with what they announce."""
+def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
+    """Texts of which a line must hold one, to match: with what they announce.
+
+    They are grouped by four letters that many of them have: a log without these has none of the group.
+    """
     texts: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
         for family in FAMILIES
@@ -185,51 +186,28 @@ def _hints() -> dict[str, list[_Target]]:
     for target, of_target in texts.items():
         for hint in of_target:
             hints.setdefault(hint, []).append(target)
-    return hints
-
-
-@cache
-def _grouped_hints() -> list[tuple[str, list[str]]]:
-    """The hints by four letters that many of them have: a log without these has none of the hints."""
-    left, groups = set(_hints()), []
-    while left:
-        starts = ((hint, range(max(1, len(hint) - 3))) for hint in sorted(left))
+    groups = []
+    while hints:
+        starts = ((hint, range(max(1, len(hint) - 3))) for hint in hints)
         parts = Counter(part for hint, at in starts for part in {hint[start : start + 4] for start in at})
         ((part, _),) = parts.most_common(1)
-        groups.append((part, [hint for hint in left if part in hint]))
-        left.difference_update(groups[-1][1])
+        groups.append((part, {hint: hints.pop(hint) for hint in list(hints) if part in hint}))
     return groups
 
 
-class LinePrefilter:
-    """Remembers templates; memory is bounded by their number and length."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, LineMatches] = {}
-
-    def looks(self, batch: Sequence[Line]) -> list[LineMatches]:
-        """For each line of a batch, what to look for."""
-        templates = [line.text.translate(_NO_DIGITS) for line in batch]
-        fresh: dict[str, LineMatches] = {}
-        if new := {template for template in templates if template not in self._known}:
-            text = "\n".join(new)
-            groups = (hints for part, hints in _grouped_hints() if part in text)
-            present = [hint for hints in groups for hint in hints if hint in text]
-            fresh = {template: _look(template, present) for template in new}
-        looks = [fresh[template] if template in fresh else self._known[template] for template in templates]
-        if len(self._known) + len(fresh) > MAX_TEMPLATES:
-            self._known.clear()
-        self._known |= {text: look for text, look in fresh.items() if len(text) <= MAX_TEMPLATE_LENGTH}
-        return looks
-
-
-def _look(template: str, present: Sequence[str]) -> LineMatches:
-    hints = _hints()
-    announced = {target for hint in present if hint in template for target in hints[hint]}
-    if not announced:
-        return NOTHING
-    return LineMatches(
-        tuple(family for family in FAMILIES if family in announced),
-        tuple(pattern for pattern in DETAILS if pattern in announced),
-        frozenset(mark for mark in _MARKS if mark in announced),
-    )
+def look(batch: Sequence[Line]) -> list[LineMatches]:
+    """For each line of a batch, what to look for."""
+    templates = [line.text.translate(_NO_DIGITS) for line in batch]
+    text = "\n".join(set(templates))
+    groups = (members.items() for part, members in _hints() if part in text)
+    present = [(hint, targets) for members in groups for hint, targets in members if hint in text]
+    found = dict.fromkeys(templates, NOTHING)
+    for template in found if present else ():
+        announced = {target for hint, targets in present if hint in template for target in targets}
+        if announced:
+            found[template] = LineMatches(
+                tuple(family for family in FAMILIES if family in announced),
+                tuple(pattern for pattern in DETAILS if pattern in announced),
+                frozenset(mark for mark in _MARKS if mark in announced),
+            )
+    return [found[template] for template in templates]
