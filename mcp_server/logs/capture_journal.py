@@ -11,27 +11,11 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from mcp_server.errors import read_json
-from mcp_server.logs.captured import (
-    Captured,
-    CapturedAssertion,
-    CapturedCall,
-    CapturedCompile,
-    CapturedEnd,
-    CapturedExport,
-    CapturedLoad,
-    CapturedPackaging,
-    CapturedProcess,
-    CapturedReplay,
-    CapturedUpdate,
-    CrossStreamFree,
-    JournalRecord,
-    Phase,
-)
+from mcp_server.logs import captured
 from mcp_server.model import ModelLocation
 
 Event = dict[str, Any]  # one line of a journal: the records of `logs.captured` check it
-P = TypeVar("P", bound=Phase)
-R = TypeVar("R", bound=JournalRecord)
+R = TypeVar("R", bound=captured.JournalRecord)
 
 # The event that begins a phase, the key of its number, and the events that end it well and badly.
 PHASES = {
@@ -43,7 +27,7 @@ PHASES = {
 OF_THE_END = ("outputs", "package", "seconds", "raced", "rewritten", "returned")
 
 
-def read_capture(directory: Path) -> Captured:
+def read_capture(directory: Path) -> captured.Captured:
     """All journals in `directory`; lines cut by a crash, or written by anyone else, are left out."""
     events: list[Event] = []
     for journal in sorted(directory.glob("capture-*[0-9].jsonl")):
@@ -51,18 +35,18 @@ def read_capture(directory: Path) -> Captured:
         of_process = [event for path in (journal, *tails) for event in _events(path)]
         events += sorted(of_process, key=lambda event: float(event["n"]))
     events.sort(key=lambda event: float(event["t"]))
-    return Captured(
+    return captured.Captured(
         processes=_processes(events),
-        compiles=_phases(events, "compiling", CapturedCompile),
-        packagings=_single(events, "packaging", CapturedPackaging),
-        loads=_phases(events, "loading", CapturedLoad),
-        updates=_phases(events, "updating", CapturedUpdate),
-        calls=_phases(events, "calling", CapturedCall),
-        exports=_single(events, "exporting", CapturedExport),
-        assertions=_single(events, "assertion_failed", CapturedAssertion),
-        replays=_single(events, "graph_input_gone", CapturedReplay),
-        cross_stream_frees=_single(events, "input_let_go", CrossStreamFree),
-        ends=_single(events, "program_failed", CapturedEnd),
+        compiles=_phases(events, "compiling", captured.CapturedCompile),
+        packagings=_single(events, "packaging", captured.CapturedPackaging),
+        loads=_phases(events, "loading", captured.CapturedLoad),
+        updates=_phases(events, "updating", captured.CapturedUpdate),
+        calls=_phases(events, "calling", captured.CapturedCall),
+        exports=_single(events, "exporting", captured.CapturedExport),
+        assertions=_single(events, "assertion_failed", captured.CapturedAssertion),
+        replays=_single(events, "graph_input_gone", captured.FreedInput),
+        cross_stream_frees=_single(events, "input_let_go", captured.FreedInput),
+        ends=_single(events, "program_failed", captured.CapturedEnd),
     )
 
 
@@ -79,17 +63,17 @@ def _events(path: Path) -> Iterator[Event]:
                         yield event
 
 
-def _processes(events: list[Event]) -> list[CapturedProcess]:
+def _processes(events: list[Event]) -> list[captured.CapturedProcess]:
     exits = {event["pid"] for event in events if event["event"] == "exit"}
     processes = []
     for pid, event in {event["pid"]: event for event in events if event["event"] == "process"}.items():
         failures = {str(e.get("error")) for e in events if e["event"] == "hook_failed" and e["pid"] == pid}
         facts = {**event, "exited": pid in exits, "hook_failures": sorted(failures)}
-        processes += _built(CapturedProcess, facts)
+        processes += _built(captured.CapturedProcess, facts)
     return processes
 
 
-def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
+def _phases(events: list[Event], begin: str, kind: type[R]) -> list[R]:
     """Each beginning joined with its end, if it has one."""
     number, well, badly = PHASES[begin]
     ends = {(e["pid"], str(e.get(number))): e for e in events if e["event"] in (well, badly)}
@@ -106,7 +90,7 @@ def _phases(events: list[Event], begin: str, kind: type[P]) -> list[P]:
     return found
 
 
-def _single(events: list[Event], name: str, kind: type[P]) -> list[P]:
+def _single(events: list[Event], name: str, kind: type[R]) -> list[R]:
     """Records of one event each."""
     found = [event for event in events if event["event"] == name]
     whole = [_failed(event, event) if name.endswith("_failed") else event for event in found]
@@ -141,7 +125,7 @@ SLOWER = 100.0  # times as long as any call before
 LARGER = 8.0  # times as many elements as the largest of those, at most, for them to compare
 
 
-def stalled_call(seen: Captured, now: float, least_s: float) -> CapturedCall | None:
+def stalled_call(seen: captured.Captured, now: float, least_s: float) -> captured.CapturedCall | None:
     """The only call that is under way, where it takes far longer than calls of its kind.
 
     `now` in seconds of the wall clock; nothing younger than `least_s` is stalled. None where no call of that
@@ -159,5 +143,5 @@ def stalled_call(seen: Captured, now: float, least_s: float) -> CapturedCall | N
     return call if now - call.t >= max(least_s, SLOWER * usual) else None
 
 
-def _elements(call: CapturedCall) -> int:
+def _elements(call: captured.CapturedCall) -> int:
     return sum(prod(leaf.shape or ()) for leaf in call.leaves)

@@ -7,15 +7,19 @@ and the dispatcher of torch 2.8-2.15.
 
 from __future__ import annotations
 
+from functools import partial
+
 from .kinds import MAIN_GUIDE, SHAPES_GUIDE, Naming, Table
 
 TABLE = Table("call")
 _INPUT = Naming("input {input}", "{got} (compiled: {expected})", kind="input")
 
+_checked = partial(TABLE.cause, names=_INPUT, tags="input_check")
+
 # People quote these texts without the name in front.
 _HANDLE = r"(?:input_handles\[(?P<input>\d+)\]: )?"
 
-TABLE.cause(
+_checked(
     "input_dtype",
     _HANDLE
     + r"unmatched dtype, expected: (?P<expected>\d+)\((?P<expected_name>[^)]*)\), but got: (?P<got>\d+)",
@@ -23,10 +27,8 @@ TABLE.cause(
     "The run-time input check found another dtype; the numbers are c10::ScalarType.",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
     sentence="Input {input} is {got}, the package was compiled for {expected}.",
-    names=_INPUT,
-    tags="input_check",
 )
-TABLE.cause(
+_checked(
     "input_static_dim",
     _HANDLE + r"unmatched dim value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
     "input_mismatch",
@@ -34,10 +36,8 @@ TABLE.cause(
     "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
     not_proven="That the rank is right: ndim is not checked, and a size of 0 may be memory past the array.",
     sentence="Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
-    names=_INPUT,
-    tags="input_check",
 )
-TABLE.cause(
+_checked(
     "input_range",
     _HANDLE
     + r"dim value is too (?P<side>small|large) at (?P<dim>\d+), expected (?:it )?to be (?P<relation>>=|<=) (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
@@ -50,9 +50,8 @@ TABLE.cause(
     ),
     sentence="Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
     names=Naming("input {input}", "{got} (compiled: {relation} {expected})", kind="input"),
-    tags="input_check",
 )
-TABLE.cause(
+_checked(
     "input_stride",
     _HANDLE
     + r"unmatched stride value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
@@ -60,10 +59,8 @@ TABLE.cause(
     "The run-time input check found another stride; generated code assumes the compiled one.",
     "input_handles[0]: unmatched stride value at 0, expected: 16, but got: 1",
     sentence="Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
-    names=_INPUT,
-    tags="input_check",
 )
-TABLE.cause(
+_checked(
     "input_device",
     _HANDLE
     + r"unmatched device type, expected: (?P<expected>\d+)\((?P<expected_name>\w+)\), but got: (?P<got>\d+)",
@@ -72,10 +69,8 @@ TABLE.cause(
     "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
     not_proven="The device index: it is never checked.",
     sentence="Input {input} is on {got}, the package was compiled for {expected_name}.",
-    names=_INPUT,
-    tags="input_check",
 )
-TABLE.cause(
+_checked(
     "input_count",
     (
         r"expected inputs vector size to be (?P<expected>\d+), but got (?P<got>\d+)",
@@ -87,7 +82,6 @@ TABLE.cause(
     sentence="The package takes {expected} tensors and was given {got}.",
     names=Naming("the call's inputs", "{got} tensors (compiled: {expected})", kind="call"),
     fix="pass {expected} tensors; arguments that are no tensors do not count",
-    tags="input_check",
 )
 TABLE.error(
     "kwarg_names",
