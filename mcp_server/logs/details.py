@@ -148,7 +148,7 @@ Mark = Literal["launches", "traceback", "suspicious", "cut"]
 
 _Target = Family | re.Pattern[str] | Mark  # what a text may announce
 
-_MARKS: dict[Mark, tuple[str, ...]] = {
+_MARKS: dict[_Target, tuple[str, ...]] = {
     "launches": ("_launch: ",),
     "traceback": ("(most recent call ", "exception occurred:", "following exception:", '", line '),
     "suspicious": (
@@ -208,6 +208,6 @@ def look(batch: Sequence[Line]) -> list[LineMatches]:
             found[template] = LineMatches(
                 tuple(family for family in FAMILIES if family in announced),
                 tuple(pattern for pattern in DETAILS if pattern in announced),
-                frozenset(mark for mark in _MARKS if mark in announced),
+                frozenset(target for target in announced if isinstance(target, str)),
             )
     return [found[template] for template in templates]

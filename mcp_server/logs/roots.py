@@ -284,7 +284,7 @@ def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFa
         root = replace(tuned, fields={**root.fields, **tuned.fields})
     build = by_id.get("torch_without_arch")
     if build is not None and root.family.id == "no_kernel_image":
-        root = _changed(root, build.family.id, **build.fields)
+        root = _changed(root, build.family.id, build.candidates, **build.fields)
     if root.family.id == "size_stride_assert":
         # `Error in op` is printed once, after the last of equal errors.
         ops = [e.fields["op"] for e in known if e.family.id == root.family.id and "op" in e.fields]
@@ -325,8 +325,8 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
         of_machine = (fields for fields in machines if fields.get("key") == "AOTI_MACHINE")
         other = next((fields for fields in of_machine if fields["here"] != fields["package"]), None)
         if other is not None:
-            at = {"built_for": other["package"], "here": other["here"]}
-            root = _changed(root, candidates=("arch_mismatch",), **at)
+            built_for, here = other["package"], other["here"]
+            root = _changed(root, candidates=("arch_mismatch",), built_for=built_for, here=here)
     if root.family.id == "model_name" and "holds" not in root.fields:  # the archive is no compiled package
         if "archive" in root.fields:
             return _changed(root, "not_compiled")

@@ -7,7 +7,6 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Literal
 
 from mcp_server.package.kernels import Kernel
@@ -34,13 +33,13 @@ class Sum:
     `wraps`: the expression has a choice such as `x + n if x < 0 else x`, which maps negative values up.
     """
 
-    terms: Mapping[Term, Fraction | None] = field(default_factory=dict)
-    constant: Fraction | None = Fraction(0)
+    terms: Mapping[Term, int | None] = field(default_factory=dict)
+    constant: int | None = 0
     wraps: bool = False
 
     @classmethod
     def single(cls, kind: TermKind, name: str) -> Sum:
-        return cls({Term(kind, name): Fraction(1)})
+        return cls({Term(kind, name): 1})
 
     def of(self, kind: TermKind) -> tuple[Term, ...]:
         return tuple(term for term in self.terms if term.kind == kind)
@@ -49,7 +48,7 @@ class Sum:
         """The same terms with unknown factors."""
         return Sum(dict.fromkeys(self.terms), None, self.wraps)
 
-    def scaled(self, number: Fraction) -> Sum:
+    def scaled(self, number: int) -> Sum:
         terms = {term: None if factor is None else factor * number for term, factor in self.terms.items()}
         return Sum(terms, None if self.constant is None else self.constant * number, self.wraps)
 
@@ -58,7 +57,7 @@ def plus(a: Sum, b: Sum, sign: int = 1) -> Sum:
     """`a + sign * b`."""
     terms = dict(a.terms)
     for term, factor in b.terms.items():
-        old = terms.get(term, Fraction(0))
+        old = terms.get(term, 0)
         terms[term] = None if factor is None or old is None else old + sign * factor
     constant = None if a.constant is None or b.constant is None else a.constant + sign * b.constant
     return Sum(terms, constant, a.wraps or b.wraps)
@@ -79,7 +78,7 @@ def times(a: Sum, b: Sum, values: Mapping[str, int]) -> Sum:
     return Sum(dict.fromkeys([*a.terms, *b.terms]), None, a.wraps or b.wraps)
 
 
-def value_of(total: Sum, values: Mapping[str, int]) -> Fraction | None:
+def value_of(total: Sum, values: Mapping[str, int]) -> int | None:
     """The value of a sum whose terms are all scalars with a value; else None."""
     if total.constant is None:
         return None
@@ -93,7 +92,7 @@ def value_of(total: Sum, values: Mapping[str, int]) -> Fraction | None:
 
 def merge(a: Sum, b: Sum) -> Sum:
     """The result of a choice between `a` and `b`: all terms, with the factors on which both agree."""
-    terms: dict[Term, Fraction | None] = {**a.terms, **b.terms}
+    terms: dict[Term, int | None] = {**a.terms, **b.terms}
     for term in a.terms.keys() & b.terms.keys():
         if a.terms[term] != b.terms[term]:
             terms[term] = None
@@ -197,13 +196,13 @@ def _sum_of(term: terms.Term, use: KernelUse) -> Sum:
     """A place in a C++ kernel. Known factors of loaded elements show what these may be."""
     match term:
         case terms.Number(value=int() as number):
-            return Sum(constant=Fraction(number))
+            return Sum(constant=number)
         case terms.Position(name=name):
             return Sum.single("other", name)
         case terms.Size(name=name):
             return Sum.single("scalar" if name in use.scalars else "other", name)
         case terms.Element(parameter=name, line=line):
-            return Sum({Term("load", name, line + use.kernel.first_line - 1): Fraction(1)})
+            return Sum({Term("load", name, line + use.kernel.first_line - 1): 1})
         case terms.Apply(op="cast", args=(inner,)):
             return _sum_of(inner, use)
         case terms.Apply(op="add" | "sub" | "mul" as op, args=(left, right)):
@@ -298,7 +297,7 @@ class _Scope:
             case ast.Constant(value=bool()):
                 return Sum(constant=None)
             case ast.Constant(value=int() as number):
-                return Sum(constant=Fraction(number))
+                return Sum(constant=number)
             case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)) if name not in ("tl", "triton"):
                 return self._resolve(name, node.lineno)
             case ast.BinOp(left=left, op=ast.Add(), right=right):
@@ -323,7 +322,7 @@ class _Scope:
         arguments = [*node.args, *(k.value for k in node.keywords if k.arg not in ("mask", "other"))]
         if name in LOADS and arguments:
             pointers = self.read(arguments[0]).of("pointer")
-            return Sum({Term("load", p.name, node.lineno): Fraction(1) for p in pointers}, Fraction(0))
+            return Sum({Term("load", p.name, node.lineno): 1 for p in pointers}, 0)
         operands = [*([owner] if owner is not None else []), *arguments]
         if name in _PASS_THROUGH:
             return self.read(operands[0]) if operands else Sum(constant=None)
@@ -373,7 +372,7 @@ class _Scope:
             return self._parameter(name)
         for _, constant, value in _assignments(self.tree.body if self.tree is not None else ()):
             if constant == name and isinstance(value, ast.Constant) and isinstance(value.value, int):
-                return Sum(constant=Fraction(value.value))  # a module-level integer such as `NAME = 16`
+                return Sum(constant=value.value)  # a module-level integer such as `NAME = 16`
         return Sum.single("other", name)
 
     def _parameter(self, name: str) -> Sum:
@@ -389,7 +388,7 @@ class _Scope:
             return Sum.single("pointer", name)
         if name in use.scalars:
             return Sum.single("scalar", name)
-        return Sum(constant=Fraction(use.values[name])) if name in use.values else Sum.single("other", name)
+        return Sum(constant=use.values[name]) if name in use.values else Sum.single("other", name)
 
 
 def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, ast.expr | None]]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
-from math import ceil, prod
+from math import prod
 from typing import Literal
 
 from mcp_server.logs.crash_reports import Access
@@ -343,8 +343,8 @@ def _part(
     if elements and factor is not None and factor > 0:
         wraps = kind == "index" and address.wraps
         moved = (address.constant or 0) if kind == "index" and not wraps else 0
-        limit = ceil((elements - moved) / factor)
-        lowest = -limit if wraps else ceil(-moved / factor)
+        limit = -((moved - elements) // factor)  # rounded up
+        lowest = -limit if wraps else -(moved // factor)
         if low is not None and high is not None:
             beyond = low < lowest or high >= limit
     elif kind == "index" and high is not None:
@@ -358,6 +358,6 @@ def _part(
         maximum=high,
         lowest=lowest,
         limit=limit,
-        factor=int(factor) if factor is not None and factor.denominator == 1 else None,
+        factor=factor,
         beyond=beyond,
     )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,7 +30,7 @@ def first(source: str, code: str) -> LineAccess:
     return triton_accesses_on(use(source), line)[0]
 
 
-def factors(access: LineAccess) -> dict[str, Fraction | None]:
+def factors(access: LineAccess) -> dict[str, int | None]:
     return {f"{t.kind} {t.name}": f for t, f in access.address.terms.items() if t.kind != "other"}
 
 
