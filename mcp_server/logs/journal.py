@@ -26,30 +26,17 @@ FOLDING = "_const_run_impl"
 _ROLES: dict[int, Role] = {1: "read", 2: "written", 3: "read_write"}
 # c10::DeviceType (DeviceType.h).
 DEVICES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuse1"}
-# Names and item sizes in bytes, by c10::ScalarType (torch/headeronly/core/ScalarType.h, torch 2.8-2.15).
-DTYPES: dict[int, tuple[str, int]] = {
-    0: ("uint8", 1),
-    1: ("int8", 1),
-    2: ("int16", 2),
-    3: ("int32", 4),
-    4: ("int64", 8),
-    5: ("float16", 2),
-    6: ("float32", 4),
-    7: ("float64", 8),
-    8: ("complex32", 4),
-    9: ("complex64", 8),
-    10: ("complex128", 16),
-    11: ("bool", 1),
-    15: ("bfloat16", 2),
-    23: ("float8_e5m2", 1),
-    24: ("float8_e4m3fn", 1),
-    25: ("float8_e5m2fnuz", 1),
-    26: ("float8_e4m3fnuz", 1),
-    27: ("uint16", 2),
-    28: ("uint32", 4),
-    29: ("uint64", 8),
-    44: ("float8_e8m0fnu", 1),
-}
+# Item sizes in bytes, and names by c10::ScalarType (torch/headeronly/core/ScalarType.h, torch 2.8-2.15).
+_SIZES: tuple[tuple[int, dict[int, str]], ...] = (
+    (1, {0: "uint8", 1: "int8", 11: "bool"}),
+    (1, {23: "float8_e5m2", 24: "float8_e4m3fn", 44: "float8_e8m0fnu"}),
+    (1, {25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz"}),
+    (2, {2: "int16", 27: "uint16", 5: "float16", 15: "bfloat16"}),
+    (4, {3: "int32", 28: "uint32", 6: "float32", 8: "complex32"}),
+    (8, {4: "int64", 29: "uint64", 7: "float64", 9: "complex64"}),
+    (16, {10: "complex128"}),
+)
+DTYPES = {code: (name, size) for size, names in _SIZES for code, name in names.items()}
 ITEM_SIZES = dict(DTYPES.values())  # bytes of an element, by dtype
 
 

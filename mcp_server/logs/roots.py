@@ -209,16 +209,10 @@ _GRAPH_INPUT = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*
 _NODE = re.compile(r"proxy_executor, (\d+),")
 # Candidates by the status that CUDA prints at teardown.
 _ASSERTS: tuple[Category, ...] = (
-    "index_out_of_bounds",
-    "input_mismatch",
-    "device_mismatch",
-    "illegal_memory_access",
+    *("index_out_of_bounds", "input_mismatch", "device_mismatch", "illegal_memory_access"),
 )
 _ACCESSES: tuple[Category, ...] = (
-    "illegal_memory_access",
-    "device_mismatch",
-    "input_mismatch",
-    "index_out_of_bounds",
+    *("illegal_memory_access", "device_mismatch", "input_mismatch", "index_out_of_bounds"),
 )
 _DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("device-side assert", _ASSERTS),

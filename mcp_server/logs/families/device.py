@@ -6,10 +6,15 @@ its Xid lines (docs.nvidia.com/deploy/xid-errors), ROCm's runtime and SYCL's Uni
 
 from __future__ import annotations
 
+from mcp_server.model import Category
+
 from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, Naming, Table
 
 TABLE = Table("call")
 
+_ACCESS: tuple[Category, ...] = (
+    *("illegal_memory_access", "device_mismatch", "input_mismatch", "shape_out_of_range"),
+)
 _SITE = (
     r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+): (?P<function>[^:]+(?:::[^:]+)*): "
     r"block: \[(?P<block>[\d,]+)\], thread: \[(?P<thread>[\d,]+)\] "
@@ -148,14 +153,7 @@ TABLE.symptom(
         r"(?P<status>cudaErrorIllegalAddress|cudaErrorMisalignedAddress|cudaErrorInvalidAddressSpace|"
         r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
     ),
-    (
-        "illegal_memory_access",
-        "device_mismatch",
-        "input_mismatch",
-        "shape_out_of_range",
-        "custom_op",
-        "index_out_of_bounds",
-    ),
+    (*_ACCESS, "custom_op", "index_out_of_bounds"),
     "A kernel read or wrote memory that is not its own. The report comes late: the call that raises is seldom the culprit.",
     "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
     not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or a bad index from an earlier kernel end alike.",
@@ -325,13 +323,7 @@ TABLE.symptom(
         r"(?P<status>Memory access fault by GPU node-\d+).* on address (?P<address>0x[0-9a-f]+)",
         _XID + r"(?P<xid>13|31|43|45), (?P<detail>.*)",
     ),
-    (
-        "illegal_memory_access",
-        "device_mismatch",
-        "input_mismatch",
-        "shape_out_of_range",
-        "index_out_of_bounds",
-    ),
+    (*_ACCESS, "index_out_of_bounds"),
     "A kernel touched memory that is not mapped on the device.",
     "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f1c00000000. Reason: Page not present or supervisor privilege.",
     not_proven="Which kernel, and whether it is at fault: a bad index or a host pointer may have been given to it.",

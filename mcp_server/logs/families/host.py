@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from mcp_server.model import Category
-
 from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Naming, Table
 
 
@@ -24,15 +22,6 @@ def _shell(what: str) -> str:
 RESOURCES = Table("any")
 CHECKS = Table("call")  # of a program, and of sanitizers
 TABLE = Table("any")
-
-_CRASH: tuple[Category, ...] = (
-    "device_mismatch",
-    "constants",
-    "input_mismatch",
-    "custom_op",
-    "illegal_memory_access",
-    "toolchain",
-)
 
 RESOURCES.cause(
     "temp_directory",
@@ -171,12 +160,8 @@ CHECKS.cause(
     "sanitizer_access",
     (),
     (
-        "illegal_memory_access",
-        "index_out_of_bounds",
-        "device_mismatch",
-        "custom_op",
-        "input_mismatch",
-        "shape_out_of_range",
+        *("illegal_memory_access", "index_out_of_bounds", "device_mismatch", "custom_op"),
+        *("input_mismatch", "shape_out_of_range"),
     ),
     "compute-sanitizer saw a kernel access memory that is not its own, at this instruction.",
     "========= Invalid __global__ read of size 4 bytes",
@@ -237,7 +222,7 @@ TABLE.symptom(
         r"(?P<detail>Fatal Python error: (?:Segmentation fault|Bus error)|[Ss]egmentation fault|SIGSEGV|SIGBUS|[Bb]us error)",
         _exit("139|-11"),
     ),
-    _CRASH,
+    ("device_mismatch", "constants", "input_mismatch", "custom_op", "illegal_memory_access", "toolchain"),
     "The process read or wrote an address that it does not own.",
     "Fatal Python error: Segmentation fault",
     advice="locate",
