@@ -136,8 +136,8 @@ Limit = Literal["low", "high"]
 class LineAccess:
     """One memory access. `code` is the call, `address` the pointer expression as a sum.
 
-    `parameters` are the pointer parameters in the address. `masked`: the access has a mask argument.
-    `limits` are the sides on which the mask bounds a loaded index of the address.
+    Values in the address that were loaded from memory are indices. `parameters` are its pointer parameters.
+    `masked`: the access has a mask argument. `limits` are the sides on which the mask bounds a loaded index.
     """
 
     direction: str
@@ -147,15 +147,6 @@ class LineAccess:
     address: Sum
     masked: bool = False
     limits: frozenset[Limit] = frozenset()
-
-    @property
-    def loads(self) -> tuple[Term, ...]:
-        """Values in the address that were loaded from memory: indices."""
-        return self.address.of("load")
-
-    @property
-    def scalars(self) -> tuple[Term, ...]:
-        return self.address.of("scalar")
 
 
 @dataclass(frozen=True)
@@ -220,20 +211,15 @@ def _sum_of(term: terms.Term, use: KernelUse) -> Sum:
     return total.unknown()
 
 
-def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
-    """The loads, stores and atomics on a 1-based line of the source; empty if it cannot be parsed."""
-    return tuple(access for access, first, last in every_access(use) if first <= line <= last)
-
-
-def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
-    """Every access of a Triton kernel with its first and last line; none if the source cannot be parsed."""
+def triton_accesses_on(use: KernelUse, line: int | None) -> tuple[LineAccess, ...]:
+    """The loads, stores and atomics on a 1-based line, or all; none if the source cannot be parsed."""
     try:
-        return tuple(_every_access(use))
+        return tuple(_triton_accesses(use, line))
     except RecursionError:
         return ()
 
 
-def _every_access(use: KernelUse) -> Iterator[tuple[LineAccess, int, int]]:
+def _triton_accesses(use: KernelUse, line: int | None) -> Iterator[LineAccess]:
     tree = parsed(use.kernel.source)
     nodes = list(ast.walk(tree)) if tree is not None else []
     functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
@@ -243,6 +229,8 @@ def _every_access(use: KernelUse) -> Iterator[tuple[LineAccess, int, int]]:
         for node in ast.walk(function):
             if not isinstance(node, ast.Call) or not node.args:
                 continue
+            if line is not None and not node.lineno <= line <= (node.end_lineno or node.lineno):
+                continue
             name = callee(node)[0]
             direction = {"load": "read", "store": "write"}.get(name)
             direction = "atomic" if name.startswith("atomic_") else direction
@@ -250,7 +238,7 @@ def _every_access(use: KernelUse) -> Iterator[tuple[LineAccess, int, int]]:
                 continue
             address = scope.read(node.args[0])
             mask = argument_of(node, "mask", 1 if direction == "read" else 2)
-            access = LineAccess(
+            yield LineAccess(
                 direction=direction,
                 code=" ".join((ast.get_source_segment(text, node) or "").split())[:500],
                 line=node.lineno,
@@ -259,7 +247,6 @@ def _every_access(use: KernelUse) -> Iterator[tuple[LineAccess, int, int]]:
                 masked=not (mask is None or (isinstance(mask, ast.Constant) and mask.value is None)),
                 limits=scope.limits(mask, frozenset(address.of("load"))),
             )
-            yield access, node.lineno, node.end_lineno or node.lineno
 
 
 def parsed(source: str) -> ast.Module | None:

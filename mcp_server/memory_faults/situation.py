@@ -137,7 +137,7 @@ class Situation:
         elif self.access.line is not None:
             found = on_line(use, self.access.line)
         elif not cpp:
-            found = tuple(access for access, _, _ in kernel_lines.every_access(use))
+            found = kernel_lines.triton_accesses_on(use, None)
         # An atomic counts as a read and as a write.
         fitting = [
             a for a in found if not reported or a.direction == reported or "atomic" in (a.direction, reported)
@@ -147,7 +147,7 @@ class Situation:
     @cached_property
     def indirect(self) -> LineAccess | None:
         """The access if its address was itself loaded from memory, not computed from an argument."""
-        loaded = [a for a in self.accesses if a.loads and not a.parameters]
+        loaded = [a for a in self.accesses if a.address.of("load") and not a.parameters]
         return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
 
 
@@ -287,8 +287,8 @@ def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...])
 
 def find_parts(situation: Situation, access: LineAccess, missed: TensorFacts | None) -> list[AddressPart]:
     """The terms of an address, indices before scalars. `missed` is the addressed tensor."""
-    indices = [_index(situation, access, term, missed) for term in access.loads]
-    scalars = [_scalar(situation, access, term, missed) for term in access.scalars]
+    indices = [_index(situation, access, term, missed) for term in access.address.of("load")]
+    scalars = [_scalar(situation, access, term, missed) for term in access.address.of("scalar")]
     unique = {(part.parameter, part.factor): part for part in indices}
     return [*unique.values(), *scalars]
 
