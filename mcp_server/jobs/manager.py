@@ -230,13 +230,11 @@ class Manager:
 
     def _from_disk(self, job_id: str) -> JobState:
         directory = self.store.find(job_id)
-        # A job that runs again still has the result of its last run.
-        if self.store.is_running(directory):
-            return JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
+        state = JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
+        if self.store.is_running(directory):  # perhaps again, with the result of its last run
+            return state
         lost = Problem(what="the server ended before the job did", next_call="run it again")
-        return load(directory.path) or JobState(
-            job_id=job_id, kind=directory.kind, state="stopped", wall_s=0.0, problem=lost
-        )
+        return load(directory.path) or state.model_copy(update={"state": "stopped", "problem": lost})
 
 
 def most_at_once() -> int:
