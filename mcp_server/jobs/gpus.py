@@ -16,7 +16,7 @@ import struct
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, closing, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -50,8 +50,8 @@ class Lease:
     descriptor: if this process is killed, the supervisor keeps the lease until it has ended its program.
     """
 
-    def __init__(self, names: Iterable[str], waits: Waits, root: Path | None = None) -> None:
-        directory = private_directory(root or lease_root())
+    def __init__(self, names: Iterable[str], waits: Waits) -> None:
+        directory = private_directory(lease_root())
         self._waits = waits
         self._names = sorted(set(names))
         self._paths = [directory / f"gpu-{name.replace('/', '_')}.lock" for name in self._names]
@@ -107,11 +107,9 @@ class Lease:
 
 
 @asynccontextmanager
-async def leased(
-    names: Iterable[str], waits: Waits, *, root: Path | None = None
-) -> AsyncIterator[tuple[int, ...]]:
+async def leased(names: Iterable[str], waits: Waits) -> AsyncIterator[tuple[int, ...]]:
     """Lease the GPUs `names` for the body. Yields the descriptors of the locks."""
-    with closing(Lease(names, waits, root)) as lease:
+    with closing(Lease(names, waits)) as lease:
         await lease.acquire()
         yield tuple(lease.fds)
 
@@ -186,11 +184,11 @@ class LeaseServer:
 
 @asynccontextmanager
 async def on_request(
-    names: Iterable[str], waits: Waits, *, root: Path | None = None
+    names: Iterable[str], waits: Waits
 ) -> AsyncIterator[tuple[tuple[int, ...], dict[str, str]]]:
     """Lease the GPUs to a child on request. Yields descriptors for its supervisor, and variables for it."""
     failure: Exception | None = None
-    lease = Lease(names, waits, root)
+    lease = Lease(names, waits)
     requests = LeaseServer(lease, waits)
     with closing(lease), closing(requests.listener):
         async with anyio.create_task_group() as tasks:
@@ -205,12 +203,10 @@ async def on_request(
         raise failure
 
 
-DRIVER = Path("/proc/driver/nvidia/gpus")
 LISTING_LIMIT_S = 10.0  # without persistence mode, nvidia-smi loads the driver first
 
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-fA-F-]+)\)")
 _PART = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)\s]+)\)")
-_UUID = re.compile(r"GPU UUID:\s*(GPU-[0-9a-fA-F-]+)")
 
 
 @dataclass(frozen=True)
@@ -244,18 +240,13 @@ def device_names(gpus: Iterable[int], visible: str | None, known: Sequence[Gpu] 
 def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
     """The name of the GPU that an entry of CUDA_VISIBLE_DEVICES selects, or the entry if it is ambiguous.
 
-    Indices follow the PCI bus order of `nvidia-smi`. CUDA's default order can differ on a machine with
-    different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
+    An entry is an index or the beginning of a UUID. Indices follow the PCI bus order of `nvidia-smi`. CUDA's
+    default order can differ on a machine with different GPU models unless CUDA_DEVICE_ORDER=PCI_BUS_ID.
     """
-    wanted = entry.lower()
-    found = [part for gpu in known for part in gpu.parts if part.lower().startswith(wanted)]
-    if not wanted.startswith("mig-") or len(found) != 1:
-        by_uuid = wanted.startswith("gpu-")
-        found = [
-            gpu.name
-            for gpu in known
-            if entry == str(gpu.index) or (by_uuid and gpu.uuid.lower().startswith(wanted))
-        ]
+    names = {part: part for gpu in known for part in gpu.parts}
+    names |= {each: gpu.name for gpu in known for each in (gpu.uuid, str(gpu.index))}
+    begins = entry.lower() if entry.lower().startswith(("gpu-", "mig-")) else "no UUID"
+    found = [name for each, name in names.items() if each == entry or each.lower().startswith(begins)]
     return found[0] if len(found) == 1 else entry
 
 
@@ -263,35 +254,22 @@ def canonical_name(entry: str, known: Sequence[Gpu]) -> str:
 def known_gpus() -> tuple[Gpu, ...]:
     """The GPUs of this machine, listed once and without CUDA; empty if they cannot be listed."""
     tool = shutil.which("nvidia-smi")
-    found: tuple[Gpu, ...] = ()
-    if tool is not None:
-        with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
-            done = subprocess.run(
-                [tool, "-L"],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=LISTING_LIMIT_S,
-            )
-            found = read_listing(done.stdout)
-    return found or read_driver(DRIVER)
+    if tool is None:
+        return ()
+    with suppress(OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        done = subprocess.run(
+            [tool, "-L"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LISTING_LIMIT_S
+        )
+        return read_listing(done.stdout)
+    return ()
 
 
 def read_listing(text: str) -> tuple[Gpu, ...]:
     """Parse `nvidia-smi -L`: a line for each GPU, followed by one for each of its MIG devices."""
     found: list[Gpu] = []
     for line in text.splitlines():
-        gpu, part = _GPU.match(line), _PART.match(line)
-        if gpu:
+        if gpu := _GPU.match(line):
             found.append(Gpu(int(gpu[1]), gpu[2]))
-        elif part and found:
-            last = found.pop()
-            found.append(Gpu(last.index, last.uuid, (*last.parts, part[1])))
+        elif found and (part := _PART.match(line)):
+            found[-1] = replace(found[-1], parts=(*found[-1].parts, part[1]))
     return tuple(found)
-
-
-def read_driver(directory: Path) -> tuple[Gpu, ...]:
-    """Read /proc/driver/nvidia/gpus, one directory per GPU in bus order. MIG devices are not listed."""
-    texts = [path.read_text("utf-8", "replace") for path in sorted(directory.glob("*/information"))]
-    found = [uuid[1] if (uuid := _UUID.search(text)) else "" for text in texts]
-    return tuple(Gpu(index, uuid) for index, uuid in enumerate(found))

@@ -8,7 +8,7 @@ import os
 import time
 import traceback
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -230,18 +230,16 @@ class Manager:
 
     def _from_disk(self, job_id: str) -> JobState:
         directory = self.store.find(job_id)
-        # A job that runs again still has the result of its last run.
-        if self.store.is_running(directory):
-            return JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
+        state = JobState(job_id=job_id, kind=directory.kind, state="running", wall_s=0.0)
+        if self.store.is_running(directory):  # perhaps again, with the result of its last run
+            return state
         lost = Problem(what="the server ended before the job did", next_call="run it again")
-        return load(directory.path) or JobState(
-            job_id=job_id, kind=directory.kind, state="stopped", wall_s=0.0, problem=lost
-        )
+        return load(directory.path) or state.model_copy(update={"state": "stopped", "problem": lost})
 
 
-def most_at_once(environ: Mapping[str, str] | None = None) -> int:
+def most_at_once() -> int:
     """AOTI_DEBUG_JOBS, else one job per processor and at least four. Raises ProblemError for a bad value."""
-    text = (os.environ if environ is None else environ).get(JOBS_VARIABLE, "")
+    text = os.environ.get(JOBS_VARIABLE, "")
     if not text:
         return max(FEWEST_AT_ONCE, os.cpu_count() or 1)
     if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= 10_000):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import anyio
 
@@ -47,14 +45,8 @@ def clean(text: str) -> str:
 MIB = 1 << 20
 READ_BYTES = 1 << 18
 OPEN_LINE_BYTES = 1 << 16
-
-
-@dataclass(frozen=True)
-class Caps:
-    """Bytes to keep at the beginning and at the end of each file."""
-
-    head: int = 16 * MIB
-    tail: int = 48 * MIB
+HEAD_BYTES = 16 * MIB  # kept of each file
+TAIL_BYTES = 48 * MIB
 
 
 class BoundedFile:
@@ -65,27 +57,19 @@ class BoundedFile:
     `error` is set: how the child ends matters more than its last output.
     """
 
-    def __init__(self, path: Path, caps: Caps) -> None:
-        self.path = path
-        self._caps = caps
+    def __init__(self, path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> None:
+        self._head, self._tail = head, tail
         self._file = path.open("w+b", buffering=0)
-        self._total = 0
-        self._refused = 0
+        self._total = self._refused = 0
         self.error = ""
-
-    @property
-    def dropped(self) -> int:
-        return max(0, self._total - self._caps.head - self._caps.tail)
 
     def write(self, data: bytes) -> None:
         view = memoryview(data)
-        head, tail = self._caps.head, self._caps.tail
         while view and not self.error:
-            if self._total < head:
-                offset, room = self._total, head - self._total
-            else:
-                inside = (self._total - head) % tail
-                offset, room = head + inside, tail - inside
+            offset, room = self._total, self._head - self._total
+            if room <= 0:
+                inside = -room % self._tail
+                offset, room = self._head + inside, self._tail - inside
             try:
                 written = os.pwrite(self._file.fileno(), view[:room], offset)
             except OSError as error:
@@ -97,8 +81,8 @@ class BoundedFile:
 
     def close(self) -> int:
         """Put the tail in order behind the line at the gap. Returns the number of bytes left out."""
-        left_out = self.dropped
-        head, tail, fd = self._caps.head, self._caps.tail, self._file.fileno()
+        head, tail, fd = self._head, self._tail, self._file.fileno()
+        left_out = max(0, self._total - head - tail)
         with self._file:
             if left_out:
                 try:
@@ -137,21 +121,18 @@ class InOrder:
         self._open.clear()
 
     def _put(self, data: bytes) -> None:
-        if not data:
-            return
-        if not self._at_line_start:
-            self._target.write(b"\n")
-        self._target.write(data)
-        self._at_line_start = data.endswith(b"\n")
+        if data:
+            self._target.write(data if self._at_line_start else b"\n" + data)
+            self._at_line_start = data.endswith(b"\n")
 
 
 class Capture:
     """The read ends of a child's output, and its files. Call `started` once the child has the write ends."""
 
-    def __init__(self, directory: Path, *, caps: Caps | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self.paths = {name: directory / f"{name}.log" for name in ("stdout", "stderr", "output")}
         with storing(directory):
-            self._files = {name: BoundedFile(path, caps or Caps()) for name, path in self.paths.items()}
+            self._files = {name: BoundedFile(path) for name, path in self.paths.items()}
         self._joined = InOrder(self._files["output"])
         out, self.stdout = os.pipe()
         err, self.stderr = os.pipe()
@@ -165,7 +146,7 @@ class Capture:
     def __enter__(self) -> Capture:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: object, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.started()
         for fd in self._sources.values():
             os.close(fd)

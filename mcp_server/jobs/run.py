@@ -28,13 +28,13 @@ KILL_LIMIT_S = 2.0
 KILL_STEP_S = 0.005
 
 
-def marked_processes(mark: str, proc: Path = Path("/proc")) -> list[int]:
+def marked_processes(mark: str) -> list[int]:
     """Ids of this user's processes with the mark in their environment, unless they cleared it."""
     wanted, found = f"{MARK}={mark}".encode(), []
-    for entry in filter(lambda path: path.name.isdigit(), proc.iterdir()):
+    for environ in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has ended, or belongs to another user
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+            if wanted in environ.read_bytes().split(b"\0"):
+                found.append(int(environ.parent.name))
     return found
 
 

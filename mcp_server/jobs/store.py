@@ -11,7 +11,7 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -125,22 +125,18 @@ def locked(path: Path) -> Iterator[None]:
         os.close(fd)
 
 
-CAP_BYTES = 4 << 30
-CAP_JOBS = 500
 ROOM_BYTES = 64 << 10  # a small job's files
-KEPT_JOBS = 4  # the newest stay, whatever their size: their results may not have been fetched
 SCHEME = "aoti-debug://jobs/"
 
 _JOB_ID = re.compile(r"job_[0-9a-f]{8}")
 _DOOMED = "doomed-"
 
 
-def state_root(environ: Mapping[str, str] | None = None) -> Path:
+def state_root() -> Path:
     """AOTI_DEBUG_STATE, else XDG_STATE_HOME/aoti-debug, else ~/.local/state/aoti-debug."""
-    env = os.environ if environ is None else environ
-    if env.get("AOTI_DEBUG_STATE"):
-        return Path(env["AOTI_DEBUG_STATE"]).expanduser().absolute()
-    base = env.get("XDG_STATE_HOME", "")
+    if asked := os.environ.get("AOTI_DEBUG_STATE"):
+        return Path(asked).expanduser().absolute()
+    base = os.environ.get("XDG_STATE_HOME", "")
     # The XDG base directory specification says to ignore relative paths.
     home = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
     return home / "aoti-debug"
@@ -166,19 +162,13 @@ class JobDirectory:
 class Store:
     """The job folders of all servers that use the same state directory."""
 
-    def __init__(
-        self,
-        root: Path | None = None,
-        *,
-        cap_bytes: int = CAP_BYTES,
-        cap_jobs: int = CAP_JOBS,
-        keep: int = KEPT_JOBS,
-    ) -> None:
+    cap_bytes = 4 << 30
+    cap_jobs = 500
+    keep = 4  # the newest stay, whatever their size: their results may not have been fetched
+
+    def __init__(self, root: Path | None = None) -> None:
         self.root = private_directory(root or state_root())
         self.jobs = private_directory(self.root / "jobs")
-        self._cap_bytes = cap_bytes
-        self._cap_jobs = cap_jobs
-        self._keep = keep
 
     def create(self, kind: str) -> JobDirectory:
         """Create an empty folder, locked as running. Raises ProblemError if that fails."""
@@ -271,8 +261,8 @@ class Store:
             sizes = {path: size_of(path) for path in self._by_age()}
             total, count = sum(sizes.values()), len(sizes)
             swept = []
-            for path in list(sizes)[: max(0, count - self._keep)]:
-                if total <= self._cap_bytes and count <= self._cap_jobs:
+            for path in list(sizes)[: max(0, count - self.keep)]:
+                if total <= self.cap_bytes and count <= self.cap_jobs:
                     break
                 if not self.is_running(self.find(path.name)):
                     total, count = total - sizes[path], count - 1

@@ -57,14 +57,13 @@ def prctl(option: int, value: int) -> None:
 
 def read_exactly(fd: int, count: int) -> bytes:
     """Read `count` bytes. Raises EOFError if the server dies first."""
-    parts = []
-    while count:
-        part = os.read(fd, count)
+    found = b""
+    while len(found) < count:
+        part = os.read(fd, count - len(found))
         if not part:
             raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
+        found += part
+    return found
 
 
 def read_request(fd: int) -> tuple[bytes, dict[bytes, bytes]]:
@@ -81,16 +80,12 @@ def report(fd: int, *words: object) -> None:
         pass
 
 
-def proc(*parts: object) -> str:
-    return "/".join(["/proc", *map(str, parts)])
-
-
 def children_of(pid: int) -> list[int]:
     """Direct children of all threads of a process."""
     found: list[int] = []
     try:
-        for thread in os.listdir(proc(pid, "task")):
-            with open(proc(pid, "task", thread, "children"), "rb") as listing:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
                 found.extend(map(int, listing.read().split()))
     except OSError:
         pass  # the process ended while it was read
@@ -102,7 +97,7 @@ def all_children() -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(proc(name, "stat"), "rb") as stat:
+            with open(f"/proc/{name}/stat", "rb") as stat:
                 parent = int(stat.read().rpartition(b")")[2].split()[1])
         except OSError:
             continue
@@ -126,7 +121,7 @@ def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> l
 def program_of(pid: int) -> bytes:
     """The kernel's name of a running process; empty if it has ended."""
     try:
-        with open(proc(pid, "stat"), "rb") as stat:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
     except OSError:
         return b""
@@ -137,7 +132,7 @@ def private_memory(pid: int) -> int:
     """Anonymous and shared-memory bytes in RAM. File pages do not count: the kernel can drop them."""
     total = 0
     try:
-        with open(proc(pid, "status"), "rb") as status:
+        with open(f"/proc/{pid}/status", "rb") as status:
             for line in status:
                 if line.startswith((b"RssAnon:", b"RssShmem:")):
                     total += int(line.split()[1]) * 1024
@@ -150,7 +145,7 @@ def send_signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except OSError:
-        pass
+        pass  # it has ended
 
 
 def end_proxied(processes: Callable[[], list[int]]) -> None:
@@ -217,11 +212,9 @@ class Supervisor:
     def reap(self) -> bool:
         """Reap ended children. Returns False if no child is left."""
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            while pid:
-                if pid == self.child:
-                    self.status = status
-                pid, status = os.waitpid(-1, os.WNOHANG)
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                if ended[0] == self.child:
+                    self.status = ended[1]
         except ChildProcessError:
             return False
         return True
@@ -237,7 +230,7 @@ class Supervisor:
                 try:
                     word = os.read(self.fd, 1)
                 except OSError:
-                    return
+                    word = b""
                 if not word:
                     return
                 if word == STOP:

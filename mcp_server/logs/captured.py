@@ -263,17 +263,11 @@ class CapturedCall(Phase):
         return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
 
 
-class CapturedReplay(Phase):
-    """A replay of a CUDA graph after the memory of input `input` of the captured call was freed."""
+class FreedInput(Phase):
+    """The memory of input `input` of a call was freed too early.
 
-    call: int
-    input: int
-
-
-class CrossStreamFree(Phase):
-    """Input `input` of a call was freed while another stream than its owner might still read it.
-
-    Memory was allocated after that, and the owner had not waited for the other stream.
+    Either the call was captured into a CUDA graph, which was replayed after that. Or another stream than the
+    owner might still read it: memory was allocated after that, and the owner had not waited for that stream.
     """
 
     call: int
@@ -358,8 +352,8 @@ class Captured(Record):
     calls: list[CapturedCall] = Field(default_factory=list)
     exports: list[CapturedExport] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
-    replays: list[CapturedReplay] = Field(default_factory=list)
-    cross_stream_frees: list[CrossStreamFree] = Field(default_factory=list)
+    replays: list[FreedInput] = Field(default_factory=list)
+    cross_stream_frees: list[FreedInput] = Field(default_factory=list)
     ends: list[CapturedEnd] = Field(default_factory=list)
 
     @property

@@ -73,8 +73,9 @@ class Access:
     """A fault as a tool reported it. Fields that the tool did not report are empty.
 
     `kernel` is the device symbol or the C++ function. `line` is 1-based in the generated file. `size` is in
-    bytes. `launch_offset` is the offset of the launching call in the package's library: it separates two
-    launches of a kernel. `condition` is that of an index assertion. `frames` is the native stack.
+    bytes. `problem` is what is wrong with the address. `launch_offset` is the offset of the launching call in
+    the package's library: it separates two launches of a kernel. `condition` is that of an index assertion.
+    `frames` is the native stack.
     """
 
     tool: Tool
@@ -86,6 +87,7 @@ class Access:
     direction: str = ""
     size: int | None = None
     address: int | None = None
+    problem: str = ""
     thread: Triple | None = None
     block: Triple | None = None
     count: int = 1

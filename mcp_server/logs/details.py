@@ -1,8 +1,8 @@
 """Which lines of a log are worth reading, and the facts on lines that are no errors themselves.
 
 Most lines of a long log differ from earlier ones in their numbers only. A line without its digits is its
-template; what can be found on a template is worked out once, for many new templates at a time. That reads
-logs of 100 MB quickly.
+template; what can be found on a template is worked out once in a batch of lines. That reads logs of 100 MB
+quickly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
-from mcp_server.logs.facts import GeneratedLocation
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.logs.text import Line, bound
 from mcp_server.logs.traceback import is_user_file
@@ -27,8 +26,6 @@ else:
     import sre_parse
 
 MAX_LOCATIONS = 20
-MAX_TEMPLATES = 20_000
-MAX_TEMPLATE_LENGTH = 500
 _DIGITS = frozenset(b"0123456789")  # templates have none
 MAX_ALTERNATIVES = 4  # of one text, such as "Error" and "error"
 
@@ -121,7 +118,7 @@ class Details:
 
     def __init__(self) -> None:
         self.versions: dict[str, str] = {}
-        self.locations: dict[GeneratedLocation, None] = {}  # that the log names, in its order
+        self.locations: dict[str, None] = {}  # that the log names, in its order
 
     def feed(self, line: Line, patterns: Sequence[re.Pattern[str]]) -> dict[str, str]:
         """Look for those of our patterns in a line; what this returns belongs to the error before it."""
@@ -131,7 +128,7 @@ class Details:
                 continue
             if pattern is _LOCATION:
                 if len(self.locations) < MAX_LOCATIONS:
-                    self.locations[GeneratedLocation(found["file"], int(found["line"]))] = None
+                    self.locations[f"{found['file']}:{int(found['line'])}"] = None
             elif pattern in _VERSIONS:
                 self.versions.setdefault(_VERSIONS[pattern], found[1])
             elif pattern is _PYTHON_FRAME:
@@ -160,7 +157,6 @@ _MARKS: dict[_Target, tuple[str, ...]] = {
     "cut": ("truncated", "omitted", "skipped", "elided"),
 }
 _NO_DIGITS = str.maketrans("", "", "0123456789")
-_PART = 4  # letters of the texts by which hints are grouped
 
 
 class LineMatches(NamedTuple):
@@ -174,71 +170,44 @@ class LineMatches(NamedTuple):
 NOTHING = LineMatches()
 
 
-class _Hints(NamedTuple):
-    """Texts of which a line must hold one, to match: with the places in `targets` of what they announce.
-
-    A group is a text of four letters and the hints that hold it: a log without the text holds none of them.
-    """
-
-    targets: tuple[_Target, ...]
-    places: dict[str, list[int]]
-    groups: list[tuple[str, tuple[str, ...]]]
-
-
 @cache
-def _hints() -> _Hints:
-    hints: dict[_Target, Iterable[str]] = {
+def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
+    """Texts of which a line must hold one, to match: with what they announce.
+
+    They are grouped by four letters that many of them have: a log without these has none of the group.
+    """
+    texts: dict[_Target, Iterable[str]] = {
         family: frozenset().union(*(literals(pattern.pattern) for pattern in family.patterns))
         for family in FAMILIES
     }
-    hints |= {pattern: literals(pattern.pattern) for pattern in DETAILS}
-    hints |= _MARKS
-    places: dict[str, list[int]] = {}
-    for place, of_target in enumerate(hints.values()):
+    texts |= {pattern: literals(pattern.pattern) for pattern in DETAILS}
+    texts |= _MARKS
+    hints: dict[str, list[_Target]] = {}
+    for target, of_target in texts.items():
         for hint in of_target:
-            places.setdefault(hint, []).append(place)
-    left, groups = set(places), []
-    while left:
-        starts = ((hint, range(max(1, len(hint) - _PART + 1))) for hint in sorted(left))
-        parts = Counter(part for hint, at in starts for part in {hint[start : start + _PART] for start in at})
-        part = max(sorted(parts), key=lambda part: parts[part])
-        members = tuple(sorted(hint for hint in left if part in hint))
-        groups.append((part, members))
-        left.difference_update(members)
-    return _Hints(tuple(hints), places, groups)
+            hints.setdefault(hint, []).append(target)
+    groups = []
+    while hints:
+        starts = ((hint, range(max(1, len(hint) - 3))) for hint in hints)
+        parts = Counter(part for hint, at in starts for part in {hint[start : start + 4] for start in at})
+        ((part, _),) = parts.most_common(1)
+        groups.append((part, {hint: hints.pop(hint) for hint in list(hints) if part in hint}))
+    return groups
 
 
-class LinePrefilter:
-    """Remembers templates; memory is bounded by their number and length."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, LineMatches] = {}
-
-    def looks(self, batch: Sequence[Line]) -> list[LineMatches]:
-        """For each line of a batch, what to look for."""
-        templates = [line.text.translate(_NO_DIGITS) for line in batch]
-        fresh: dict[str, LineMatches] = {}
-        if new := {template for template in templates if template not in self._known}:
-            text = "\n".join(new)
-            groups = (hints for part, hints in _hints().groups if part in text)
-            present = [hint for hints in groups for hint in hints if hint in text]
-            fresh = {template: _look(template, present) for template in new}
-        looks = [fresh[template] if template in fresh else self._known[template] for template in templates]
-        if len(self._known) + len(fresh) > MAX_TEMPLATES:
-            self._known.clear()
-        self._known |= {text: look for text, look in fresh.items() if len(text) <= MAX_TEMPLATE_LENGTH}
-        return looks
-
-
-def _look(template: str, present: Sequence[str]) -> LineMatches:
-    found = [hint for hint in present if hint in template]
-    if not found:
-        return NOTHING
-    known = _hints()
-    places = sorted({place for hint in found for place in known.places[hint]})
-    targets = [known.targets[place] for place in places]
-    return LineMatches(
-        tuple(target for target in targets if isinstance(target, Family)),
-        tuple(target for target in targets if isinstance(target, re.Pattern)),
-        frozenset(target for target in targets if isinstance(target, str)),
-    )
+def look(batch: Sequence[Line]) -> list[LineMatches]:
+    """For each line of a batch, what to look for."""
+    templates = [line.text.translate(_NO_DIGITS) for line in batch]
+    text = "\n".join(set(templates))
+    groups = (members.items() for part, members in _hints() if part in text)
+    present = [(hint, targets) for members in groups for hint, targets in members if hint in text]
+    found = dict.fromkeys(templates, NOTHING)
+    for template in found if present else ():
+        announced = {target for hint, targets in present if hint in template for target in targets}
+        if announced:
+            found[template] = LineMatches(
+                tuple(family for family in FAMILIES if family in announced),
+                tuple(pattern for pattern in DETAILS if pattern in announced),
+                frozenset(target for target in announced if isinstance(target, str)),
+            )
+    return [found[template] for template in templates]

@@ -101,14 +101,6 @@ class ErrorFact:
 
 
 @dataclass(frozen=True)
-class GeneratedLocation:
-    """A line of generated code, as printed: wrapper.cpp, kernel.cpp or a Triton kernel's `<hash>.py`."""
-
-    file: str
-    line: int
-
-
-@dataclass(frozen=True)
 class LastLaunch:
     """The launch whose begin the value printer announced, but not its end."""
 
@@ -124,7 +116,8 @@ class LogFacts:
 
     `root` is the error that explains the others. If no family matched, it is None and `best_lines` are for a
     person.
-    `truncated` is the sign that the log is incomplete ("" = none).
+    `locations` are lines of generated code, as `wrapper.cpp:12`. `truncated` is the sign that the log is
+    incomplete ("" = none).
     """
 
     root: ErrorFact | None
@@ -134,7 +127,7 @@ class LogFacts:
     sanitizer: SanitizerReport | None = None
     last_launch: LastLaunch | None = None
     launches: int = 0
-    locations: tuple[GeneratedLocation, ...] = ()
+    locations: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
     processes: tuple[str, ...] = ()
     lines: int = 0

@@ -6,10 +6,12 @@ c10::DeviceType (torch 2.8-2.15).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal
 
 from mcp_server.errors import read_json
 
@@ -24,30 +26,17 @@ FOLDING = "_const_run_impl"
 _ROLES: dict[int, Role] = {1: "read", 2: "written", 3: "read_write"}
 # c10::DeviceType (DeviceType.h).
 DEVICES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuse1"}
-# Names and item sizes in bytes, by c10::ScalarType (torch/headeronly/core/ScalarType.h, torch 2.8-2.15).
-DTYPES: dict[int, tuple[str, int]] = {
-    0: ("uint8", 1),
-    1: ("int8", 1),
-    2: ("int16", 2),
-    3: ("int32", 4),
-    4: ("int64", 8),
-    5: ("float16", 2),
-    6: ("float32", 4),
-    7: ("float64", 8),
-    8: ("complex32", 4),
-    9: ("complex64", 8),
-    10: ("complex128", 16),
-    11: ("bool", 1),
-    15: ("bfloat16", 2),
-    23: ("float8_e5m2", 1),
-    24: ("float8_e4m3fn", 1),
-    25: ("float8_e5m2fnuz", 1),
-    26: ("float8_e4m3fnuz", 1),
-    27: ("uint16", 2),
-    28: ("uint32", 4),
-    29: ("uint64", 8),
-    44: ("float8_e8m0fnu", 1),
-}
+# Item sizes in bytes, and names by c10::ScalarType (torch/headeronly/core/ScalarType.h, torch 2.8-2.15).
+_SIZES: tuple[tuple[int, dict[int, str]], ...] = (
+    (1, {0: "uint8", 1: "int8", 11: "bool"}),
+    (1, {23: "float8_e5m2", 24: "float8_e4m3fn", 44: "float8_e8m0fnu"}),
+    (1, {25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz"}),
+    (2, {2: "int16", 27: "uint16", 5: "float16", 15: "bfloat16"}),
+    (4, {3: "int32", 28: "uint32", 6: "float32", 8: "complex32"}),
+    (8, {4: "int64", 29: "uint64", 7: "float64", 9: "complex64"}),
+    (16, {10: "complex128"}),
+)
+DTYPES = {code: (name, size) for size, names in _SIZES for code, name in names.items()}
 ITEM_SIZES = dict(DTYPES.values())  # bytes of an element, by dtype
 
 
@@ -112,17 +101,6 @@ class JournalRun:
     end: RunEnd = "unfinished"
     launches: tuple[JournalLaunch, ...] = ()
 
-    @property
-    def folds_constants(self) -> bool:
-        """Whether this is no call of the user's, but the folding of constants at the first one."""
-        return self.function == FOLDING
-
-    @property
-    def open_launch(self) -> JournalLaunch | None:
-        """The launch that began and of whose end nothing was written."""
-        last = self.launches[-1] if self.launches else None
-        return last if last is not None and last.ended_ns is None else None
-
 
 @dataclass(frozen=True)
 class Ending:
@@ -154,8 +132,8 @@ class Journal:
 
     @property
     def calls(self) -> tuple[JournalRun, ...]:
-        """The calls of the user."""
-        return tuple(run for run in self.runs if not run.folds_constants)
+        """The calls of the user, without the folding of constants at the first one."""
+        return tuple(run for run in self.runs if run.function != FOLDING)
 
     @property
     def ending(self) -> Ending:
@@ -166,7 +144,8 @@ class Journal:
             return Ending("fault", fault)
         stuck = next((run for run in reversed(calls) if run.end == "unfinished"), None)
         if stuck is not None:
-            return Ending("died" if stuck.open_launch else "between", stuck.launches[-1])
+            last_launch = stuck.launches[-1]
+            return Ending("died" if last_launch.ended_ns is None else "between", last_launch)
         last = calls[-1] if calls else None
         if last is None:
             return Ending("not_started")
@@ -175,14 +154,10 @@ class Journal:
 
 def read_journal_file(path: Path) -> Journal:
     """Read `path`, and the older half that the writer set aside as `path.1`. No file is an empty journal."""
-    return read_journal(_lines(path))
-
-
-def _lines(path: Path) -> Iterator[str]:
-    for part in (path.with_name(path.name + ".1"), path):
-        if part.exists():
-            with part.open(encoding="utf-8", errors="replace") as lines:
-                yield from lines
+    parts = (part for part in (path.with_name(path.name + ".1"), path) if part.exists())
+    with ExitStack() as stack:
+        opened = [stack.enter_context(part.open(encoding="utf-8", errors="replace")) for part in parts]
+        return read_journal(chain.from_iterable(opened))
 
 
 def read_journal(lines: Iterable[str]) -> Journal:
@@ -201,41 +176,6 @@ def read_journal(lines: Iterable[str]) -> Journal:
     return Journal(tuple(runs), cut_lines, reader.forgotten)
 
 
-class _Argument(TypedDict, total=False):
-    """An argument as it is written: codes of dtype and device, and a number that JSON has not as text."""
-
-    name: str
-    parameter: str
-    role: int
-    value: int | float | str
-    pointer: int
-    dtype: int
-    device_type: int
-    device_index: int
-    shape: list[int]
-    stride: list[int]
-    storage_offset: int
-    storage_bytes: int
-
-
-class _Event(TypedDict, total=False):
-    """One line: the beginning or the end of a run or of a launch, or the device's error after a launch."""
-
-    event: str
-    phase: str
-    pid: int
-    runner: int
-    run: int
-    thread: int
-    function: str
-    launch: int
-    sequence: int
-    kernel: str
-    ns: int
-    error: str
-    arguments: list[_Argument]
-
-
 @dataclass
 class _Reader:
     """Runs and launches by key, in order of appearance."""
@@ -244,48 +184,38 @@ class _Reader:
     launches: dict[tuple[RunKey, int], JournalLaunch] = field(default_factory=dict)
     forgotten: int = 0
 
-    def take(self, event: _Event) -> None:
-        """Add one event. Raises what `read_journal` counts as a damaged line."""
+    def take(self, event: Any) -> None:
+        """Add one line of JSON. Raises what `read_journal` counts as a damaged line."""
         key = (int(event["pid"]), int(event["runner"]), int(event["run"]))
         if event["event"] == "run":
             run = self.runs.get(key) or JournalRun(key, str(event["function"]), int(event["thread"]))
             ends: dict[str, RunEnd] = {"end": "returned", "threw": "threw"}
             self.runs[key] = replace(run, end=ends.get(event["phase"], "unfinished"))
-        elif event["event"] == "fault":
-            self._close(key, event, fault=str(event["error"])[:2000])
-        elif event["phase"] == "before":
-            self._open(key, event)
-        else:
-            self._close(key, event)
-
-    def _open(self, key: RunKey, event: _Event) -> None:
-        self.runs.setdefault(key, JournalRun(key, "", int(event["thread"])))
-        launch = JournalLaunch(
-            run=key,
-            launch=int(event["launch"]),
-            sequence=int(event["sequence"]),
-            kernel=str(event["kernel"]),
-            thread=int(event["thread"]),
-            started_ns=int(event["ns"]),
-            arguments=tuple(_argument(a) for a in event["arguments"]),
-        )
-        self.launches[key, launch.sequence] = launch
-        if len(self.launches) > MAX_LAUNCHES:
-            self.launches.pop(next(iter(self.launches)))
-            self.forgotten += 1
-
-    def _close(self, key: RunKey, event: _Event, fault: str = "") -> None:
-        """Add what the launch produced. Its beginning may have been rotated away."""
-        place = (key, int(event["sequence"]))
-        launch = self.launches.get(place)
-        if launch is None:
             return
-        made = {a.name: a for a in (_argument(raw) for raw in event.get("arguments", ()))}
-        arguments = tuple(made.get(a.name, a) if a.tensor is None else a for a in launch.arguments)
-        self.launches[place] = replace(launch, ended_ns=int(event["ns"]), arguments=arguments, fault=fault)
+        place = (key, int(event["sequence"]))
+        arguments = tuple(_argument(raw) for raw in event.get("arguments", ()))
+        if event["event"] != "fault" and event["phase"] == "before":
+            self.runs.setdefault(key, JournalRun(key, "", int(event["thread"])))
+            self.launches[place] = JournalLaunch(
+                run=key,
+                launch=int(event["launch"]),
+                sequence=place[1],
+                kernel=str(event["kernel"]),
+                thread=int(event["thread"]),
+                started_ns=int(event["ns"]),
+                arguments=arguments,
+            )
+            if len(self.launches) > MAX_LAUNCHES:
+                self.launches.pop(next(iter(self.launches)))
+                self.forgotten += 1
+        elif launch := self.launches.get(place):  # else its beginning was rotated away
+            made = {argument.name: argument for argument in arguments}
+            known = tuple(a if a.tensor is not None else made.get(a.name, a) for a in launch.arguments)
+            fault = str(event["error"])[:2000] if event["event"] == "fault" else ""
+            self.launches[place] = replace(launch, ended_ns=int(event["ns"]), arguments=known, fault=fault)
 
 
-def _argument(raw: _Argument) -> JournalArgument:
+def _argument(raw: Any) -> JournalArgument:
     tensor = None
     if "pointer" in raw:
         dtype, itemsize = DTYPES.get(raw["dtype"], (f"dtype code {raw['dtype']}", 1))
@@ -307,5 +237,5 @@ def _argument(raw: _Argument) -> JournalArgument:
         parameter=str(raw["parameter"]),
         role=_ROLES.get(raw["role"], "unknown"),
         tensor=tensor,
-        value=float(value) if isinstance(value, str) else value,
+        value=float(value) if isinstance(value, str) else value,  # text for what JSON has no number for
     )

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from mcp_server.errors import ProblemError
-from mcp_server.logs.details import NOTHING, Details, LineMatches, LinePrefilter
+from mcp_server.logs.details import NOTHING, Details, LineMatches, look
 from mcp_server.logs.facts import ErrorFact, LastLaunch, LogFacts, PythonException
 from mcp_server.logs.families import BY_ID, Family, Rank, find_family
 from mcp_server.logs.roots import choose_root, refine, sanitizer_errors, settle_exception, unnamed_exception
@@ -80,7 +80,6 @@ class _Reader:
         self._tracebacks: dict[str, TracebackReader] = {}
         self._busy = False
         self._before: Line | None = None
-        self._prefilter = LinePrefilter()
         self._sanitizer = SanitizerReader()
         self._sanitizer_line = 0
         self._launched = 0
@@ -94,15 +93,14 @@ class _Reader:
 
     def read(self, batch: list[Line]) -> None:
         """Take a few hundred lines; on each only what its template can hold is looked for."""
-        looks = self._prefilter.looks(batch)
-        for before, line, look in zip([self._before, *batch], batch, looks, strict=False):
+        for before, line, matches in zip([self._before, *batch], batch, look(batch), strict=False):
             self._before = before
             if line.text.startswith(MARK):
                 self._sanitizer.feed(line.text)
                 if not self._sanitizer_line and is_record(line.text[len(MARK) :].strip()):
                     self._sanitizer_line = line.number
-            elif look is not NOTHING or self._busy:
-                self._read_line(line, look)
+            elif matches is not NOTHING or self._busy:
+                self._read_line(line, matches)
         for process in {line.process for line in batch if line.process}:
             if len(self._processes) < MAX_PROCESSES:
                 self._processes[process] = None
@@ -110,8 +108,8 @@ class _Reader:
         self._lines = batch[-1].number
         self._tail.extend((line.number, bound(line.text, 300)) for line in batch[-TAIL:] if line.text.strip())
 
-    def _read_line(self, line: Line, look: LineMatches) -> None:
-        if "launches" in look.marks:
+    def _read_line(self, line: Line, matches: LineMatches) -> None:
+        if "launches" in matches.marks:
             for launch in _LAUNCH.finditer(line.text):
                 if launch["when"] == "before":
                     begun = LastLaunch(
@@ -123,25 +121,25 @@ class _Reader:
                     self._open_launches.pop(line.process, None)
             if not _LAUNCH.sub("", line.text).strip():
                 return
-        exception, in_frames = self._trace(line, "traceback" in look.marks)
+        exception, in_frames = self._trace(line, "traceback" in matches.marks)
         if in_frames:
             return
-        if look.details:
+        if matches.details:
             # Kernel, operator or size of a difference, as a later line adds it to the error before it.
-            fields = self._details.feed(line, look.details)
+            fields = self._details.feed(line, matches.details)
             key, number = self._latest.get(line.process, (None, 0))
             if fields and key in self._errors and line.number - number <= MAX_BETWEEN:
                 error = self._errors[key]
                 self._errors[key] = replace(error, fields={**fields, **error.fields})
-        if "cut" in look.marks and not self._cut and _CUT.search(line.text):
+        if "cut" in matches.marks and not self._cut and _CUT.search(line.text):
             self._cut = f"line {line.number} says that text was left out"
-        found = find_family(line.text, look.families)
+        found = find_family(line.text, matches.families)
         warning = "Warning: " in line.text and _WARNING.search(line.text) is not None
         if found is not None:
             family, fields = found
             if family.rank <= Rank.CONSEQUENCE or not warning:
                 self._add(line, family, fields, exception)
-        elif "suspicious" in look.marks and len(self._best) < MAX_BEST and not warning:
+        elif "suspicious" in matches.marks and len(self._best) < MAX_BEST and not warning:
             self._best.append((line.number, bound(line.text, 300)))
 
     def _trace(self, line: Line, begins: bool) -> tuple[PythonException | None, bool]:
@@ -239,13 +237,6 @@ LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
 ALLOWED = "a text file that has an end, such as what a run printed"
 
-_KINDS = {
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFDIR: "a directory",
-}
 # File systems whose files are made while they are read: size and end say nothing.
 _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 
@@ -260,15 +251,15 @@ def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) ->
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
         left_out = size - head - tail
-        parts = [(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, head, tail)
-        facts = read_parts(parts)
-        grown = os.fstat(file.fileno()).st_size - size
-    between = (
-        f"of {size} bytes the first {head} and the last {tail} were read, the {left_out} between them not"
-    )
-    later = "the file grew while it was read: what came later was not read"
-    notes = (facts.truncated, between if left_out > 0 else "", later if grown > 0 else "")
-    return replace(facts, truncated="; ".join(filter(None, notes)))
+        facts = read_parts([(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, head, tail))
+        grown = os.fstat(file.fileno()).st_size > size
+    notes = [facts.truncated] if facts.truncated else []
+    if left_out > 0:
+        both = f"the first {head} and the last {tail}"
+        notes.append(f"of {size} bytes {both} were read, the {left_out} between them not")
+    if grown:
+        notes.append("the file grew while it was read: what came later was not read")
+    return replace(facts, truncated="; ".join(notes))
 
 
 def open_log(path: Path) -> io.BufferedReader:
@@ -276,17 +267,14 @@ def open_log(path: Path) -> io.BufferedReader:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
-        raise ProblemError(
-            f"cannot read the log: {error.strerror}", value=str(path), allowed=ALLOWED
-        ) from None
+        what = f"cannot read the log: {error.strerror}"
+        raise ProblemError(what, value=str(path), allowed=ALLOWED) from None
     found = os.fstat(fd)
-    if not stat.S_ISREG(found.st_mode):
+    of_kernel = found.st_dev in {place.stat().st_dev for place in _KERNEL_FILES if place.exists()}
+    if of_kernel or not stat.S_ISREG(found.st_mode):
         os.close(fd)
-        what = _KINDS.get(stat.S_IFMT(found.st_mode), "no regular file")
-        raise ProblemError(f"the log is {what}, not a file", value=str(path), allowed=ALLOWED)
-    if found.st_dev in {place.stat().st_dev for place in _KERNEL_FILES if place.exists()}:
-        os.close(fd)
-        raise ProblemError("the log is a file of the kernel", value=str(path), allowed=ALLOWED)
+        what = "the log is a file of the kernel" if of_kernel else "the log is no regular file"
+        raise ProblemError(what, value=str(path), allowed=ALLOWED)
     return os.fdopen(fd, "rb")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ _HEADER = re.compile(
     r"\[ {1,2}(?P<when>before_launch|after_launch|aoti_model_inputs) - "
     r"(?P<what>[^\[\]]+?) {1,2}\](?P<tensor>:)?"
 )
-_END = re.compile(r"Requires grad: ")
+_END = "Requires grad: "
 _VALUE = re.compile(r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)", re.IGNORECASE)
 _SAVED = re.compile(r"aoti_torch_save_tensor_handle: Saved tensor to (?P<path>.+\.pt)")
 _FILE = re.compile(r"(?P<when>before_launch|after_launch)_(?P<what>.+)_(?P<device>[a-z]+(?::\d+)?)\.pt$")
@@ -104,14 +105,6 @@ def read_saved(lines: Iterable[str], kernels: Collection[str] = ()) -> SavedFile
     return SavedFiles(tuple(named), dropped)
 
 
-def read_printer(lines: Iterable[str]) -> Iterator[Printed]:
-    """The records of levels 1 and 2 in the order of the output."""
-    reader = _Reader()
-    for line in lines:
-        yield from reader.feed(line.rstrip("\r\n"))
-    yield from reader.finish()
-
-
 def _number(text: str) -> float | None:
     try:
         return float(text)
@@ -137,52 +130,45 @@ _STATISTICS: dict[str, tuple[str, Callable[[str], Any]]] = {
 _STATISTIC = re.compile(rf"(?P<name>{'|'.join(_STATISTICS)}): ?(?P<value>.*)")
 
 
-class _Reader:
-    """Reads line by line; a tensor's block is open until its last line, or the next header."""
-
-    def __init__(self) -> None:
-        self._open: PrintedTensor | None = None
-        self._values: list[float] = []
-        self._written: set[str] = set()
-
-    def feed(self, line: str) -> Iterator[Printed]:
+def read_printer(lines: Iterable[str]) -> Iterator[Printed]:
+    """The records of levels 1 and 2 in the order of the output."""
+    tensor: PrintedTensor | None = None  # whose block is open: until its last line, or the next header
+    values: list[float] = []
+    written: set[str] = set()
+    for raw in chain(lines, (_END,)):
+        line = raw.rstrip("\r\n")
+        headers: Iterable[re.Match[str]] = ()
         if "_launch - " in line or "aoti_model_inputs - " in line:
-            for found in _HEADER.finditer(line):
-                yield from self._header(found)
+            headers = _HEADER.finditer(line)
         elif "Saved tensor to " in line and (saved := _SAVED.search(line)):
-            name = _FILE.search(PurePosixPath(saved["path"]).name)
-            if name is not None:
-                buffer = _BUFFER.match(name["what"])
-                kernel, argument = (buffer["kernel"], buffer["argument"]) if buffer else ("", name["what"])
-                when: When = name["when"]  # type: ignore[assignment]
-                yield SavedTensor(saved["path"], when, kernel, argument, name["device"])
-        elif self._open is None:
-            return
+            if file := _FILE.search(PurePosixPath(saved["path"]).name):
+                buffer = _BUFFER.match(file["what"])
+                kernel, argument = (buffer["kernel"], buffer["argument"]) if buffer else ("", file["what"])
+                yield SavedTensor(saved["path"], _when(file), kernel, argument, file["device"])
+        elif tensor is None:
+            continue
         elif statistic := _STATISTIC.match(line):
             field, read = _STATISTICS[statistic["name"]]
-            self._open = replace(self._open, **{field: read(statistic["value"].strip())})
-        elif _END.match(line):
-            yield from self.finish()
-        elif self._open.elements is None and len(self._values) < MAX_VALUES and "Type{" not in line:
+            tensor = replace(tensor, **{field: read(statistic["value"].strip())})
+        elif line.startswith(_END):
+            yield replace(tensor, values=tuple(values[:MAX_VALUES]))
+            tensor, values = None, []
+        elif tensor.elements is None and len(values) < MAX_VALUES and "Type{" not in line:
             texts = _VALUE.findall(line)[:MAX_VALUES]
-            self._values += [number for number in map(_number, texts) if number is not None]
+            values += [number for number in map(_number, texts) if number is not None]
+        for found in headers:
+            if tensor is not None:
+                yield replace(tensor, values=tuple(values[:MAX_VALUES]))
+            tensor, values, when, what = None, [], _when(found), found["what"]
+            kernel, _, argument = what.rpartition(" - ") if "_launch" in when else ("", "", what)
+            if not found["tensor"]:
+                name, _, text = argument.partition(": ")
+                yield PrintedScalar(when, kernel, name, text[:100])
+                continue
+            fresh = argument.startswith("buf") and argument not in written and when == "before_launch"
+            tensor = PrintedTensor(when, kernel, argument, uninitialised=fresh)
+            written |= {argument} if when == "after_launch" else set()
 
-    def finish(self) -> Iterator[PrintedTensor]:
-        if self._open is not None:
-            yield replace(self._open, values=tuple(self._values[:MAX_VALUES]))
-        self._open, self._values = None, []
 
-    def _header(self, found: re.Match[str]) -> Iterator[Printed]:
-        yield from self.finish()
-        when: When = found["when"]  # type: ignore[assignment]
-        kernel, _, argument = (
-            found["what"].rpartition(" - ") if "_launch" in when else ("", "", found["what"])
-        )
-        if not found["tensor"]:
-            name, _, text = argument.partition(": ")
-            yield PrintedScalar(when, kernel, name, text[:100])
-            return
-        fresh = argument.startswith("buf") and argument not in self._written and when == "before_launch"
-        self._open = PrintedTensor(when, kernel, argument, uninitialised=fresh)
-        if when == "after_launch":
-            self._written.add(argument)
+def _when(found: re.Match[str]) -> When:
+    return found["when"]  # type: ignore[return-value]

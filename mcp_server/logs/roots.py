@@ -60,24 +60,29 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
         lowers = bool(inductor) and _LOWERS.search(exception.frames[inductor[-1]].file)
         of_host = _OF_HOST.match(error.fields.get("detail", ""))
         internal = lowers and all(_TORCH.search(frame.file) for frame in deeper) and not of_host
-        return _in_family(error, "inductor_internal") if internal else error
+        return _changed(error, "inductor_internal") if internal else error
     if "operand" in error.family.tags:
         in_model = any(
             _is_package_call(frame) or _MODULE_FILE.search(frame.file) for frame in exception.frames
         )
         if exception.frames[-1].user and not in_model and not in_package:
-            return replace(error, candidates=_first("script_error", error.candidates))
+            return _changed(error, candidates=_first("script_error", error.candidates))
         return error
     if error.family.id != "python_exception":
         return error
-    error = _in_family(error, "operator_refused" if in_package else _exception_family(exception))
+    error = _changed(error, "operator_refused" if in_package else _exception_family(exception))
     if error.family.id == "environment_variable" and (variable := exception.message.strip("'\"")):
-        return replace(error, fields={**error.fields, "variable": variable})
+        return _changed(error, variable=variable)
     return error
 
 
-def _in_family(error: ErrorFact, family: str) -> ErrorFact:
-    return replace(error, family=BY_ID[family], candidates=BY_ID[family].candidates)
+def _changed(
+    error: ErrorFact, family: str = "", candidates: tuple[Category, ...] = (), **fields: str
+) -> ErrorFact:
+    """The error in another family, with other candidates, and with further fields."""
+    row = BY_ID[family] if family else error.family
+    candidates = candidates or (row.candidates if family else error.candidates)
+    return replace(error, family=row, candidates=candidates, fields={**error.fields, **fields})
 
 
 def _first(category: Category | None, candidates: tuple[Category, ...]) -> tuple[Category, ...]:
@@ -165,20 +170,14 @@ def sanitizer_errors(report: SanitizerReport, line: int) -> list[ErrorFact]:
     for site in report.faults:
         if site.kind not in _BY_SITE:
             continue
+        names = ("kernel", "file", "line", "direction", "size", "problem")
+        known = {name: getattr(site, name) for name in names}
         pointer = ""
-        if site.kind == "invalid_access" and site.address is not None:
+        if site.address is not None:
+            known["address"] = hex(site.address)
             far = site.nearest is not None and site.nearest.distance > _FAR
-            pointer = "null" if site.address < _NULL_PAGE else "host" if far else ""
-        known = {
-            "kernel": site.kernel,
-            "file": site.file,
-            "line": site.line,
-            "direction": site.direction,
-            "size": site.size,
-            "problem": site.problem,
-            "address": None if site.address is None else hex(site.address),
-            "pointer": pointer,
-        }
+            if site.kind in ("invalid_access", "misaligned"):
+                known["pointer"] = pointer = "null" if site.address < _NULL_PAGE else "host" if far else ""
         fields = {name: str(value) for name, value in known.items() if value not in (None, "")}
         family = _BY_SITE[site.kind]
         candidates = _first("device_mismatch" if pointer == "host" else None, family.candidates)
@@ -210,16 +209,10 @@ _GRAPH_INPUT = re.compile(r"assert_size_stride\((?P<tensor>(?:primals_|arg)\d\w*
 _NODE = re.compile(r"proxy_executor, (\d+),")
 # Candidates by the status that CUDA prints at teardown.
 _ASSERTS: tuple[Category, ...] = (
-    "index_out_of_bounds",
-    "input_mismatch",
-    "device_mismatch",
-    "illegal_memory_access",
+    *("index_out_of_bounds", "input_mismatch", "device_mismatch", "illegal_memory_access"),
 )
 _ACCESSES: tuple[Category, ...] = (
-    "illegal_memory_access",
-    "device_mismatch",
-    "input_mismatch",
-    "index_out_of_bounds",
+    *("illegal_memory_access", "device_mismatch", "input_mismatch", "index_out_of_bounds"),
 )
 _DEVICE_STATUS: tuple[tuple[str, tuple[Category, ...]], ...] = (
     ("device-side assert", _ASSERTS),
@@ -237,7 +230,7 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
         statuses = " ".join(error.fields.get("status", "") for error in errors if error is not root)
         for text, candidates in _DEVICE_STATUS:
             if text in statuses:
-                root = _with_fields(replace(root, candidates=candidates), device_status=text)
+                root = _changed(root, candidates=candidates, device_status=text)
                 break
     of_process = [error for error in errors if error.process == root.process]
     root = _explained_by_others(root, of_process)
@@ -251,29 +244,24 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
         if any(OPERATOR_FILE.search(frame.file) for frame in stack[max(own - 2, 0) : own]):
             candidates = _first("custom_op", _first("illegal_memory_access", root.candidates))
             at = {"at_file": stack[own].file, "at_line": str(stack[own].line)}
-            root = replace(root, candidates=candidates)
-            root = _with_fields(root, **at, at_function=stack[own].function)
+            root = _changed(root, candidates=candidates, **at, at_function=stack[own].function)
     if "stageless" in root.family.tags:
         frames = stack if root.exception is None else root.exception.frames
         calls = (f"{frame.function}\n{frame.code}" for frame in reversed(frames))
         found = (category for call in calls for pattern, category in _STAGES if pattern.search(call))
-        root = replace(root, candidates=_first(next(found, None), root.candidates))
+        root = _changed(root, candidates=_first(next(found, None), root.candidates))
     if "result_check" in root.family.tags:
         not_finite = any(error.family.id == "not_close_nan" for error in errors)
         if not_finite or _NOT_FINITE.search(root.text):
-            root = replace(root, candidates=_first("nan_or_inf", root.candidates))
+            root = _changed(root, candidates=_first("nan_or_inf", root.candidates))
     if root.family.id == "size_stride_assert" and "op" in root.fields:
         # `Error in op: input` blames the caller's tensor, any other name blames the operator.
         of_input = root.fields["op"].strip() == "input"
         blamed: tuple[Category, ...] = (
             ("input_mismatch", "shape_out_of_range") if of_input else ("custom_op",)
         )
-        root = replace(root, candidates=blamed)
+        root = _changed(root, candidates=blamed)
     return replace(root, fields={name: value for name, value in root.fields.items() if name != "inside"})
-
-
-def _with_fields(error: ErrorFact, **fields: str) -> ErrorFact:
-    return replace(error, fields={**error.fields, **fields})
 
 
 def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
@@ -284,17 +272,17 @@ def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFa
         root = replace(limit, exception=root.exception)
     precompiles = any("precompiled" in error.fields for error in known if error.line < root.line)
     if precompiles and root.family.id in ("cpp_error", "cpp_undeclared"):  # no code of the model was involved
-        root = _in_family(root, "cpp_headers")
+        root = _changed(root, "cpp_headers")
     tuned = by_id.get("autotune_device_fault")
     if tuned is not None and root.family.stage == "call":  # the tensors were the compiler's
         root = replace(tuned, fields={**root.fields, **tuned.fields})
     build = by_id.get("torch_without_arch")
     if build is not None and root.family.id == "no_kernel_image":
-        root = _with_fields(replace(root, family=build.family), **build.fields)
+        root = _changed(root, build.family.id, build.candidates, **build.fields)
     if root.family.id == "size_stride_assert":
         # `Error in op` is printed once, after the last of equal errors.
         ops = [e.fields["op"] for e in known if e.family.id == root.family.id and "op" in e.fields]
-        root = _with_fields(root, op=ops[0]) if ops else root
+        root = _changed(root, op=ops[0]) if ops else root
     return root
 
 
@@ -302,20 +290,20 @@ def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
     """The candidates that are left where the model was being created, compiled or changed."""
     creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in known)
     left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
-    if creating and left:
-        root = replace(root, candidates=left)
+    if creating:
+        root = _changed(root, candidates=left)
     if "fake_operand" in root.family.tags and _COMPILING.search(root.text):
-        root = replace(root, candidates=_first("compile_failure", root.candidates))
+        root = _changed(root, candidates=_first("compile_failure", root.candidates))
     code = root.exception.frames[-1].code if root.exception is not None and root.exception.frames else ""
     tensor = _GRAPH_INPUT.search(code)
     if root.family.id == "size_stride_assert" and tensor is not None and "op" not in root.fields:
         # No operator returned a graph's input, so none is at fault.
-        root = replace(root, candidates=("input_mismatch", "constants", "shape_out_of_range"))
-        root = _with_fields(root, tensor=tensor["tensor"])
+        candidates: tuple[Category, ...] = ("input_mismatch", "constants", "shape_out_of_range")
+        root = _changed(root, candidates=candidates, tensor=tensor["tensor"])
     if "native_stack" in root.family.tags:
         native = root.fields.get("native", "")
         category = next((category for pattern, category in _NATIVE if pattern.search(native)), None)
-        root = replace(root, candidates=_first(category, root.candidates))
+        root = _changed(root, candidates=_first(category, root.candidates))
     return root
 
 
@@ -324,20 +312,20 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
     header = root.fields.get("header", root.fields.get("header2", "."))
     compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
     if root.family.id == "cpp_header" and compiler is not None and "." not in header:
-        root = _with_fields(root, blind=compiler)  # it lacks its own C++ library: `<vector>` has no suffix
+        root = _changed(root, blind=compiler)  # it lacks its own C++ library: `<vector>` has no suffix
     if root.family.stage == "load" and root.rank >= Rank.ERROR:
         # Other instruction sets and GPUs may still work, another machine type does not.
         machines = [e.fields for e in errors if e.family.id == "device_information"]
         of_machine = (fields for fields in machines if fields.get("key") == "AOTI_MACHINE")
         other = next((fields for fields in of_machine if fields["here"] != fields["package"]), None)
         if other is not None:
-            root = _with_fields(root, built_for=other["package"], here=other["here"])
-            root = replace(root, candidates=("arch_mismatch",))
+            built_for, here = other["package"], other["here"]
+            root = _changed(root, candidates=("arch_mismatch",), built_for=built_for, here=here)
     if root.family.id == "model_name" and "holds" not in root.fields:  # the archive is no compiled package
         if "archive" in root.fields:
-            return replace(root, family=BY_ID["not_compiled"])
+            return _changed(root, "not_compiled")
         if {"saved", "wrapped"} & root.fields.keys():
-            return replace(root, family=BY_ID["other_archive"])
+            return _changed(root, "other_archive")
     return root
 
 
@@ -350,8 +338,8 @@ def _reported_by_call(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact
     calls = (e for e in errors if e.family.id in reports and e.process == root.process and e.line > after)
     call = next(calls, None)
     if call is not None and "call" in call.fields:
-        return _with_fields(_in_family(root, "operator_refused"), op=call.fields["call"])
-    return _in_family(root, "operator_refused") if logged else root
+        return _changed(root, "operator_refused", op=call.fields["call"])
+    return _changed(root, "operator_refused") if logged else root
 
 
 def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
@@ -367,5 +355,5 @@ def _in_operator(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
         return root
     calls = (_NODE.match(e.fields["arguments"]) for e in errors if e.family.id == "shim_call")
     nodes = [found[1] for found in calls if found]
-    root = _with_fields(root, node=nodes[0]) if nodes else root
-    return replace(root, family=BY_ID["operator_raised"], candidates=("custom_op", "input_mismatch"))
+    node = {"node": nodes[0]} if nodes else {}
+    return _changed(root, "operator_raised", ("custom_op", "input_mismatch"), **node)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from mcp_server.logs.crash_reports import Access, Nearest, SanitizerTool
+from mcp_server.logs.crash_reports import Access, Nearest
 
 MARK = "========="
 MAX_SITES = 500
@@ -56,11 +56,9 @@ _ACCESS = re.compile(
     rf"(?P<direction>read|write|atomic|reduction)?(?: access)?(?: \w+)*? of size (?P<size>{_NUMBER})"
 )
 _PLACES = (
-    re.compile(
-        r"at (?P<kernel>.+?)\+(?P<offset>0x[0-9a-fA-F]+)(?: in (?P<file>.+?):(?P<line>\d+)(?::.*)?)?$"
-    ),
-    re.compile(r"at (?P<offset>0x[0-9a-fA-F]+) in (?P<file>[^:]+):(?P<line>\d+)(?::(?P<kernel>.+))?$"),
-    re.compile(r"at (?P<offset>0x[0-9a-fA-F]+) in (?P<kernel>.+)$"),
+    re.compile(r"at (?P<kernel>.+?)\+0x[0-9a-fA-F]+(?: in (?P<file>.+?):(?P<line>\d+)(?::.*)?)?$"),
+    re.compile(r"at 0x[0-9a-fA-F]+ in (?P<file>[^:]+):(?P<line>\d+)(?::(?P<kernel>.+))?$"),
+    re.compile(r"at 0x[0-9a-fA-F]+ in (?P<kernel>.+)$"),
 )
 _THREAD = re.compile(r"by threads? \((\d+),(\d+),(\d+)\).*? in block \((\d+),(\d+),(\d+)\)")
 _ADDRESS = re.compile(r"(?:Address|Access (?:to|at)) (?P<address>0x[0-9a-fA-F]+)(?: (?P<problem>.+))?")
@@ -75,38 +73,21 @@ _READ_BELOW = ("at ", "by thread", "Address ", "Access ", "and is ", "Saved host
 
 
 @dataclass(frozen=True)
-class Site(Access):
-    """All records of one fault: same text, same instruction, same launch.
-
-    `kind` is one of `_KINDS`. Address, `thread` and `block` are the first record's; `offset` is the
-    instruction's offset in the kernel, in bytes. `problem` is what is wrong with the address.
-    """
-
-    offset: int | None = None
-    problem: str = ""
-    details: tuple[str, ...] = ()
-
-    def access(self, tool: SanitizerTool) -> Access:
-        """The fault as `tool` reported it."""
-        misaligned = "misaligned" in self.problem or "isaligned" in self.text
-        text = " ".join([self.text, *self.details[:1]]) if self.kind == "race" else self.text
-        return replace(self, tool=tool, kind="misaligned" if misaligned else self.kind, text=text)
-
-
-@dataclass(frozen=True)
 class SanitizerReport:
     """What a run under compute-sanitizer reported.
 
-    `errors` is the tool's own count (None without a summary: the run was cut off).
+    A site stands for all records of one fault: same text, same instruction, same launch. Its `kind` is one of
+    `_KINDS` or `misaligned`; address, thread and block are the first record's. `errors` is the tool's own
+    count (None without a summary: the run was cut off).
     """
 
-    sites: tuple[Site, ...] = ()
+    sites: tuple[Access, ...] = ()
     errors: int | None = None
     complete: bool = True
     messages: tuple[str, ...] = ()
 
     @property
-    def faults(self) -> tuple[Site, ...]:
+    def faults(self) -> tuple[Access, ...]:
         """The sites that are faults of a kernel, asserts included; not leaks and API errors."""
         return tuple(site for site in self.sites if site.kind not in ("leak", "api_error", "other"))
 
@@ -123,7 +104,7 @@ class SanitizerReader:
     def __init__(self, on_program: Callable[[str], None] | None = None) -> None:
         self.seen = False
         self._on_program = on_program
-        self._sites: dict[_Key, Site] = {}
+        self._sites: dict[_Key, Access] = {}
         self._counts: Counter[_Key] = Counter()
         self._head = self._launch = ""
         self._body: list[str] = []
@@ -195,18 +176,18 @@ def _number(text: str | None) -> int:
     return int((text or "").replace(",", "")[:20] or 0)
 
 
-def _site(head: str, texts: list[str], frames: list[str]) -> Site:
+def _site(head: str, texts: list[str], frames: list[str]) -> Access:
     """A site from the lines of its first record, without their marks."""
-    access = _ACCESS.match(head)
     # racecheck names the place in its first line
     places = [*texts, *(f"at {place}" for place in head.split(" access at ", 1)[1:])]
     found = (pattern.match(text) for text in places for pattern in _PLACES)
-    place = next((match.groupdict() for match in found if match), {})
-    line, kernel = place.get("line"), place.get("kernel") or ""
+    place = next((match.groupdict("") for match in found if match), {})
+    line, kernel = place.get("line"), place.get("kernel", "")
     if not kernel or kernel == _ASSERT_FUNCTION:
         outermost_first = (_DEVICE_FRAME.search(frame) for frame in reversed(frames))
         kernels = (match["kernel"].strip() for match in outermost_first if match)
         kernel = next((name for name in kernels if name != _ASSERT_FUNCTION), "")
+    access = _ACCESS.match(head)
     thread = next(filter(None, map(_THREAD.match, texts)), None)
     x, y, z, block_x, block_y, block_z = (int(n[:9]) for n in thread.groups()) if thread else (0,) * 6
     bad = next(filter(None, map(_ADDRESS.search, texts)), None)
@@ -216,24 +197,28 @@ def _site(head: str, texts: list[str], frames: list[str]) -> Site:
     if near:
         size, distance = _number(near["size"]), _number(near["distance"])
         nearest = Nearest(int(near["address"], 16), size, distance, near["side"] or "inside")
-    kind_text = head.removeprefix("Error: ").removeprefix("Warning: ")
-    return Site(
+    kind_text, text = head.removeprefix("Error: ").removeprefix("Warning: "), head[:300]
+    kind = next((kind for start, kind in _KINDS if kind_text.startswith(start)), "other")
+    problem = (bad["problem"] or "")[:100] if bad else ""
+    if "misaligned" in problem or "isaligned" in head:
+        kind = "misaligned"
+    elif kind == "race":  # with the other access
+        text = " ".join([text, *(each[:300] for each in texts if not each.startswith(_READ_BELOW))][:2])
+    return Access(
         tool="compute-sanitizer",
-        kind=next((kind for start, kind in _KINDS if kind_text.startswith(start)), "other"),
-        text=head[:300],
+        kind=kind,
+        text=text,
         kernel=kernel[:500],
-        offset=int(place.get("offset") or "0", 16) if place else None,
-        file=place.get("file") or "",
+        file=place.get("file", ""),
         line=int(line[:9]) if line else None,
         direction=(access["direction"] or "") if access else "",
         size=_number(access["size"]) if access else None,
-        problem=(bad["problem"] or "")[:100] if bad else "",
+        problem=problem,
         thread=(x, y, z) if thread else None,
         block=(block_x, block_y, block_z) if thread else None,
         address=int(bad["address"], 16) if bad else None,
         nearest=nearest,
         launch_offset=int(launch["offset"], 16) if launch else None,
-        details=tuple(text[:300] for text in texts if not text.startswith(_READ_BELOW)),
     )
 
 

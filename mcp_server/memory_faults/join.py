@@ -13,18 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mcp_server.logs.crash_reports import Access
-from mcp_server.logs.journal import Ending, JournalLaunch
+from mcp_server.logs.journal import JournalLaunch
 from mcp_server.memory_faults.blame import BlameRules
 from mcp_server.memory_faults.kernel_lines import LineAccess
-from mcp_server.memory_faults.records import AddressPart, Fault, FaultLaunch, MissedArgument, summarise
-from mcp_server.memory_faults.situation import (
-    FOREIGN,
-    Evidence,
-    Situation,
-    describe_missed,
-    find_missed,
-    find_parts,
-)
+from mcp_server.memory_faults.records import Fault, FaultLaunch, MissedArgument, summarise
+from mcp_server.memory_faults.situation import FOREIGN, Evidence, Situation, locate
 from mcp_server.package.assertion import Assertion
 from mcp_server.package.launches import Launch
 from mcp_server.package.statements import evaluate
@@ -32,6 +25,7 @@ from mcp_server.package.view import PackageView
 
 _SHOWN = 16
 _NO_ADDRESS = ("race", "barrier")  # these concern several threads, not one address outside an argument
+_ENDED_THERE = ("fault", "died", "threw")
 
 
 def bare_fault(access: Access) -> Fault:
@@ -68,15 +62,7 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         # The summary stays: it says nothing of a launch.
         return fault.model_copy(update={"unknown": [f"the launch: {choice.how}"]})
     situation = Situation(view, access, choice.launch, evidence, choice.seen)
-    located = find_missed(situation) if access.kind not in _NO_ADDRESS else None
-    missed, used = located if located is not None else (None, situation.indirect)
-    parts: list[AddressPart] = []
-    if situation.indirect is not None:
-        parts = find_parts(situation, situation.indirect, None)
-    elif missed is not None and used is not None:
-        parts = find_parts(situation, used, situation.tensor(missed.parameter))
-    if access.address is None and missed is not None and missed.side not in ("empty", "host"):
-        missed, used, parts = _beyond(situation) or (missed, used, parts)
+    missed, used, parts = locate(situation) if access.kind not in _NO_ADDRESS else (None, None, [])
     location = code = ""
     if (kernel := situation.kernel) is not None and access.line is not None:
         # The line of a tool is counted in kernel.cpp, or in the embedded Triton text.
@@ -99,17 +85,6 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         }
     )
     return found.model_copy(update={"summary": summarise(found)})
-
-
-def _beyond(situation: Situation) -> tuple[MissedArgument, LineAccess, list[AddressPart]] | None:
-    """Without an address: the argument whose index or scalar values lie outside it."""
-    for access in situation.accesses:
-        for parameter in access.parameters:
-            tensor = situation.tensor(parameter)
-            found = find_parts(situation, access, tensor)
-            if tensor is not None and any(part.beyond for part in found):
-                return describe_missed(situation, parameter, certain=False), access, found
-    return None
 
 
 def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
@@ -157,9 +132,6 @@ def _unknown(
     return found
 
 
-_ENDED_THERE = ("fault", "died", "threw")
-
-
 @dataclass(frozen=True)
 class Choice:
     """The launch, the reason for choosing it, and all candidates when it is not certain."""
@@ -173,21 +145,57 @@ class Choice:
 
 def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choice:
     """Choose by kernel and file name, by the launch at which the journal ends, by host frame, by grid."""
-    named = named_launches(view, access)
+    named, launches = named_launches(view, access), view.wrapper.launches
     ending = evidence.journal.ending if evidence.journal is not None else None
     if ending is not None and ending.launch is not None and ending.how in _ENDED_THERE:
-        return _with_journal(view, named, ending, access, evidence)
-    if named:
-        return _without_journal(view, named, access, evidence, "the kernel that the tool names")
-    # Library code is suspected only inside a call. racecheck prints no stack; kernels that Python code
-    # launches have Python frames only.
-    in_call = access.launch_offset is not None or evidence.journal is not None
-    has_stack = bool(access.kernel) or access.tool == "native"
-    foreign = foreign_launches(view)
-    if foreign and in_call and has_stack:
-        return _without_journal(view, foreign, access, evidence, "code that the package only calls")
-    how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
-    return Choice(None, how)
+        last = ending.launch
+        if last.launch >= len(launches):
+            return Choice(None, "the journal ends in constant folding, before the call", seen=last)
+        if not named or last.launch in named:
+            waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
+            agrees = ", and the tool names its kernel" if named else ""
+            how = f"the journal ends there ({ending.how}; {waited}){agrees}"
+            return Choice(launches[last.launch], how, evidence.synchronous or len(named) == 1, (), last)
+        chosen = ([number for number in named if number <= last.launch] or named)[-1]
+        how = f"the tool names {access.kernel}, but the journal ends at launch {last.launch} ({last.kernel})"
+        return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, last.run))
+    what = "the kernel that the tool names"
+    if not named:
+        # Library code is suspected only inside a call. racecheck prints no stack; kernels that Python code
+        # launches have Python frames only.
+        in_call = access.launch_offset is not None or evidence.journal is not None
+        has_stack = bool(access.kernel) or access.tool == "native"
+        named = foreign_launches(view) if in_call and has_stack else []
+        what = "code that the package only calls"
+    if not named:
+        how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
+        return Choice(None, how)
+    site = evidence.sites.get(access.launch_offset) if access.launch_offset is not None else None
+    if site is not None and site in named:
+        how = "the host frame's offset is that of this launch's call"
+        return Choice(launches[site], how, True, (), _last_seen(evidence, site))
+    fitting = []
+    for number in named:  # the faulting block lies in the grid, as far as the grid is not symbolic
+        sizes = [evaluate(part, {}) for part in view.wrapper.grid(launches[number])]
+        places = zip(sizes, access.block or (), strict=False)
+        if all(size is None or at < size for size, at in places):
+            fitting.append(number)
+    fitting = fitting or named
+    certain = len(fitting) == 1
+    how = f"{len(fitting)} launches are of {what}, and nothing tells which"
+    if certain:
+        how = f"the only launch of {what}" + (" with so many blocks" if len(named) > 1 else "")
+    others = () if certain else tuple(fitting)
+    return Choice(launches[fitting[0]], how, certain, others, _last_seen(evidence, fitting[0]))
+
+
+def _last_seen(
+    evidence: Evidence, number: int, run: tuple[int, int, int] | None = None
+) -> JournalLaunch | None:
+    """The newest journal entry of launch `number`, in call `run` if there is one."""
+    launches = evidence.journal.launches if evidence.journal else ()
+    fitting = [n for n in launches if n.launch == number and (run is None or n.run == run)]
+    return fitting[-1] if fitting else None
 
 
 def named_launches(view: PackageView, access: Access) -> list[int]:
@@ -209,56 +217,6 @@ def foreign_launches(view: PackageView) -> list[int]:
     return [n.index for n in view.wrapper.launches if n.kind in FOREIGN]
 
 
-def _with_journal(
-    view: PackageView, named: Sequence[int], ending: Ending, access: Access, evidence: Evidence
-) -> Choice:
-    launches, seen = view.wrapper.launches, ending.launch
-    assert seen is not None
-    if seen.launch >= len(launches):
-        return Choice(None, "the journal ends in constant folding, before the call", seen=seen)
-    if not named or seen.launch in named:
-        waited = "each launch was waited for" if evidence.synchronous else "launches were not waited for"
-        agrees = ", and the tool names its kernel" if named else ""
-        how = f"the journal ends there ({ending.how}; {waited}){agrees}"
-        return Choice(launches[seen.launch], how, evidence.synchronous or len(named) == 1, (), seen)
-    chosen = ([n for n in named if n <= seen.launch] or list(named))[-1]
-    how = f"the tool names {access.kernel}, but the journal ends at launch {seen.launch} ({seen.kernel})"
-    return Choice(launches[chosen], how, False, tuple(named), _last_seen(evidence, chosen, seen.run))
-
-
-def _without_journal(
-    view: PackageView, named: Sequence[int], access: Access, evidence: Evidence, what: str
-) -> Choice:
-    """Choose among `named` by host frame, then by grid. `what` describes the launches in `named`."""
-    launches = view.wrapper.launches
-    site = evidence.sites.get(access.launch_offset) if access.launch_offset is not None else None
-    if site is not None and site in named:
-        how = "the host frame's offset is that of this launch's call"
-        return Choice(launches[site], how, True, (), _last_seen(evidence, site))
-    fitting = []
-    for number in named:  # the faulting block lies in the grid, as far as the grid is not symbolic
-        sizes = [evaluate(part, {}) for part in view.wrapper.grid(launches[number])]
-        places = zip(sizes, access.block or (), strict=False)
-        if all(size is None or at < size for size, at in places):
-            fitting.append(number)
-    fitting = fitting or list(named)
-    seen = _last_seen(evidence, fitting[0])
-    if len(fitting) == 1:
-        how = f"the only launch of {what}" + (" with so many blocks" if len(named) > 1 else "")
-        return Choice(launches[fitting[0]], how, True, (), seen)
-    how = f"{len(fitting)} launches are of {what}, and nothing tells which"
-    return Choice(launches[fitting[0]], how, False, tuple(fitting), seen)
-
-
-def _last_seen(
-    evidence: Evidence, number: int, run: tuple[int, int, int] | None = None
-) -> JournalLaunch | None:
-    """The newest journal entry of launch `number`, in call `run` if there is one."""
-    launches = evidence.journal.launches if evidence.journal else ()
-    fitting = [n for n in launches if n.launch == number and (run is None or n.run == run)]
-    return fitting[-1] if fitting else None
-
-
 _FUNCTION = re.compile(r"^[0-9a-f]+ <(?P<name>.*)>:$")
 _INSTRUCTION = re.compile(r"^\s*(?P<offset>[0-9a-f]+):\s(?P<text>.*)$")
 _CALL = re.compile(r"call\w*\s+[0-9a-f]+ <(?P<target>.*)>")
@@ -275,21 +233,15 @@ def read_call_sites(lines: Iterable[str]) -> dict[int, str]:
     waiting: str | None = None
     inside = False  # only `run_impl` counts
     for line in lines:
-        function = _FUNCTION.match(line.strip())
-        if function is not None:
+        if function := _FUNCTION.match(line.strip()):
             name = function["name"]
             inside = "AOTInductorModel::run_impl(" in name and not name.endswith("@plt")
-            continue
-        instruction = _INSTRUCTION.match(line) if inside else None
-        if instruction is None:
-            continue
-        if waiting is not None:
-            found[int(instruction["offset"], 16)] = waiting
-            waiting = None
-        call = _CALL.search(instruction["text"])
-        launching = _LAUNCHING.match(call["target"]) if call else None
-        if launching is not None:
-            waiting = launching["kernel"] or ""
+        elif inside and (instruction := _INSTRUCTION.match(line)):
+            if waiting is not None:
+                found[int(instruction["offset"], 16)] = waiting
+            call = _CALL.search(instruction["text"])
+            launching = _LAUNCHING.match(call["target"]) if call else None
+            waiting = (launching["kernel"] or "") if launching else None
     return found
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Literal
 
 from mcp_server.package.kernels import Kernel
@@ -15,7 +14,6 @@ from mcp_server.package.terms import term as terms
 from mcp_server.package.terms.program import read_program
 
 TermKind = Literal["pointer", "load", "scalar", "other"]
-_MAX_DEPTH = 60
 _MAX_SOURCE = 400_000
 
 
@@ -35,13 +33,13 @@ class Sum:
     `wraps`: the expression has a choice such as `x + n if x < 0 else x`, which maps negative values up.
     """
 
-    terms: Mapping[Term, Fraction | None] = field(default_factory=dict)
-    constant: Fraction | None = Fraction(0)
+    terms: Mapping[Term, int | None] = field(default_factory=dict)
+    constant: int | None = 0
     wraps: bool = False
 
     @classmethod
     def single(cls, kind: TermKind, name: str) -> Sum:
-        return cls({Term(kind, name): Fraction(1)})
+        return cls({Term(kind, name): 1})
 
     def of(self, kind: TermKind) -> tuple[Term, ...]:
         return tuple(term for term in self.terms if term.kind == kind)
@@ -50,7 +48,7 @@ class Sum:
         """The same terms with unknown factors."""
         return Sum(dict.fromkeys(self.terms), None, self.wraps)
 
-    def scaled(self, number: Fraction) -> Sum:
+    def scaled(self, number: int) -> Sum:
         terms = {term: None if factor is None else factor * number for term, factor in self.terms.items()}
         return Sum(terms, None if self.constant is None else self.constant * number, self.wraps)
 
@@ -59,7 +57,7 @@ def plus(a: Sum, b: Sum, sign: int = 1) -> Sum:
     """`a + sign * b`."""
     terms = dict(a.terms)
     for term, factor in b.terms.items():
-        old = terms.get(term, Fraction(0))
+        old = terms.get(term, 0)
         terms[term] = None if factor is None or old is None else old + sign * factor
     constant = None if a.constant is None or b.constant is None else a.constant + sign * b.constant
     return Sum(terms, constant, a.wraps or b.wraps)
@@ -80,7 +78,7 @@ def times(a: Sum, b: Sum, values: Mapping[str, int]) -> Sum:
     return Sum(dict.fromkeys([*a.terms, *b.terms]), None, a.wraps or b.wraps)
 
 
-def value_of(total: Sum, values: Mapping[str, int]) -> Fraction | None:
+def value_of(total: Sum, values: Mapping[str, int]) -> int | None:
     """The value of a sum whose terms are all scalars with a value; else None."""
     if total.constant is None:
         return None
@@ -94,15 +92,12 @@ def value_of(total: Sum, values: Mapping[str, int]) -> Fraction | None:
 
 def merge(a: Sum, b: Sum) -> Sum:
     """The result of a choice between `a` and `b`: all terms, with the factors on which both agree."""
-    terms: dict[Term, Fraction | None] = {**a.terms, **b.terms}
+    terms: dict[Term, int | None] = {**a.terms, **b.terms}
     for term in a.terms.keys() & b.terms.keys():
         if a.terms[term] != b.terms[term]:
             terms[term] = None
     return Sum(terms, a.constant if a.constant == b.constant else None, True)
 
-
-Resolve = Callable[[str, int, int], "Sum | None"]
-"""Maps (name, line of use, depth) to the sum that the name stands for; None for an unknown name."""
 
 LOADS = frozenset({"load", "descriptor_load"})
 _PASS_THROUGH = frozenset(
@@ -112,73 +107,6 @@ _PASS_THROUGH = frozenset(
     }
 )
 _CHOICES = frozenset({"where", "maximum", "minimum", "min", "max", "clamp"})
-
-
-@dataclass
-class Reader:
-    """Turns Python expressions into sums."""
-
-    resolve: Resolve
-    values: Mapping[str, int]
-
-    def read(self, node: ast.expr, depth: int = 0) -> Sum:
-        if depth > _MAX_DEPTH:
-            return Sum(constant=None)
-        match node:
-            case ast.Constant(value=bool()):
-                return Sum(constant=None)
-            case ast.Constant(value=int() as number):
-                return Sum(constant=Fraction(number))
-            case ast.Name(id=name):
-                found = self.resolve(name, node.lineno, depth + 1)
-                return found if found is not None else Sum.single("other", name)
-            case ast.BinOp(left=left, op=op, right=right):
-                return self.operation(op, self.read(left, depth + 1), self.read(right, depth + 1))
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return plus(Sum(), self.read(operand, depth + 1), -1)
-            case ast.Subscript(value=value):
-                return self.read(value, depth + 1)
-            case ast.Call():
-                return self._call(node, depth + 1)
-            case ast.Attribute(value=ast.Name(id=name)) if name not in ("tl", "triton"):
-                return self.read(ast.Name(id=name, lineno=node.lineno), depth + 1)
-            case ast.IfExp(body=body, orelse=orelse):
-                return merge(self.read(body, depth + 1), self.read(orelse, depth + 1))
-        children = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)]
-        return self._all(children, depth + 1).unknown()
-
-    def operation(self, op: ast.operator, left: Sum, right: Sum) -> Sum:
-        """Sums and products keep factors; any other operation makes them unknown."""
-        match op:
-            case ast.Add():
-                return plus(left, right)
-            case ast.Sub():
-                return plus(left, right, -1)
-            case ast.Mult():
-                return times(left, right, self.values)
-        return plus(left.unknown(), right.unknown())
-
-    def _call(self, node: ast.Call, depth: int) -> Sum:
-        name, owner = callee(node)
-        arguments = [*node.args, *(k.value for k in node.keywords if k.arg not in ("mask", "other"))]
-        if name in LOADS and arguments:
-            pointers = self.read(arguments[0], depth).of("pointer")
-            return Sum({Term("load", p.name, node.lineno): Fraction(1) for p in pointers}, Fraction(0))
-        operands = [*([owner] if owner is not None else []), *arguments]
-        if name in _PASS_THROUGH:
-            return self.read(operands[0], depth) if operands else Sum(constant=None)
-        if name in _CHOICES:
-            choices = [self.read(a, depth) for a in (arguments[1:] if name == "where" else arguments)]
-            return merge(choices[0], choices[1]) if len(choices) >= 2 else Sum(constant=None)
-        found = self._all(operands, depth)
-        # make_block_ptr, advance, make_tensor_descriptor: the pointer is one of the arguments
-        return Sum({**found.terms, Term("other", name): None}, None, found.wraps)
-
-    def _all(self, nodes: list[ast.expr], depth: int) -> Sum:
-        found = Sum()
-        for node in nodes:
-            found = plus(found, self.read(node, depth).unknown())
-        return found
 
 
 def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
@@ -208,8 +136,8 @@ Limit = Literal["low", "high"]
 class LineAccess:
     """One memory access. `code` is the call, `address` the pointer expression as a sum.
 
-    `parameters` are the pointer parameters in the address. `masked`: the access has a mask argument.
-    `limits` are the sides on which the mask bounds a loaded index of the address.
+    Values in the address that were loaded from memory are indices. `parameters` are its pointer parameters.
+    `masked`: the access has a mask argument. `limits` are the sides on which the mask bounds a loaded index.
     """
 
     direction: str
@@ -219,15 +147,6 @@ class LineAccess:
     address: Sum
     masked: bool = False
     limits: frozenset[Limit] = frozenset()
-
-    @property
-    def loads(self) -> tuple[Term, ...]:
-        """Values in the address that were loaded from memory: indices."""
-        return self.address.of("load")
-
-    @property
-    def scalars(self) -> tuple[Term, ...]:
-        return self.address.of("scalar")
 
 
 @dataclass(frozen=True)
@@ -268,13 +187,13 @@ def _sum_of(term: terms.Term, use: KernelUse) -> Sum:
     """A place in a C++ kernel. Known factors of loaded elements show what these may be."""
     match term:
         case terms.Number(value=int() as number):
-            return Sum(constant=Fraction(number))
+            return Sum(constant=number)
         case terms.Position(name=name):
             return Sum.single("other", name)
         case terms.Size(name=name):
             return Sum.single("scalar" if name in use.scalars else "other", name)
         case terms.Element(parameter=name, line=line):
-            return Sum({Term("load", name, line + use.kernel.first_line - 1): Fraction(1)})
+            return Sum({Term("load", name, line + use.kernel.first_line - 1): 1})
         case terms.Apply(op="cast", args=(inner,)):
             return _sum_of(inner, use)
         case terms.Apply(op="add" | "sub" | "mul" as op, args=(left, right)):
@@ -292,41 +211,42 @@ def _sum_of(term: terms.Term, use: KernelUse) -> Sum:
     return total.unknown()
 
 
-def triton_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
-    """The loads, stores and atomics on a 1-based line of the source; empty if it cannot be parsed."""
-    return tuple(access for access, first, last in every_access(use) if first <= line <= last)
-
-
-def every_access(use: KernelUse) -> tuple[tuple[LineAccess, int, int], ...]:
-    """Every access of a Triton kernel with its first and last line; none if the source cannot be parsed."""
-    tree = parsed(use.kernel.source)
-    if tree is None:
+def triton_accesses_on(use: KernelUse, line: int | None) -> tuple[LineAccess, ...]:
+    """The loads, stores and atomics on a 1-based line, or all; none if the source cannot be parsed."""
+    try:
+        return tuple(_triton_accesses(use, line))
+    except RecursionError:
         return ()
-    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    text, found = textwrap.dedent(use.kernel.source), []
+
+
+def _triton_accesses(use: KernelUse, line: int | None) -> Iterator[LineAccess]:
+    tree = parsed(use.kernel.source)
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+    text = textwrap.dedent(use.kernel.source)
     for function in functions.values():
         scope = _Scope(use, tree, functions, function)
         for node in ast.walk(function):
             if not isinstance(node, ast.Call) or not node.args:
+                continue
+            if line is not None and not node.lineno <= line <= (node.end_lineno or node.lineno):
                 continue
             name = callee(node)[0]
             direction = {"load": "read", "store": "write"}.get(name)
             direction = "atomic" if name.startswith("atomic_") else direction
             if direction is None:
                 continue
-            address = scope.reader.read(node.args[0])
+            address = scope.read(node.args[0])
             mask = argument_of(node, "mask", 1 if direction == "read" else 2)
-            access = LineAccess(
+            yield LineAccess(
                 direction=direction,
                 code=" ".join((ast.get_source_segment(text, node) or "").split())[:500],
                 line=node.lineno,
                 parameters=tuple(term.name for term in address.of("pointer")),
                 address=address,
                 masked=not (mask is None or (isinstance(mask, ast.Constant) and mask.value is None)),
-                limits=scope.limits(mask, frozenset(address.of("load"))) if mask is not None else frozenset(),
+                limits=scope.limits(mask, frozenset(address.of("load"))),
             )
-            found.append((access, node.lineno, node.end_lineno or node.lineno))
-    return tuple(found)
 
 
 def parsed(source: str) -> ast.Module | None:
@@ -338,37 +258,82 @@ def parsed(source: str) -> ast.Module | None:
 
 
 class _Scope:
-    """Resolves names of one function: assignments, then the caller's arguments, then module constants.
+    """Turns expressions of one function into sums.
 
-    `functions` are all those of the source, which may call each other.
+    A name stands for what was last assigned to it, else for the caller's argument, else for a constant of the
+    module. `functions` are all those of the source, which may call each other; `outer` callers were followed.
     """
 
     def __init__(
         self,
         use: KernelUse,
-        tree: ast.Module,
+        tree: ast.Module | None,
         functions: Mapping[str, ast.FunctionDef],
         function: ast.FunctionDef,
         outer: int = 0,
     ) -> None:
         self.use, self.tree, self.functions, self.function, self.outer = use, tree, functions, function, outer
-        self.reader = Reader(self._resolve, use.values)
         self.parameters = [argument.arg for argument in function.args.args]
-        self.assignments: dict[str, list[ast.stmt]] = {}
-        for node in ast.walk(function):
-            for target in _targets(node):
-                self.assignments.setdefault(target, []).append(node)  # type: ignore[arg-type]
-        self._busy: set[tuple[str, int]] = set()
+        self.assigned: dict[str, dict[int, ast.expr | None]] = {}  # by name and line
+        for line, name, value in _assignments(ast.walk(function)):
+            self.assigned.setdefault(name, {})[line] = value
+        self._known: dict[tuple[str, int], Sum] = {}
 
-    def limits(self, mask: ast.expr, loads: frozenset[Term], depth: int = 0) -> frozenset[Limit]:
+    def read(self, node: ast.expr) -> Sum:
+        match node:
+            case ast.Constant(value=bool()):
+                return Sum(constant=None)
+            case ast.Constant(value=int() as number):
+                return Sum(constant=number)
+            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)) if name not in ("tl", "triton"):
+                return self._resolve(name, node.lineno)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return plus(self.read(left), self.read(right))
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return plus(self.read(left), self.read(right), -1)
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return times(self.read(left), self.read(right), self.use.values)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return plus(Sum(), self.read(operand), -1)
+            case ast.Subscript(value=value):
+                return self.read(value)
+            case ast.Call():
+                return self._call(node)
+            case ast.IfExp(body=body, orelse=orelse):
+                return merge(self.read(body), self.read(orelse))
+        # Any other operation makes the factors unknown.
+        return self._all([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
+
+    def _call(self, node: ast.Call) -> Sum:
+        name, owner = callee(node)
+        arguments = [*node.args, *(k.value for k in node.keywords if k.arg not in ("mask", "other"))]
+        if name in LOADS and arguments:
+            pointers = self.read(arguments[0]).of("pointer")
+            return Sum({Term("load", p.name, node.lineno): 1 for p in pointers}, 0)
+        operands = [*([owner] if owner is not None else []), *arguments]
+        if name in _PASS_THROUGH:
+            return self.read(operands[0]) if operands else Sum(constant=None)
+        if name in _CHOICES:
+            choices = [self.read(argument) for argument in arguments[name == "where" :]]
+            return merge(choices[0], choices[1]) if len(choices) >= 2 else Sum(constant=None)
+        found = self._all(operands)
+        # make_block_ptr, advance, make_tensor_descriptor: the pointer is one of the arguments
+        return Sum({**found.terms, Term("other", name): None}, None, found.wraps)
+
+    def _all(self, nodes: list[ast.expr]) -> Sum:
+        found = Sum()
+        for node in nodes:
+            found = plus(found, self.read(node).unknown())
+        return found.unknown()
+
+    def limits(self, mask: ast.expr | None, loads: frozenset[Term]) -> frozenset[Limit]:
         """The sides on which a mask bounds what depends on these loads; only tests joined by `&` count."""
         match mask:
-            case ast.BinOp(left=left, op=ast.BitAnd(), right=right) if depth < _MAX_DEPTH:
-                return self.limits(left, loads, depth + 1) | self.limits(right, loads, depth + 1)
-            case ast.Name(id=name) if depth < _MAX_DEPTH:
-                node = self._last(name, mask.lineno)
-                value = _value_for(name, node) if node is not None else None
-                return self.limits(value, loads, depth + 1) if value is not None else frozenset()
+            case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+                return self.limits(left, loads) | self.limits(right, loads)
+            case ast.Name(id=name):
+                line = self._last(name, mask.lineno)
+                return self.limits(self.assigned[name][line], loads) if line else frozenset()
             case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
                 small, large = left, right
             case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
@@ -376,40 +341,28 @@ class _Scope:
             case _:
                 return frozenset()
         sides: list[tuple[ast.expr, Limit]] = [(small, "high"), (large, "low")]
-        return frozenset(side for part, side in sides if loads & set(self.reader.read(part).of("load")))
+        return frozenset(side for part, side in sides if loads & set(self.read(part).of("load")))
 
-    def _last(self, name: str, line: int) -> ast.stmt | None:
-        """The last assignment to a name above a line."""
-        above = [n for n in self.assignments.get(name, []) if n.lineno < line]
-        return max(above, key=lambda n: n.lineno, default=None)
+    def _last(self, name: str, line: int) -> int:
+        """The line of the last assignment to a name above a line; 0 without one."""
+        return max((at for at in self.assigned.get(name, ()) if at < line), default=0)
 
-    def _resolve(self, name: str, line: int, depth: int) -> Sum | None:
-        node = self._last(name, line)
-        if node is not None:
-            return self._assigned(name, node, depth)
+    def _resolve(self, name: str, line: int) -> Sum:
+        if at := self._last(name, line):
+            if (name, at) not in self._known:
+                value = self.assigned[name][at]
+                self._known[name, at] = Sum({Term("other", name): None}, None)  # for what depends on itself
+                if value is not None:
+                    self._known[name, at] = self.read(value)
+            return self._known[name, at]
         if name in self.parameters:
-            return self._parameter(name, depth)
-        for node in self.tree.body:  # a module-level integer such as `NAME = 16`
-            if name in _targets(node) and isinstance(value := _value_for(name, node), ast.Constant):
-                return Sum(constant=Fraction(value.value)) if isinstance(value.value, int) else None
-        return None
+            return self._parameter(name)
+        for _, constant, value in _assignments(self.tree.body if self.tree is not None else ()):
+            if constant == name and isinstance(value, ast.Constant) and isinstance(value.value, int):
+                return Sum(constant=value.value)  # a module-level integer such as `NAME = 16`
+        return Sum.single("other", name)
 
-    def _assigned(self, name: str, node: ast.stmt, depth: int) -> Sum | None:
-        if (name, node.lineno) in self._busy:
-            return None
-        self._busy.add((name, node.lineno))
-        try:
-            if isinstance(node, ast.AugAssign):
-                before = self._resolve(name, node.lineno, depth) or Sum({Term("other", name): None})
-                return self.reader.operation(node.op, before, self.reader.read(node.value, depth))
-            if isinstance(node, ast.For):
-                return Sum({Term("other", name): None}, None)
-            value = _value_for(name, node)
-            return self.reader.read(value, depth) if value is not None else None
-        finally:
-            self._busy.discard((name, node.lineno))
-
-    def _parameter(self, name: str, depth: int) -> Sum | None:
+    def _parameter(self, name: str) -> Sum:
         """What the first caller in the source passes; of the kernel itself, what the launch passes."""
         use = self.use
         for caller in self.functions.values() if self.outer < 8 else ():
@@ -417,35 +370,29 @@ class _Scope:
                 if isinstance(node, ast.Call) and callee(node)[0] == self.function.name:
                     argument = argument_of(node, name, self.parameters.index(name))
                     scope = _Scope(use, self.tree, self.functions, caller, self.outer + 1)
-                    return scope.reader.read(argument, depth) if argument is not None else None
+                    return scope.read(argument) if argument is not None else Sum.single("other", name)
         if name in use.tensors:
             return Sum.single("pointer", name)
         if name in use.scalars:
             return Sum.single("scalar", name)
-        return Sum(constant=Fraction(use.values[name])) if name in use.values else None
+        return Sum(constant=use.values[name]) if name in use.values else Sum.single("other", name)
 
 
-def _targets(node: ast.AST) -> list[str]:
-    match node:
-        case ast.Assign(targets=targets):
-            return [n.id for t in targets for n in ast.walk(t) if isinstance(n, ast.Name)]
-        case (
-            ast.AnnAssign(target=ast.Name(id=name))
-            | ast.AugAssign(target=ast.Name(id=name))
-            | ast.For(target=ast.Name(id=name))
-        ):
-            return [name]
-    return []
-
-
-def _value_for(name: str, node: ast.AST) -> ast.expr | None:
-    """The expression that a statement assigns to `name`; tuples are unpacked element by element."""
-    if isinstance(node, ast.AnnAssign):
-        return node.value
-    if not isinstance(node, ast.Assign):
-        return None
-    target = node.targets[0]
-    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
-        pairs = zip(target.elts, node.value.elts, strict=False)
-        return next((v for t, v in pairs if isinstance(t, ast.Name) and t.id == name), node.value)
-    return node.value
+def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, ast.expr | None]]:
+    """Line, name and expression of each assignment; None for the variable of a loop."""
+    for node in nodes:
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
+                for target, value in zip(targets, values, strict=False):
+                    if isinstance(target, ast.Name):
+                        yield node.lineno, target.id, value
+            case ast.Assign(targets=targets, value=value):
+                names = (each for target in targets for each in ast.walk(target))
+                yield from ((node.lineno, each.id, value) for each in names if isinstance(each, ast.Name))
+            case ast.AnnAssign(target=ast.Name(id=name), value=value):
+                yield node.lineno, name, value
+            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+                before = ast.Name(name, lineno=node.lineno)
+                yield node.lineno, name, ast.BinOp(before, op, value)
+            case ast.For(target=ast.Name(id=name)):
+                yield node.lineno, name, None

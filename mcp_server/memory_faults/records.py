@@ -49,7 +49,6 @@ class MissedArgument(Record):
     device: str = ""
     side: Side = "unknown"
     bytes_outside: int | None = None
-    elements_outside: int | None = None
     element: int | None = None
     index: list[int] | None = None
     holds_bytes: int | None = None

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
-from math import ceil, prod
+from math import prod
+from typing import Literal
 
 from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, TensorFacts
@@ -136,7 +137,7 @@ class Situation:
         elif self.access.line is not None:
             found = on_line(use, self.access.line)
         elif not cpp:
-            found = tuple(access for access, _, _ in kernel_lines.every_access(use))
+            found = kernel_lines.triton_accesses_on(use, None)
         # An atomic counts as a read and as a write.
         fitting = [
             a for a in found if not reported or a.direction == reported or "atomic" in (a.direction, reported)
@@ -146,7 +147,7 @@ class Situation:
     @cached_property
     def indirect(self) -> LineAccess | None:
         """The access if its address was itself loaded from memory, not computed from an argument."""
-        loaded = [a for a in self.accesses if a.loads and not a.parameters]
+        loaded = [a for a in self.accesses if a.address.of("load") and not a.parameters]
         return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
 
 
@@ -166,13 +167,13 @@ def span(tensor: TensorFacts) -> int:
     return (end - start) // tensor.itemsize
 
 
-def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None] | None:
-    """The argument that the access was meant for, and the source access if known.
+def locate(situation: Situation) -> tuple[MissedArgument | None, LineAccess | None, list[AddressPart]]:
+    """The argument that the access was meant for, the access in the source, and the terms of its address.
 
-    None when the launch has no tensors, or when the address was itself loaded from memory.
+    No argument when the launch has no tensors, or when the address was itself loaded from memory.
     """
     if situation.indirect is not None:
-        return None
+        return None, situation.indirect, find_parts(situation, situation.indirect, None)
     # The pointers on the faulting line; all tensors of the launch when the line is not known.
     options: dict[str, LineAccess | None] = {}
     for access in situation.accesses:
@@ -180,11 +181,12 @@ def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None
             options.setdefault(parameter, access)
     options = options or {a.name: None for a in situation.launch.tensors if a.name}
     if not options:
-        return None
+        return None, None, []
+    address = situation.access.address
 
     def rank(parameter: str) -> tuple[int, int]:
         """Empty tensors and other devices, then by distance, then tensors that hold the address."""
-        tensor, address = situation.tensor(parameter), situation.access.address
+        tensor = situation.tensor(parameter)
         if tensor is None:
             return (2, 0)
         side, distance = _side(situation, tensor)
@@ -193,8 +195,17 @@ def find_missed(situation: Situation) -> tuple[MissedArgument, LineAccess | None
         return (1, distance or 0) if side in ("before", "after") else (3, 0)
 
     chosen = min(options, key=rank)
-    certain = len(options) == 1 and options[chosen] is not None
-    return describe_missed(situation, chosen, certain=certain), options[chosen]
+    used = options[chosen]
+    missed = describe_missed(situation, chosen, certain=len(options) == 1 and used is not None)
+    if address is None and missed.side not in ("empty", "host"):
+        # The argument whose index or scalar values lie outside it.
+        for access in situation.accesses:
+            for parameter in access.parameters:
+                tensor = situation.tensor(parameter)
+                found = find_parts(situation, access, tensor)
+                if tensor is not None and any(part.beyond for part in found):
+                    return describe_missed(situation, parameter, certain=False), access, found
+    return missed, used, find_parts(situation, used, situation.tensor(chosen)) if used is not None else []
 
 
 def _side(situation: Situation, tensor: TensorFacts) -> tuple[Side, int | None]:
@@ -251,7 +262,6 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
         device=tensor.device,
         side=side,
         bytes_outside=distance,
-        elements_outside=None if distance is None else distance // tensor.itemsize,
         element=element,
         index=list(index) if index is not None and tensor.shape else None,
         holds_bytes=end - start,
@@ -277,8 +287,8 @@ def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...])
 
 def find_parts(situation: Situation, access: LineAccess, missed: TensorFacts | None) -> list[AddressPart]:
     """The terms of an address, indices before scalars. `missed` is the addressed tensor."""
-    indices = [_index(situation, access, term, missed) for term in access.loads]
-    scalars = [_scalar(situation, access, term, missed) for term in access.scalars]
+    indices = [_index(situation, access, term, missed) for term in access.address.of("load")]
+    scalars = [_scalar(situation, access, term, missed) for term in access.address.of("scalar")]
     unique = {(part.parameter, part.factor): part for part in indices}
     return [*unique.values(), *scalars]
 
@@ -291,24 +301,10 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
     made_by = [view.wrapper.launches[number] for number in producers]
     locations = [place for maker in made_by for place in view.provenance(maker).locations]
     values = situation.evidence.ranges.get((launch.index, variable))
-    factor = access.address.terms[term]
-    moved = access.address.constant if not access.address.wraps else None
-    lowest, limit = _bounds(missed, factor, moved or Fraction(0), wraps=access.address.wraps)
-    beyond = _beyond(values.minimum, values.maximum, lowest, limit) if values else None
-    if values and limit is None and missed is not None:
-        # Without a known factor the index is compared with the number of elements.
-        beyond = True if 0 < span(missed) <= values.maximum else None
     direct = inputs[0] if len(inputs) == 1 else None
-    return AddressPart(
-        kind="index",
-        parameter=term.name,
+    low, high = (values.minimum, values.maximum) if values else (None, None)
+    return _part("index", access, term, missed, low, high)(
         label=view.label(inputs[0] if direct and not producers else variable),
-        minimum=values.minimum if values else None,
-        maximum=values.maximum if values else None,
-        lowest=lowest,
-        limit=limit,
-        factor=_whole(factor),
-        beyond=beyond,
         producers=producers,
         producer_kernels=[maker.kernel for maker in made_by],
         inputs=[view.label(name) for name in inputs],
@@ -319,46 +315,49 @@ def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorF
 
 def _scalar(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
     view, value = situation.view, situation.scalars.get(term.name)
-    factor = access.address.terms[term]
-    lowest, limit = _bounds(missed, factor, Fraction(0), wraps=False)
     bound = resolve_bound(term.name, situation.launch, view.wrapper.symbols, view.package.inputs)
     size = next((s for s in bound.sizes if s.input_index is not None), None)
-    return AddressPart(
-        kind="scalar",
-        parameter=term.name,
+    return _part("scalar", access, term, missed, value, value)(
         label=bound.describe(),
         expression=plain(situation.by_parameter[term.name].expression),
-        minimum=value,
-        maximum=value,
-        lowest=lowest,
-        limit=limit,
-        factor=_whole(factor),
-        beyond=_beyond(value, value, lowest, limit),
         input_index=size.input_index if size else None,
         dim=size.dim if size else None,
     )
 
 
-def _bounds(
-    missed: TensorFacts | None, factor: Fraction | None, moved: Fraction, *, wraps: bool
-) -> tuple[int | None, int | None]:
-    """The range [lowest, limit) of a term outside which every access is out of bounds.
+def _part(
+    kind: Literal["index", "scalar"],
+    access: LineAccess,
+    term: Term,
+    missed: TensorFacts | None,
+    low: int | None,
+    high: int | None,
+) -> partial[AddressPart]:
+    """A term and the range [lowest, limit) outside which every access is out of bounds.
 
-    `moved` is the constant in the address. Assumes that the other terms stay within the tensor. A wrapping
-    index may be as low as -limit.
+    Assumes that the other terms stay within the tensor. An index that wraps may be as low as -limit.
     """
+    address, factor = access.address, access.address.terms[term]
     elements = span(missed) if missed is not None else 0
-    if not elements or factor is None or factor <= 0:
-        return None, None
-    limit = ceil((elements - moved) / factor)
-    return (-limit if wraps else ceil(-moved / factor)), limit
-
-
-def _beyond(low: int | None, high: int | None, lowest: int | None, limit: int | None) -> bool | None:
-    if limit is None or lowest is None or low is None or high is None:
-        return None
-    return low < lowest or high >= limit
-
-
-def _whole(factor: Fraction | None) -> int | None:
-    return int(factor) if factor is not None and factor.denominator == 1 else None
+    lowest = limit = beyond = None
+    if elements and factor is not None and factor > 0:
+        wraps = kind == "index" and address.wraps
+        moved = (address.constant or 0) if kind == "index" and not wraps else 0
+        limit = -((moved - elements) // factor)  # rounded up
+        lowest = -limit if wraps else -(moved // factor)
+        if low is not None and high is not None:
+            beyond = low < lowest or high >= limit
+    elif kind == "index" and high is not None:
+        # Without a known factor the index is compared with the number of elements.
+        beyond = True if 0 < elements <= high else None
+    return partial(
+        AddressPart,
+        kind=kind,
+        parameter=term.name,
+        minimum=low,
+        maximum=high,
+        lowest=lowest,
+        limit=limit,
+        factor=factor,
+        beyond=beyond,
+    )

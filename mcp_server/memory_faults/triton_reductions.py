@@ -35,25 +35,19 @@ _SUMS = frozenset({"sum", "cumsum"})
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """What is known of a value across the lanes.
+class Value:
+    """What is known of a value.
 
     `uniform`: all lanes are equal, and `filler` is the number. Otherwise the lanes outside `mask` hold
-    `filler`, and `load` is the load that set them. A `filler` of NaN is unknown.
+    `filler`, and `load` is the load that set them. A `filler` of NaN is unknown; None: the lanes cannot be
+    followed. `narrow`: 16 bits; None: unknown width, or no float.
     """
 
-    filler: float
+    filler: float | None = None
     uniform: bool = False
     never_negative: bool = False
     load: ast.Call | None = None
     mask: str = ""
-
-
-@dataclass(frozen=True)
-class Value:
-    """`lanes` is None where they cannot be followed. `narrow`: 16 bits; None: unknown width, or no float."""
-
-    lanes: Lanes | None = None
     narrow: bool | None = None
 
 
@@ -79,21 +73,31 @@ def computed(op: ast.operator, a: float, b: float) -> float:
         a, b = b, a
     if math.isinf(a) and not math.isinf(b) and (math.isnan(b) or not isinstance(op, (ast.Mult, ast.Div))):
         return a
-    if isinstance(op, ast.Mult):
-        return 0.0 if 0 in (a, b) else a * b
-    if isinstance(op, ast.Div):
-        return 0.0 if a == 0 else a / b if b else UNKNOWN
-    if not isinstance(op, (ast.Add, ast.Sub)):
-        return UNKNOWN
-    return a + b if isinstance(op, ast.Add) else a - b
+    match op:
+        case ast.Mult():
+            return 0.0 if 0 in (a, b) else a * b
+        case ast.Div():
+            return 0.0 if a == 0 else a / b if b else UNKNOWN
+        case ast.Add():
+            return a + b
+        case ast.Sub():
+            return a - b
+    return UNKNOWN
 
 
-def combined(a: Lanes | None, b: Lanes | None, filler: Callable[[float, float], float]) -> Lanes | None:
-    """Both values element by element; None where their lanes are not masked alike."""
-    if a is None or b is None or not (a.uniform or b.uniform or a.mask == b.mask):
-        return None
-    masked = a if not a.uniform else b
-    return replace(masked, filler=filler(a.filler, b.filler), uniform=a.uniform and b.uniform)
+def combined(a: Value, b: Value, filler: Callable[[float, float], float], never_negative: bool) -> Value:
+    """Both values element by element. The lanes are followed only where both are masked alike."""
+    narrow = b.narrow if a.narrow is None else a.narrow if b.narrow is None else a.narrow and b.narrow
+    alike = a.uniform or b.uniform or a.mask == b.mask
+    if a.filler is None or b.filler is None or not alike:
+        return Value(narrow=narrow)
+    return replace(
+        b if a.uniform else a,
+        filler=filler(a.filler, b.filler),
+        uniform=a.uniform and b.uniform,
+        never_negative=never_negative,
+        narrow=narrow,
+    )
 
 
 @dataclass(frozen=True)
@@ -110,15 +114,8 @@ class Padding:
     reduction: str
     operation: str
     needed: float
-
-
-@dataclass(frozen=True)
-class Reduction:
-    """The AST nodes of a faulty reduction: the load, the reducing call and its name."""
-
-    load: ast.Call
-    call: ast.Call
-    name: str
+    load_node: ast.Call = field(repr=False)
+    call_node: ast.Call = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -129,37 +126,45 @@ class NarrowSum:
     text: str
 
 
-@dataclass
 class _Reader:
-    """`pointers` are the names of addresses in 16-bit tensors."""
+    """Reads the first function named `kernel`. `pointers` are the names of addresses in 16-bit tensors."""
 
-    pointers: set[str]
-    values: dict[str, Value]
-    reductions: dict[tuple[int, int], Reduction] = field(default_factory=dict)
-    sums: dict[int, NarrowSum] = field(default_factory=dict)
+    def __init__(self, tree: ast.Module | None, kernel: str, pointers: frozenset[str] = frozenset()) -> None:
+        nodes = ast.walk(tree) if tree is not None else ()
+        functions = (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == kernel)
+        self.function = next(functions, None)
+        self.pointers = set(pointers)
+        self.values: dict[str, Value] = {}
+        self.paddings: dict[tuple[int, int], Padding] = {}
+        self.sums: dict[int, NarrowSum] = {}
+        if self.function is not None:
+            scalar = Value(UNKNOWN, uniform=True)
+            self.values = {argument.arg: scalar for argument in self.function.args.args}
+            self.block(self.function.body)
 
     def block(self, body: list[ast.stmt], *, loop: bool = False) -> None:
         for node in body:
-            if isinstance(node, ast.Assign):
-                value = self.read(node.value)
-                for target in node.targets:
+            match node:
+                case ast.Assign(targets=targets, value=assigned):
+                    value = self.read(assigned)
+                    for target in targets:
+                        if isinstance(target, ast.Name):
+                            self.values[target.id] = value
+                            self.pointers |= {target.id} if self.points(assigned) else set()
+                case ast.AugAssign(target=target, op=op, value=operand):
+                    value = self.arithmetic(op, self.read(target), self.read(operand))
                     if isinstance(target, ast.Name):
                         self.values[target.id] = value
-                        self.pointers |= {target.id} if self.points(node.value) else set()
-            elif isinstance(node, ast.AugAssign):
-                value = self.arithmetic(node.op, self.read(node.target), self.read(node.value))
-                if isinstance(node.target, ast.Name):
-                    name = node.target.id
-                    self.values[name] = value
-                    if value.narrow and loop and isinstance(node.op, ast.Add) and name not in self.pointers:
-                        self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
-            elif isinstance(node, (ast.For, ast.While)):
-                self.block(node.body, loop=True)
-                self.block(node.body, loop=True)  # a loop starts with the values of its last iteration
-            elif isinstance(node, ast.If):
-                self.block([*node.body, *node.orelse], loop=loop)
-            else:
-                self.read_children(node)
+                        sums = loop and isinstance(op, ast.Add) and target.id not in self.pointers
+                        if sums and value.narrow:
+                            self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
+                case ast.For(body=inner) | ast.While(body=inner):
+                    self.block(inner, loop=True)
+                    self.block(inner, loop=True)  # a loop starts with the values of its last iteration
+                case ast.If(body=inner, orelse=other):
+                    self.block([*inner, *other], loop=loop)
+                case _:
+                    self.read_children(node)
 
     def read_children(self, node: ast.AST) -> None:
         for child in ast.iter_child_nodes(node):
@@ -173,19 +178,20 @@ class _Reader:
     def read(self, node: ast.expr) -> Value:
         literal = number(node)
         if literal is not None:
-            return Value(Lanes(literal, uniform=True, never_negative=literal >= 0))
-        if isinstance(node, ast.Name):
-            return self.values.get(node.id, Value())
-        if isinstance(node, ast.BinOp):
-            same = ast.dump(node.left) == ast.dump(node.right)
-            return self.arithmetic(node.op, self.read(node.left), self.read(node.right), same)
-        if isinstance(node, ast.UnaryOp):
-            value = self.read(node.operand)
-            lanes = value.lanes if isinstance(node.op, ast.USub) else None
-            negated = replace(lanes, filler=-lanes.filler, never_negative=False) if lanes else None
-            return Value(negated, value.narrow)
-        if isinstance(node, ast.Call):
-            return self.call(node)
+            return Value(literal, uniform=True, never_negative=literal >= 0)
+        match node:
+            case ast.Name(id=name):
+                return self.values.get(name, Value())
+            case ast.BinOp(left=left, op=op, right=right):
+                same = ast.dump(left) == ast.dump(right)
+                return self.arithmetic(op, self.read(left), self.read(right), same)
+            case ast.UnaryOp(op=op, operand=operand):
+                value = self.read(operand)
+                if isinstance(op, ast.USub) and value.filler is not None:
+                    return replace(value, filler=-value.filler, never_negative=False)
+                return Value(narrow=value.narrow)
+            case ast.Call():
+                return self.call(node)
         self.read_children(node)
         return Value()
 
@@ -193,91 +199,81 @@ class _Reader:
         name, dtype = called(node), _dtype(node)
         if name == "to" and isinstance(node.func, ast.Attribute):
             value = self.read(node.func.value)
-            return Value(value.lanes, value.narrow if dtype is None else dtype)
+            return value if dtype is None else replace(value, narrow=dtype)
         arguments = [self.read(argument) for argument in node.args]
-        first = arguments[0] if arguments else Value()
+        first, *others = arguments or [Value()]
         if name == "load":
-            return Value(self.loaded(node), bool(node.args) and self.points(node.args[0]))
+            return self.loaded(node)
         if name in ("zeros", "full"):
-            filler = 0.0 if name == "zeros" else number(node.args[1]) if len(node.args) > 1 else None
-            return Value(Lanes(filler, uniform=True) if filler is not None else None, dtype)
+            filler = 0.0 if name == "zeros" else number(node.args[1]) if others else None
+            return Value(filler, uniform=filler is not None, narrow=dtype)
         if name == "where" and len(arguments) == 3:
             _, value, other = arguments
-            return Value(_where(node, value.lanes, other.lanes), _either(value.narrow, other.narrow))
+            replaced = combined(value, other, lambda _old, new: new, never_negative=False)
+            # Only with the mask of the load it replaces the filler of all its lanes.
+            again = other.uniform and not value.uniform and ast.dump(node.args[0]) == value.mask
+            known = again and replaced.filler is not None and not math.isnan(replaced.filler)
+            return replaced if known else Value(narrow=replaced.narrow)
         if name in _SUMS and first.narrow and dtype is None:
             self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
-        if name in NEUTRAL and name:
-            self.check(node, name, first.lanes)
-            return Value(Lanes(UNKNOWN, uniform=True), first.narrow)
+        if name in NEUTRAL:
+            self.check(node, name, first)
+            return Value(UNKNOWN, uniform=True, narrow=first.narrow)
         if name in ("maximum", "minimum") and len(arguments) == 2:
-            return Value(_extreme(name, first.lanes, arguments[1].lanes), first.narrow)
-        return Value(_mapped(name, first.lanes), first.narrow)
+            pick, other = (max if name == "maximum" else min), others[0]
 
-    def loaded(self, node: ast.Call) -> Lanes | None:
+            def picked(x: float, y: float) -> float:
+                return UNKNOWN if math.isnan(x) or math.isnan(y) else pick(x, y)
+
+            # The maximum with a value >= 0 is never negative.
+            clamped = pick is max and other.uniform and other.never_negative
+            return combined(first, other, picked, clamped or (first.never_negative and other.never_negative))
+        if first.filler is None or name not in _FLOAT:
+            return Value(narrow=first.narrow)
+        try:
+            filler = _FLOAT[name](first.filler)
+        except (ValueError, OverflowError):
+            filler = UNKNOWN
+        return replace(first, filler=filler, never_negative=name in _NEVER_NEGATIVE)
+
+    def loaded(self, node: ast.Call) -> Value:
+        narrow = bool(node.args) and self.points(node.args[0])
         mask, other = argument_of(node, "mask", 1), argument_of(node, "other", 2)
         if mask is None:
             names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} - {"tl"}
-            lanes = [self.values.get(name, Value()).lanes for name in names]
-            scalar = all(one is not None and one.uniform for one in lanes)
-            return Lanes(UNKNOWN, uniform=True) if scalar else None
+            scalar = all(self.values.get(name, Value()).uniform for name in names)
+            return Value(UNKNOWN if scalar else None, uniform=scalar, narrow=narrow)
         filler = UNKNOWN if other is None else number(other)
-        return Lanes(filler, load=node, mask=ast.dump(mask)) if filler is not None else None
+        return Value(filler, load=node, mask=ast.dump(mask), narrow=narrow)
 
-    def check(self, node: ast.Call, name: str, value: Lanes | None) -> None:
+    def check(self, node: ast.Call, name: str, value: Value) -> None:
         """Record a reduction over lanes that do not hold its neutral value."""
-        if value is None or value.uniform or value.load is None or value.filler == NEUTRAL[name]:
+        load, neutral = value.load, NEUTRAL[name]
+        if load is None or value.uniform or value.filler is None or value.filler == neutral:
             return
         if not (value.never_negative and value.filler == 0 and "max" in name):
-            self.reductions[node.lineno, node.col_offset] = Reduction(value.load, node, name)
+            other = argument_of(load, "other", 2)
+            self.paddings[node.lineno, node.col_offset] = Padding(
+                load_line=load.lineno,
+                load=ast.unparse(load),
+                filler=ast.unparse(other) if other is not None else "",
+                line=node.lineno,
+                reduction=ast.unparse(node),
+                operation=f"tl.{name}",
+                needed=neutral,
+                load_node=load,
+                call_node=node,
+            )
 
     def arithmetic(self, op: ast.operator, left: Value, right: Value, same: bool = False) -> Value:
-        a, b = left.lanes, right.lanes
-        found = combined(a, b, lambda x, y: computed(op, x, y))
-        if found is not None and a is not None and b is not None:
-            square = same and isinstance(op, ast.Mult)
-            both = a.never_negative and b.never_negative and isinstance(op, (ast.Add, ast.Mult, ast.Div))
-            found = replace(found, never_negative=square or both)
-        return Value(found, _either(left.narrow, right.narrow))
-
-
-def _where(node: ast.Call, value: Lanes | None, other: Lanes | None) -> Lanes | None:
-    """`tl.where(mask, x, filler)` with the mask of the load replaces the filler."""
-    if value is None or other is None or not other.uniform or math.isnan(other.filler):
-        return None
-    masked = not value.uniform and ast.dump(node.args[0]) == value.mask
-    return replace(value, filler=other.filler, never_negative=False) if masked else None
-
-
-def _extreme(name: str, a: Lanes | None, b: Lanes | None) -> Lanes | None:
-    """`tl.maximum` or `tl.minimum` of two values. The maximum with a value >= 0 is never negative."""
-    pick = max if name == "maximum" else min
-    found = combined(a, b, lambda x, y: UNKNOWN if math.isnan(x) or math.isnan(y) else pick(x, y))
-    if found is None or a is None or b is None:
-        return None
-    clamped = name == "maximum" and b.uniform and b.never_negative
-    return replace(found, never_negative=clamped or (a.never_negative and b.never_negative))
-
-
-def _mapped(name: str | None, value: Lanes | None) -> Lanes | None:
-    """A `tl` function applied element by element; None if it is not known."""
-    if value is None or name not in _FLOAT:
-        return None
-    try:
-        filler = _FLOAT[name](value.filler)
-    except (ValueError, OverflowError):
-        filler = UNKNOWN
-    return replace(value, filler=filler, never_negative=name in _NEVER_NEGATIVE)
-
-
-def _either(a: bool | None, b: bool | None) -> bool | None:
-    """Width of a binary operation: wide if either side is wide; unknown sides are ignored."""
-    if a is None or b is None:
-        return b if a is None else a
-    return a and b
+        square = same and isinstance(op, ast.Mult)
+        both = left.never_negative and right.never_negative
+        positive = square or (both and isinstance(op, (ast.Add, ast.Mult, ast.Div)))
+        return combined(left, right, lambda x, y: computed(op, x, y), positive)
 
 
 def _dtype(node: ast.Call) -> bool | None:
-    """The width of the dtype among the arguments; None without one."""
+    """Whether the dtype among the arguments has 16 bits; None without one."""
     arguments = [*node.args, *(word.value for word in node.keywords)]
     named = {n.attr for word in arguments for n in ast.walk(word) if isinstance(n, ast.Attribute)}
     return True if named & _NARROW else False if named & _WIDE else None
@@ -292,43 +288,15 @@ def _names(node: ast.AST) -> set[str]:
     return set().union(*(_names(child) for child in ast.iter_child_nodes(node)))
 
 
+def called(node: ast.Call) -> str:
+    """The attribute name of a call such as `tl.load(...)`; empty for a plain name."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+
+
 def paddings(source: str, kernel: str) -> tuple[Padding, ...]:
     """The reductions of function `kernel` that masked lanes change, by line."""
-    tree = parsed(source)
-    return tuple(
-        Padding(
-            load_line=found.load.lineno,
-            load=ast.unparse(found.load),
-            filler=ast.unparse(other) if (other := argument_of(found.load, "other", 2)) is not None else "",
-            line=found.call.lineno,
-            reduction=ast.unparse(found.call),
-            operation=f"tl.{found.name}",
-            needed=NEUTRAL[found.name],
-        )
-        for found in reductions(tree, kernel)
-    )
-
-
-def _read(tree: ast.Module | None, kernel: str, pointers: frozenset[str] = frozenset()) -> _Reader:
-    """What the first function of that name does; nothing if there is none."""
-    nodes = ast.walk(tree) if tree is not None else ()
-    function = next((n for n in nodes if isinstance(n, ast.FunctionDef) and n.name == kernel), None)
-    arguments = function.args.args if function is not None else []
-    scalar = Value(Lanes(UNKNOWN, uniform=True))
-    reader = _Reader(set(pointers), {argument.arg: scalar for argument in arguments})
-    reader.block(function.body if function is not None else [])
-    return reader
-
-
-def reductions(tree: ast.Module | None, kernel: str) -> list[Reduction]:
-    """The reductions of a function in `tree` that masked lanes change, by line."""
-    found = _read(tree, kernel).reductions
-    return [found[key] for key in sorted(found)]
-
-
-def called(node: ast.Call) -> str | None:
-    """The attribute name of a call such as `tl.load(...)`; None for a plain name."""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else None
+    found = _Reader(parsed(source), kernel).paddings
+    return tuple(found[place] for place in sorted(found))
 
 
 _MAX_CHANGES = 8  # rewrites of one kernel
@@ -343,28 +311,28 @@ def repaired(source: str, kernel: str) -> str | None:
     for changes in range(_MAX_CHANGES):
         if tree is None:
             return None
-        found = next(iter(reductions(tree, kernel)), None)
-        if found is None:
+        found = _Reader(tree, kernel).paddings
+        if not found:
             return ast.unparse(tree) if changes else None
-        needed, load = NEUTRAL[found.name], found.load
+        padding = found[min(found)]
+        needed, load = padding.needed, padding.load_node
         text = repr(needed) if math.isfinite(needed) else f"float('{needed}')"
         wanted = ast.parse(text, mode="eval").body
-        other = argument_of(load, "other", 2)
         # The load's fill value for a maximum or minimum; else, or if that is done, a `tl.where`.
-        if math.isinf(needed) and (other is None or ast.dump(other) != ast.dump(wanted)):
+        if math.isinf(needed) and padding.filler != text:
             load.keywords = [word for word in load.keywords if word.arg != "other"]
             del load.args[2:3]
             load.keywords.append(ast.keyword("other", wanted))
-            _set_initial_value(tree, found, wanted)
+            _set_initial_value(tree, padding.call_node, wanted)
         else:
-            _mask(tree, found, wanted)
+            _mask(tree, padding, wanted)
         tree = parsed(ast.unparse(ast.fix_missing_locations(tree)))
     return None
 
 
-def _set_initial_value(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
+def _set_initial_value(tree: ast.Module, reduction: ast.Call, value: ast.expr) -> None:
     """Start a running maximum at `value`: `x = tl.zeros(shape, …)` becomes `tl.full(shape, value, …)`."""
-    running = found.call.args[0]
+    running = reduction.args[0]
     if not isinstance(running, ast.Name):
         return
     for node in ast.walk(tree):
@@ -382,24 +350,24 @@ def _set_initial_value(tree: ast.Module, found: Reduction, value: ast.expr) -> N
                     args[1] = value
 
 
-def _mask(tree: ast.Module, found: Reduction, value: ast.expr) -> None:
+def _mask(tree: ast.Module, padding: Padding, value: ast.expr) -> None:
     """Put `tl.where(mask, x, value)` around the reduced value, or around the addend of a running sum."""
-    mask = argument_of(found.load, "mask", 1)
+    mask = argument_of(padding.load_node, "mask", 1)
     assert mask is not None, "only masked loads are found"
 
     def where(operand: ast.expr) -> ast.expr:
         function = ast.Attribute(ast.Name("tl", ast.Load()), "where", ast.Load())
         return ast.Call(function, [mask, operand, value], [])
 
-    summed = found.call.args[0]
-    running = summed.id if isinstance(summed, ast.Name) else None
+    reduced = padding.call_node.args
+    running = reduced[0].id if isinstance(reduced[0], ast.Name) else None
     added = False
     for node in ast.walk(tree):
         match node:
             case ast.AugAssign(target=ast.Name(id=name), op=ast.Add()) if name == running:
                 node.value, added = where(node.value), True
     if not added:
-        found.call.args[0] = where(summed)
+        reduced[0] = where(reduced[0])
 
 
 def narrow_pointers(source: str) -> frozenset[str]:
@@ -409,7 +377,7 @@ def narrow_pointers(source: str) -> frozenset[str]:
 
 def narrow_sums(source: str, kernel: str, pointers: frozenset[str]) -> tuple[NarrowSum, ...]:
     """The 16-bit sums of function `kernel`, by line."""
-    sums = _read(parsed(source), kernel, pointers).sums
+    sums = _Reader(parsed(source), kernel, pointers).sums
     return tuple(sums[line] for line in sorted(sums))
 
 
@@ -419,14 +387,11 @@ def widened(source: str, kernel: str, pointers: frozenset[str]) -> str | None:
     `tl.store` converts stored values back to the dtype of the tensor. Comments are lost.
     """
     tree = parsed(source)
-    reader = _read(tree, kernel, pointers)
+    reader = _Reader(tree, kernel, pointers)
     # A bitcast reads the bits of a 16-bit value: widening would change its meaning.
-    if tree is None or not reader.sums or "bitcast" in source:
+    if tree is None or reader.function is None or not reader.sums or "bitcast" in source:
         return None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef) and node.name == kernel:
-            _Widen(reader.pointers).visit(node)
-            break
+    _Widen(reader.pointers).visit(reader.function)
     return ast.unparse(ast.fix_missing_locations(tree))
 
 

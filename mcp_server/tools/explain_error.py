@@ -266,7 +266,7 @@ def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:
         "guide": family.guide,
         "page": f"docs/errors.md#{family.id}",
         "kernel": root.fields.get("kernel", ""),
-        "generated": [f"{place.file}:{place.line}" for place in facts.locations[:_FRAMES]],
+        "generated": list(facts.locations[:_FRAMES]),
     }
 
 

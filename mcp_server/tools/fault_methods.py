@@ -107,7 +107,7 @@ def read_report(output: Path, tool: SanitizerTool, view: PackageView) -> tuple[S
     for site in report.faults:
         of_package = site.launch_offset is not None or site.kernel in launched
         group = asserts if site.kind == "assert" else ours if of_package else foreign
-        group.append(site.access(tool))
+        group.append(replace(site, tool=tool))
     return report, [*ours, *(_printed(assertions[0]) if assertions else asserts[:1]), *foreign]
 
 

@@ -13,11 +13,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.gpus import Gpu, Waits, canonical_name, device_names, leased, read_driver, read_listing
+from mcp_server.jobs.gpus import Gpu, Waits, canonical_name, device_names, leased, read_listing
 from mcp_server.jobs.store import try_lock
 from tests.jobs.support import appears
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def leases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks of these tests alone."""
+    monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path)
 
 
 @pytest.mark.anyio
@@ -26,10 +32,10 @@ async def test_second_job_waits(tmp_path: Path) -> None:
     order: list[str] = []
 
     async def second() -> None:
-        async with leased(["0", "1"], Waits("job two", order.append), root=tmp_path):
+        async with leased(["0", "1"], Waits("job two", order.append)):
             order.append("second runs")
 
-    async with anyio.create_task_group() as tasks, leased(["1"], Waits("job one"), root=tmp_path):
+    async with anyio.create_task_group() as tasks, leased(["1"], Waits("job one")):
         tasks.start_soon(second)
         await anyio.sleep(0.15)
         order.append("first ends")
@@ -42,10 +48,10 @@ async def test_one_order_for_all(tmp_path: Path) -> None:
     waiting = anyio.Event()
 
     async def both() -> None:
-        async with leased(["1", "0"], Waits("both", lambda _: waiting.set()), root=tmp_path):
+        async with leased(["1", "0"], Waits("both", lambda _: waiting.set())):
             pass
 
-    async with anyio.create_task_group() as tasks, leased(["0"], Waits("one"), root=tmp_path):
+    async with anyio.create_task_group() as tasks, leased(["0"], Waits("one")):
         tasks.start_soon(both)
         await waiting.wait()
         fd = try_lock(tmp_path / "gpu-1.lock")
@@ -57,20 +63,20 @@ async def test_one_order_for_all(tmp_path: Path) -> None:
 async def test_different_gpus_do_not_wait(tmp_path: Path) -> None:
     """Jobs on different GPUs run side by side."""
     with anyio.fail_after(1):
-        async with leased(["0"], Waits("one"), root=tmp_path), leased(["1"], Waits("two"), root=tmp_path):
+        async with leased(["0"], Waits("one")), leased(["1"], Waits("two")):
             pass
 
 
 @pytest.mark.anyio
 async def test_waiting_can_be_cancelled(tmp_path: Path) -> None:
     """A cancelled wait gives back the leases that it had already."""
-    async with leased(["1"], Waits("one"), root=tmp_path):
+    async with leased(["1"], Waits("one")):
         with anyio.move_on_after(0.1) as scope:
-            async with leased(["0", "1"], Waits("two"), root=tmp_path):
+            async with leased(["0", "1"], Waits("two")):
                 pytest.fail("two jobs on one GPU")
         assert scope.cancelled_caught
         with anyio.fail_after(1):
-            async with leased(["0"], Waits("three"), root=tmp_path):
+            async with leased(["0"], Waits("three")):
                 pass
 
 
@@ -90,18 +96,18 @@ time.sleep(60)
         assert try_lock(tmp_path / "gpu-0.lock") is None
         holder.kill()
     with anyio.fail_after(1):
-        async with leased(["0"], Waits("next"), root=tmp_path):
+        async with leased(["0"], Waits("next")):
             pass
 
 
 @pytest.mark.anyio
 async def test_removed_lock_file(tmp_path: Path) -> None:
     """A lock file that a cleaner removed does not keep the next job from its lease."""
-    async with leased(["0"], Waits("one"), root=tmp_path) as (fd,):
+    async with leased(["0"], Waits("one")) as (fd,):
         (tmp_path / "gpu-0.lock").unlink()
         assert fd >= 0
     with anyio.fail_after(1):
-        async with leased(["0"], Waits("two"), root=tmp_path):
+        async with leased(["0"], Waits("two")):
             assert (tmp_path / "gpu-0.lock").read_text() == "two"
 
 
@@ -112,7 +118,7 @@ async def test_lock_that_is_a_link(tmp_path: Path) -> None:
     victim.write_text("precious")
     (tmp_path / "gpu-0.lock").symlink_to(victim)
     with pytest.raises(ProblemError):
-        async with leased(["0"], Waits("one"), root=tmp_path):
+        async with leased(["0"], Waits("one")):
             pass
     assert victim.read_text() == "precious"
 
@@ -194,13 +200,3 @@ def test_any_gpu_by_index_and_by_uuid_is_one_lease(uuids: list[object], data: st
     by_uuid = device_names((0,), f"GPU-{uuids[index]}", known)
     assert by_uuid == device_names((0,), str(index), known) == device_names((index,), None, known)
     assert len({canonical_name(f"GPU-{uuid}", known) for uuid in uuids}) == len(uuids)
-
-
-def test_the_driver_is_read_where_nobody_lists(tmp_path: Path) -> None:
-    """The driver's directories are in the order of the bus, and so are the indices."""
-    for place, uuid in (("0000:9b:00.0", "GPU-bb"), ("0000:1b:00.0", "GPU-aa")):
-        (tmp_path / place).mkdir()
-        text = f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 37\nGPU UUID: \t {uuid}\nDevice Minor: \t 0\n"
-        (tmp_path / place / "information").write_text(text)
-    assert read_driver(tmp_path) == (Gpu(0, "GPU-aa"), Gpu(1, "GPU-bb"))
-    assert read_driver(tmp_path / "none") == ()

@@ -14,18 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.output import BoundedFile, Caps, Capture, InOrder, clean
+from mcp_server.jobs.output import BoundedFile, Capture, InOrder, clean
 from tests.jobs.support import finish, python
 
-SMALL = Caps(head=100, tail=200)
+HEAD, TAIL = 100, 200
 
 
-def kept(path: Path, data: bytes, caps: Caps, pieces: int = 7) -> tuple[bytes, int]:
+def kept(path: Path, data: bytes, pieces: int = 7) -> tuple[bytes, int]:
     """The file after `data` was written in pieces, and the bytes left out."""
-    file = BoundedFile(path, caps)
+    file = BoundedFile(path, HEAD, TAIL)
     for start in range(0, len(data), pieces):
         file.write(data[start : start + pieces])
-        assert path.stat().st_size <= caps.head + caps.tail
+        assert path.stat().st_size <= HEAD + TAIL
     dropped = file.close()
     return path.read_bytes(), dropped
 
@@ -33,13 +33,13 @@ def kept(path: Path, data: bytes, caps: Caps, pieces: int = 7) -> tuple[bytes, i
 def test_short_output_is_untouched(tmp_path: Path) -> None:
     """Output that just fills head and tail is kept byte for byte."""
     data = bytes(range(256)) + b"x" * 44
-    assert kept(tmp_path / "log", data, SMALL) == (data, 0)
+    assert kept(tmp_path / "log", data) == (data, 0)
 
 
 def test_gap_is_marked_and_counted(tmp_path: Path) -> None:
     """Of long output the beginning and the last whole lines are kept, and the gap says what is missing."""
     lines = [f"line {number:04d}\n".encode() for number in range(100)]
-    text, dropped = kept(tmp_path / "log", b"".join(lines), SMALL)
+    text, dropped = kept(tmp_path / "log", b"".join(lines))
     assert text == b"".join(lines[:10]) + b"\n[%d bytes left out here]\n" % dropped + b"".join(lines[81:])
     assert dropped == 71 * 10
 
@@ -49,7 +49,7 @@ def test_gap_is_marked_and_counted(tmp_path: Path) -> None:
 def test_nothing_is_unaccounted_for(data: bytes, pieces: int) -> None:
     """Kept and dropped bytes add up to what was written, in whatever pieces it came."""
     with tempfile.TemporaryDirectory() as directory:
-        text, dropped = kept(Path(directory) / "log", data, SMALL, pieces)
+        text, dropped = kept(Path(directory) / "log", data, pieces)
     gap = f"\n[{dropped} bytes left out here]\n".encode() if dropped else b""
     assert len(text) - len(gap) + dropped == len(data)
     assert text.startswith(data[:100])
@@ -58,7 +58,7 @@ def test_nothing_is_unaccounted_for(data: bytes, pieces: int) -> None:
 
 def test_streams_are_joined_by_lines(tmp_path: Path) -> None:
     """A line of one stream is not cut in two by the other stream."""
-    file = BoundedFile(tmp_path / "log", Caps())
+    file = BoundedFile(tmp_path / "log")
     joined = InOrder(file)
     for stream, data in [
         ("stdout", b"one "),
@@ -83,10 +83,10 @@ def test_full_disk_is_noted(tmp_path: Path) -> None:
     code = """
 import resource, signal, sys
 from pathlib import Path
-from mcp_server.jobs.output import BoundedFile, Caps
+from mcp_server.jobs.output import BoundedFile
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-file = BoundedFile(Path(sys.argv[1]), Caps())
+file = BoundedFile(Path(sys.argv[1]))
 file.write(b"x" * 1500)
 file.write(b"y" * 100)
 print(file.close(), file.error)
@@ -111,12 +111,12 @@ async def test_last_words_before_a_signal(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path) -> None:
-    """A program that prints without end costs no more than the caps on disk, and little memory."""
-    caps = Caps(head=1 << 20, tail=1 << 20)
+async def test_flood_costs_bounded_memory_and_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that prints without end costs no more than the limits on disk, and little memory."""
+    monkeypatch.setattr(BoundedFile.__init__, "__defaults__", (1 << 20, 1 << 20))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     size = 64 << 20
-    with Capture(tmp_path, caps=caps) as capture:
+    with Capture(tmp_path) as capture:
         code = f"import os\nfor _ in range({size >> 20}): os.write(1, b'0123456789abcde\\n' * 65536)"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(capture.pump)

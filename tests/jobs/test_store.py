@@ -31,6 +31,13 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "state")
 
 
+def limited(root: Path, *, cap_bytes: int = 1 << 30, cap_jobs: int = 500, keep: int = 0) -> Store:
+    """A store that sweeps early."""
+    store = Store(root)
+    store.cap_bytes, store.cap_jobs, store.keep = cap_bytes, cap_jobs, keep
+    return store
+
+
 def finished(store: Store, size: int = 0) -> JobDirectory:
     """A job that has ended and left a file of `size` bytes."""
     job = store.create("test")
@@ -56,9 +63,11 @@ def job(store: Store) -> Iterator[JobDirectory]:
         ({"AOTI_DEBUG_STATE": ""}, Path.home() / ".local/state/aoti-debug"),
     ],
 )
-def test_state_root(environ: dict[str, str], root: Path) -> None:
+def test_state_root(environ: dict[str, str], root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state directory is the asked one, else the user's."""
-    assert state_root(environ) == root
+    for name in ("AOTI_DEBUG_STATE", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, environ.get(name, ""))
+    assert state_root() == root
 
 
 def test_private(job: JobDirectory, store: Store) -> None:
@@ -152,7 +161,7 @@ def test_other_addresses(uri: str, store: Store) -> None:
 @settings(deadline=None, max_examples=50)  # real files, on a machine that may be busy
 def test_any_address_is_refused_or_inside(tmp_path_factory: pytest.TempPathFactory, relative: str) -> None:
     """No text after a real handle reads a file outside the job."""
-    store = Store(tmp_path_factory.getbasetemp() / "hypothesis-store", cap_jobs=1, keep=0)
+    store = limited(tmp_path_factory.getbasetemp() / "hypothesis-store", cap_jobs=1)
     job = finished(store)
     try:
         assert store.path_of(f"{SCHEME}{job.id}/{relative}").parent == job.path
@@ -205,7 +214,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_sweep_removes_the_oldest(tmp_path: Path) -> None:
     """Beyond the cap the oldest jobs go first, however the clock was set."""
-    store = Store(tmp_path / "state", cap_bytes=300_000, keep=0)
+    store = limited(tmp_path / "state", cap_bytes=300_000)
     jobs = [finished(store, 100_000) for _ in range(4)]
     os.utime(jobs[0].path, (4e9, 4e9))
     assert store.sweep() == [jobs[0].id, jobs[1].id]
@@ -215,23 +224,23 @@ def test_sweep_removes_the_oldest(tmp_path: Path) -> None:
 
 def test_sweep_spares_the_newest(tmp_path: Path) -> None:
     """The newest jobs stay even when each alone is too large: their results may not have been read yet."""
-    store = Store(tmp_path / "state", cap_bytes=10, keep=2)
+    store = limited(tmp_path / "state", cap_bytes=10, keep=2)
     jobs = [finished(store, 100_000) for _ in range(3)]
     assert store.sweep() == [jobs[0].id]
 
 
 def test_sweep_by_count(tmp_path: Path) -> None:
     """Empty jobs do not pile up either."""
-    store = Store(tmp_path / "state", cap_jobs=2, keep=0)
+    store = limited(tmp_path / "state", cap_jobs=2)
     jobs = [finished(store) for _ in range(5)]
     assert store.sweep() == [job.id for job in jobs[:3]]
 
 
 def test_sweep_spares_running_jobs(tmp_path: Path) -> None:
     """A job that runs is never removed, also when another server sweeps."""
-    store = Store(tmp_path / "state", cap_jobs=0, keep=0)
+    store = limited(tmp_path / "state", cap_jobs=0)
     job = store.create("test")
-    assert Store(store.root, cap_jobs=0, keep=0).sweep() == []
+    assert limited(store.root, cap_jobs=0).sweep() == []
     assert store.is_running(store.find(job.id))
     job.release()
     assert not store.is_running(store.find(job.id))
@@ -240,7 +249,7 @@ def test_sweep_spares_running_jobs(tmp_path: Path) -> None:
 
 def test_sweep_does_not_follow_links(tmp_path: Path) -> None:
     """What a job's link points to is neither counted nor removed."""
-    store = Store(tmp_path / "state", cap_jobs=0, keep=0)
+    store = limited(tmp_path / "state", cap_jobs=0)
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "data").write_bytes(b"x" * 100_000)
@@ -253,7 +262,7 @@ def test_sweep_does_not_follow_links(tmp_path: Path) -> None:
 
 def test_half_made_job(tmp_path: Path) -> None:
     """A job whose server died while making it is swept like any other."""
-    store = Store(tmp_path / "state", cap_jobs=0, keep=0)
+    store = limited(tmp_path / "state", cap_jobs=0)
     (store.jobs / "job_00000001").mkdir()
     (store.jobs / "job_00000002").mkdir()
     (store.jobs / "job_00000002" / "job.json").write_text("{")
@@ -271,7 +280,7 @@ def test_two_servers_at_once(tmp_path: Path) -> None:
     """Jobs made and swept by several servers at a time get distinct handles and numbers."""
 
     def make(_: int) -> tuple[str, int]:
-        store = Store(tmp_path / "state", cap_jobs=3, keep=0)
+        store = limited(tmp_path / "state", cap_jobs=3)
         job = finished(store)
         store.sweep()
         return job.id, job.number

@@ -45,7 +45,7 @@ def digest(facts: LogFacts) -> dict[str, Any]:
         "last_launch": facts.last_launch.kernel if facts.last_launch else None,
         "launches": facts.launches,
         "frames": [[frame.file, frame.line, frame.code] for frame in facts.frames],
-        "locations": [[place.file, place.line] for place in facts.locations],
+        "locations": [[file, int(line)] for file, _, line in (at.rpartition(":") for at in facts.locations)],
         "truncated": facts.truncated,
     }
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.logs.details import LinePrefilter, literals
+from mcp_server.logs.details import literals, look
 from mcp_server.logs.families import FAMILIES, Family, Rank, find_family
 from mcp_server.logs.text import read_line
 from mcp_server.model import CATEGORIES
@@ -34,8 +34,8 @@ def test_example_is_found(family: Family) -> None:
 @pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)
 def test_fast_search_agrees(family: Family) -> None:
     """The search by templates offers every family that the whole table finds."""
-    look = LinePrefilter().looks([read_line(family.example, 1)])[0]
-    assert family in look.families
+    matches = look([read_line(family.example, 1)])[0]
+    assert family in matches.families
 
 
 @pytest.mark.parametrize("family", MATCHED, ids=lambda family: family.id)

@@ -81,9 +81,9 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """A pipe that nobody writes to, a device, a directory and a file of the kernel are refused at once."""
     os.mkfifo(tmp_path / "pipe")
     refused = {
-        tmp_path / "pipe": "a pipe",
-        Path("/dev/zero"): "a device",
-        tmp_path: "a directory",
+        tmp_path / "pipe": "no regular file",
+        Path("/dev/zero"): "no regular file",
+        tmp_path: "no regular file",
         Path("/proc/self/status"): "a file of the kernel",
         Path("/proc/kmsg"): "a file of the kernel",
         Path("/sys/kernel/mm/transparent_hugepage/enabled"): "a file of the kernel",

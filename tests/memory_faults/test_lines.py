@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-from fractions import Fraction
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,9 +9,7 @@ from hypothesis import strategies as st
 from mcp_server.memory_faults.kernel_lines import (
     KernelUse,
     LineAccess,
-    Reader,
     Sum,
-    Term,
     cpp_accesses_on,
     triton_accesses_on,
     value_of,
@@ -35,7 +30,7 @@ def first(source: str, code: str) -> LineAccess:
     return triton_accesses_on(use(source), line)[0]
 
 
-def factors(access: LineAccess) -> dict[str, Fraction | None]:
+def factors(access: LineAccess) -> dict[str, int | None]:
     return {f"{t.kind} {t.name}": f for t, f in access.address.terms.items() if t.kind != "other"}
 
 
@@ -157,10 +152,11 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> str:
 @given(expressions(), st.fixed_dictionaries({name: st.integers(-50, 50) for name in NAMES}))
 def test_a_known_sum_is_what_python_computes(text: str, values: dict[str, int]) -> None:
     """Where all names are known, the sum has Python's value; it never has another."""
-    terms = {name: Sum({Term("scalar", name): Fraction(1)}) for name in NAMES}
-    total = Reader(lambda name, _line, _depth: terms.get(name), values).read(
-        ast.parse(text, mode="eval").body
-    )
+    source = f"def k(x, {', '.join(NAMES)}):\n    tl.load(x + {text})\n"
+    kernel = Kernel("k_0", "user_triton", "k", (), 1, source, 1)
+    (access,) = triton_accesses_on(KernelUse(kernel, frozenset("x"), frozenset(NAMES), values), 2)
+    terms = {term: factor for term, factor in access.address.terms.items() if term.kind != "pointer"}
+    total = Sum(terms, access.address.constant)
     found = value_of(total, values)
     assert found is None or found == eval(text, {}, dict(values))
     if "*" not in text:

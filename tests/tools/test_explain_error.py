@@ -164,7 +164,7 @@ async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("missing.log", "cannot read the log"), ("", "the log is a directory")]
+    ("name", "said"), [("missing.log", "cannot read the log"), ("", "the log is no regular file")]
 )
 async def test_unreadable_log(context: Context, tmp_path: Path, name: str, said: str) -> None:
     """A missing file and a directory are problems that name it."""

@@ -23,7 +23,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, CapturedReplay, CrossStreamFree
+from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, FreedInput
 from mcp_server.model import Fix, ModelLocation
 from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.plurals import counted
@@ -206,7 +206,7 @@ def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(found, evidence=evidence, observed=case.fails_only_alone)
 
 
-def _lines_of_call(event: CrossStreamFree | CapturedReplay, case: DiagnosisState) -> list[ModelLocation]:
+def _lines_of_call(event: FreedInput, case: DiagnosisState) -> list[ModelLocation]:
     """The user's lines of the call that an event is about."""
     return next((c.stack for c in case.calls if (c.pid, c.number) == (event.pid, event.call)), [])
 

@@ -171,7 +171,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         compiler_at = [seen("capture", f"the compiler was at {_operator(at)} when it failed")] if at else []
         # The kernel that the text names, if it names one.
         kernel = root.fields.get("kernel") or (facts.last_launch.kernel if facts.last_launch else "")
-        place = next((f"{at.file}:{at.line}" for at in facts.locations), None)
+        place = next(iter(facts.locations), None)
         # A refusal that names nobody proves nobody guilty.
         proves = guilty.name and not several and case.workload is not None
         summary = as_sentence(root)

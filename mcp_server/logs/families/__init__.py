@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 
-from . import compiling, device, host, inputs, loading, resources
+from . import compiling, device, host, inputs, loading
 from .kinds import Advice, Family, Naming, Rank, Stage
 
-_TABLES = (device.TABLE, inputs.TABLE, loading.TABLE, resources.TABLE, compiling.TABLE, host.TABLE)
+_TABLES = (
+    *(device.TABLE, inputs.TABLE, loading.TABLE),
+    *(host.RESOURCES, compiling.TABLE, host.CHECKS, host.TABLE),
+)
 FAMILIES: tuple[Family, ...] = tuple(family for table in _TABLES for family in table.rows)
 BY_ID: dict[str, Family] = {family.id: family for family in FAMILIES}
 

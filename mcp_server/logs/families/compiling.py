@@ -6,12 +6,9 @@ torch 2.8-2.15; Triton's CompilationError; GCC and Clang.
 
 from __future__ import annotations
 
-from functools import partial
-
-from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Family, Naming, Rank, Table
+from .kinds import BUILD_GUIDE, SHAPES_GUIDE, Naming, Table
 
 TABLE = Table("compile")
-_add = partial(Family, TABLE)
 
 # A file and place as GCC, Clang and Metal (of a shader without a file) print it; as MSVC does.
 _SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_source):(?P<line>\d+):(?P<column>\d+): "
@@ -19,7 +16,7 @@ _SOURCE = r"(?<![^\s:])(?P<file>[^\s:]+\.(?:cpp|cc|cxx|h|hpp|cu|cuh)|program_sou
 _LINKED = r"(?P<file>[^\s:]+\.(?:so|a|dylib)[\w.]*)"
 _MSVC_SOURCE = r"^\s*(?P<file>\S.*?)\((?P<line>\d+)(?:,\d+)?\): (?:fatal )?"
 
-_add(
+TABLE.error(
     "export_constraints",
     (
         r"Constraints violated \((?P<dims>.*?)\)!",
@@ -35,7 +32,7 @@ _add(
     names=(Naming("dimension {dim}", "{value}", kind="script"), Naming("dimension {dims}", kind="script")),
     fix="mark that dimension static, or make the model work for all sizes of it",
 )
-_add(
+TABLE.error(
     "data_dependent",
     (
         r"(?P<detail>Could not (?:guard on|extract specialized integer from) data-dependent expression)(?: (?P<expression>.+?)(?: \(unhinted|\.?\s*$))?",
@@ -49,7 +46,7 @@ _add(
     names=Naming("{expression}", kind="script"),
     fix="use torch.where or torch.cond for the branch, or promise it with torch._check",
 )
-_add(
+TABLE.error(
     "export_unsupported",
     (
         r"torch\._dynamo\.exc\.(?P<kind>Unsupported|UserError|TorchRuntimeError|InternalTorchDynamoError)(?:: (?P<detail>.*))?",
@@ -61,7 +58,7 @@ _add(
     guide=SHAPES_GUIDE,
     stage="export",
 )
-_add(
+TABLE.error(
     "wrong_api_argument",
     r"(?P<detail>Only ExportedProgram is supported|exported_program\.example_inputs is required to be set|Expect package path to be a file ending in \.pt2.*|torch\._inductor\.config\.(?P<option>[\w.]+) does not exist|'(?P<level>[^']*)' is not a valid IntermediateValueDebuggingLevel|cannot both be True|Metadata must only contain strings|Unexpected optimization option (?P<flag>\S+))",
     ("script_error", "compile_failure"),
@@ -69,18 +66,17 @@ _add(
     "AttributeError: torch._inductor.config.aot_inductor.nope does not exist",
     guide=BUILD_GUIDE,
 )
-_add(
+TABLE.cause(
     "cpp_undeclared",
     _SOURCE
     + r"(?:fatal )?error: (?:use of undeclared identifier )?['‘`]?(?P<name>[\w:~<>]+)['’`]?(?: was not declared.*| has not been declared|; did you mean.*)?$",
     "compile_failure",
     "The generated C++ uses a name that is not declared.",
     "/c/x.wrapper.cpp:123:45: error: ‘s1’ was not declared in this scope; did you mean ‘y1’?",
-    rank=Rank.CAUSE,
     not_proven="Which part of the model asked for it: read the generated line. A shim of a custom operator has its own declared name.",
     sentence="The generated code uses {name}, which is not declared ({file}:{line}).",
 )
-_add(
+TABLE.cause(
     "cpp_header",
     (
         r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+):(?P<column>\d+): fatal error: '?(?P<header>[^\s']+?)'?:? (?:No such file or directory|file not found)|fatal error: '?(?P<header2>[\w./+-]+)'? file not found",
@@ -89,7 +85,6 @@ _add(
     "toolchain",
     "The compiler does not find a header: an incomplete compiler, Python or CUDA installation.",
     "/usr/include/x.h:12:10: fatal error: Python.h: No such file or directory",
-    rank=Rank.CAUSE,
     names=(
         Naming("{blind}", "does not find <{header}>, of the C++ library"),
         Naming("{header}"),
@@ -97,43 +92,39 @@ _add(
     ),
     fix="let CXX name a compiler that has its C++ library, which {blind} does not find, without options such as -nostdinc++",
 )
-_add(
+TABLE.cause(
     "compiler_killed",
     r"(?P<detail>(?:fatal error: )?Killed signal terminated program (?P<program>\w+)|virtual memory exhausted|cc1plus: out of memory|LLVM ERROR: out of memory)",
     "out_of_memory",
     "The compiler ran out of memory and was killed.",
     "g++: fatal error: Killed signal terminated program cc1plus",
-    rank=Rank.CAUSE,
     names=Naming("host memory", "the compiler was killed"),
 )
-_add(
+TABLE.cause(
     "compiler_crash",
     r"(?P<detail>internal compiler error: .+|PLEASE submit a bug report to|Segmentation fault: .*compiler)",
     ("toolchain", "compile_failure"),
     "The compiler itself crashed.",
     "x.cpp:1:1: internal compiler error: Segmentation fault",
-    rank=Rank.CAUSE,
 )
-_add(
+TABLE.cause(
     "cpp_error",
     (_SOURCE + r"(?:fatal )?error: (?P<detail>.+)", _MSVC_SOURCE + r"error (?P<code>C\d{4}): (?P<detail>.+)"),
     ("compile_failure", "toolchain"),
     "The generated C++ does not compile.",
     "/c/x.kernel.cpp:30:5: error: cannot convert ‘float*’ to ‘const double*’",
-    rank=Rank.CAUSE,
 )
-_add(
+TABLE.cause(
     "cpp_headers",
     (),
     "toolchain",
     "torch's own headers do not compile here, before any generated code: another header stands in the place of a "
     "standard one, or the compiler does not fit this torch.",
     "/v/torch/include/c10/util/Optional.h:30:5: error: ‘optional’ in namespace ‘std’ does not name a template type",
-    rank=Rank.CAUSE,
     names=Naming("C++ headers", "{file}:{line}"),
     fix="see which directories CPATH, CPLUS_INCLUDE_PATH and options put before the compiler's own, and whether the compiler is new enough for this torch",
 )
-_add(
+TABLE.cause(
     "compiler_option",
     (
         r"(?<![\w+./-])(?P<program>[\w+./-]*(?:g\+\+|gcc|clang(?:\+\+)?|cc1plus|nvcc)[\w.-]*): (?:fatal )?error: (?P<detail>.*(?:unrecognized|unknown|unsupported|no input files|bad value|not recognized|cannot execute|No such file).*)",
@@ -142,10 +133,9 @@ _add(
     "toolchain",
     "The compiler does not know an option that was asked for: too old, or another compiler than expected.",
     "g++: error: unrecognized command-line option '-std=c++20'",
-    rank=Rank.CAUSE,
     names=Naming("{program}", "{detail}"),
 )
-_add(
+TABLE.cause(
     "link_file",
     (
         # GNU ld; gold; lld
@@ -156,12 +146,11 @@ _add(
     "toolchain",
     "The linker was given a file that is no library: a pointer of git-lfs, a page in place of a download, a part of a file.",
     "/usr/bin/ld:/opt/sdk/lib/libgomp.so: file format not recognized; treating as linker script",
-    rank=Rank.CAUSE,
     names=Naming("{file}", "{detail}"),
     sentence="The linker refuses {file}, which is no library that it can read: {detail}.",
     fix="put the real library in the place of {file}, or take its directory out of what the linker searches",
 )
-_add(
+TABLE.cause(
     "link_library",
     (
         r"(?P<detail>(?:cannot find|unable to find library) -l(?P<library>[\w.+-]+))",
@@ -171,11 +160,10 @@ _add(
     "toolchain",
     "A library that the linker is told to use is missing or of another kind.",
     "/usr/bin/ld: cannot find -lstdc++: No such file or directory",
-    rank=Rank.CAUSE,
     names=(Naming("-l{library}"), Naming("linker", "{detail}")),
     fix="install what the linker looks for, or build with a compiler that does not ask for it",
 )
-_add(
+TABLE.cause(
     "linker_shim",
     (
         r"(?P<detail>undefined reference to [`‘']?(?P<symbol>aoti_torch_\w+)[’']?)",
@@ -184,11 +172,10 @@ _add(
     ("toolchain", "compile_failure"),
     "The generated code calls a function of torch's C interface that the libtorch at hand does not have.",
     "/usr/bin/ld: a.o: undefined reference to `aoti_torch_cpu_mm_out'",
-    rank=Rank.CAUSE,
     not_proven="Whether libtorch is of another release than the headers, or the operator never had such a function.",
     names=Naming("{symbol}"),
 )
-_add(
+TABLE.cause(
     "linker",
     (
         r"(?P<detail>undefined reference to [`‘']?(?P<symbol>[^`’'\n]+)[’']?)",
@@ -199,30 +186,27 @@ _add(
     "toolchain",
     "The linker failed.",
     "example-app.cpp:(.text+0xdc): undefined reference to `c10::Error::Error(c10::SourceLocation, std::string const&)'",
-    rank=Rank.CAUSE,
     names=(Naming("{symbol}"), Naming("linker", "{detail}")),
     fix="link the library that defines {symbol}, of the release and the C++ ABI of the headers",
 )
-_add(
+TABLE.consequence(
     "linker_status",
     r"(?P<detail>collect2: error: ld returned \d+ exit status|linker command failed with exit code \d+)",
     ("toolchain",),
     "The linker failed; its own message precedes this.",
     "collect2: error: ld returned 1 exit status",
-    rank=Rank.CONSEQUENCE,
     tags="build_tool",
 )
-_add(
+TABLE.symptom(
     "compiler_status",
     r"CalledProcessError: Command '\[?'?(?P<program>[^' ]*(?:g\+\+|gcc|clang(?:\+\+)?|/ld|objcopy|nvcc|ptxas|ninja))[' ](?P<detail>.*)",
     ("toolchain",),
     "A tool of the compiler failed; its own message, where it was kept, precedes this.",
     "subprocess.CalledProcessError: Command '['/usr/bin/ld', '-r', '-b', 'binary']' returned non-zero exit status 1.",
-    rank=Rank.SYMPTOM,
     names=Naming("{program}", "{detail}"),
     tags="build_tool",
 )
-_add(
+TABLE.cause(
     "no_compiler",
     (
         r"No working C\+\+ compiler found(?P<detail>.*?(?:'(?P<program>[^']+)'\))?)$",
@@ -233,11 +217,10 @@ _add(
     "toolchain",
     "No usable compiler was found.",
     "torch._inductor.exc.InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')",
-    rank=Rank.CAUSE,
     names=(Naming("{program}"), Naming("{compiler}"), Naming("{missing}"), Naming("C++ compiler")),
     fix="install a C++ compiler, or set CXX to one that exists",
 )
-_add(
+TABLE.cause(
     "ptxas_old",
     (
         r"ptxas.* (?:fatal|error)\s*: (?P<detail>Value '(?P<arch>\w+)' is not defined for option 'gpu-name')",
@@ -246,27 +229,24 @@ _add(
     "toolchain",
     "The GPU assembler is older than the GPU or than Triton: it does not know the architecture or the PTX version.",
     "ptxas fatal   : Value 'sm_103a' is not defined for option 'gpu-name'",
-    rank=Rank.CAUSE,
     names=Naming("ptxas", "{detail}"),
     fix="let TRITON_PTXAS_PATH name the ptxas of a CUDA toolkit that knows this GPU, or install a newer Triton",
 )
-_add(
+TABLE.cause(
     "ptxas",
     r"ptxas.* (?:fatal|error)\s*: (?P<detail>.+)",
     ("compile_failure", "arch_mismatch", "toolchain"),
     "The GPU assembler refused the kernel: what it does is not for this architecture, or the PTX is invalid.",
     "ptxas /tmp/a.ptx, line 606; error   : Feature '.tile::gather4' not supported on .target 'sm_120a'",
-    rank=Rank.CAUSE,
 )
-_add(
+TABLE.symptom(
     "ptxas_status",
     r"(?P<detail>PTXASError|`ptxas` (?:failed|error|fatal))",
     ("toolchain", "compile_failure", "arch_mismatch"),
     "The GPU assembler failed; its own message follows.",
     "triton.runtime.errors.PTXASError: PTXAS error: Internal Triton PTX codegen error",
-    rank=Rank.SYMPTOM,
 )
-_add(
+TABLE.cause(
     "triton_compile",
     (
         r"(?:triton\.compiler\.errors\.)?(?:CompilationError|UnsupportedLanguageConstruct|CompileTimeAssertionFailure): at (?P<kernel_line>\d+):(?P<kernel_column>\d+):",
@@ -276,18 +256,17 @@ _add(
     "compile_failure",
     "Triton could not compile a kernel; line and column count from the kernel's `def`.",
     "triton.compiler.errors.CompilationError: at 7:8:",
-    rank=Rank.CAUSE,
     sentence="Triton could not compile {function}, at line {kernel_line} of the kernel.",
     names=Naming("{function}", "{reason}", kind="kernel"),
 )
-_add(
+TABLE.error(
     "triton_kernel_named",
     r"Triton compilation failed: (?P<kernel>\w+)",
     "compile_failure",
     "Names the kernel that Triton could not compile.",
     "Triton compilation failed: decay_scan_0",
 )
-_add(
+TABLE.consequence(
     "autotune_failed",
     (
         r"Failed to run autotuning code block: (?P<detail>.+)",
@@ -297,9 +276,8 @@ _add(
     "compile_failure",
     "A kernel failed while the compiler benchmarked it.",
     "RuntimeError: Failed to run autotuning code block: name 'x' is not defined",
-    rank=Rank.CONSEQUENCE,
 )
-_add(
+TABLE.error(
     "lowering",
     (
         r"LoweringException: (?P<detail>.+)",
@@ -311,27 +289,25 @@ _add(
     "Inductor cannot lower the model or write code for it.",
     "torch._inductor.exc.LoweringException: AttributeError: 'float' object has no attribute 'node'",
 )
-_add(
+TABLE.error(
     "inductor_internal",
     r"InductorError: (?P<kind>AssertionError|NotImplementedError|AttributeError|KeyError|IndexError|TypeError|ZeroDivisionError)(?:: ?(?P<detail>.*))?$",
     "compile_failure",
     "Inductor itself failed while it lowered the model or wrote code for it.",
     "torch._inductor.exc.InductorError: AssertionError: ",
 )
-_add(
+TABLE.consequence(
     "inductor_error",
     r"torch\._inductor\.exc\.(?P<kind>InductorError|CppCompileError|CUDACompileError|\w*Error|\w*Exception)(?:: (?P<detail>.*))?",
     ("compile_failure", "toolchain"),
     "Compilation failed; the reason is inside the message or in the lines before it.",
     "torch._inductor.exc.InductorError: CppCompileError: C++ compile error",
-    rank=Rank.CONSEQUENCE,
 )
-_add(
+TABLE.consequence(
     "cpp_compile_error",
     r"(?P<detail>C\+\+ compile error)\s*$",
     ("compile_failure", "toolchain"),
     "A C++ compiler failed; its command and output follow.",
     "CppCompileError: C++ compile error",
-    rank=Rank.CONSEQUENCE,
     tags="build_tool",
 )

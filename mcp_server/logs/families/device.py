@@ -6,19 +6,21 @@ its Xid lines (docs.nvidia.com/deploy/xid-errors), ROCm's runtime and SYCL's Uni
 
 from __future__ import annotations
 
-from functools import partial
+from mcp_server.model import Category
 
-from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, Family, Naming, Rank, Table
+from .kinds import BUILD_GUIDE, HANG_GUIDE, INDEX_GUIDE, MEMORY_GUIDE, Naming, Table
 
 TABLE = Table("call")
-_add = partial(Family, TABLE)
 
+_ACCESS: tuple[Category, ...] = (
+    *("illegal_memory_access", "device_mismatch", "input_mismatch", "shape_out_of_range"),
+)
 _SITE = (
     r"(?<![^\s:])(?P<file>[^\s:]+):(?P<line>\d+): (?P<function>[^:]+(?:::[^:]+)*): "
     r"block: \[(?P<block>[\d,]+)\], thread: \[(?P<thread>[\d,]+)\] "
 )
 
-_add(
+TABLE.error(
     "autotune_device_fault",
     r"Failed to run autotuning code block: (?P<detail>.*(?:device-side assert|illegal memory|invalid argument|CUDA error).*)",
     ("compile_failure", "index_out_of_bounds", "illegal_memory_access"),
@@ -28,7 +30,7 @@ _add(
     stage="compile",
     not_proven="That the model is wrong: synthetic index tensors can be out of range although real ones are not.",
 )
-_add(
+TABLE.cause(
     "triton_resources",
     (
         r"OutOfResources: out of resource: (?P<status>[^,]+), Required: (?P<required>\d+), Hardware limit: (?P<limit>\d+)",
@@ -38,7 +40,6 @@ _add(
     "A kernel's configuration (block sizes, stages) needs more shared memory or registers than this GPU has.",
     "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 147456, Hardware limit: 101376. Reducing",
     stage="compile",
-    rank=Rank.CAUSE,
     sentence="A kernel needs {required} of {status}, and this GPU has {limit}.",
     names=(
         Naming("{kernel}", "{required} needed, {limit} there", kind="kernel"),
@@ -46,7 +47,7 @@ _add(
     ),
     fix="give the kernel smaller blocks or fewer stages (num_stages)",
 )
-_add(
+TABLE.cause(
     "aten_assert",
     _SITE.replace(r"<file>[^\s:]+", r"<file>[^\s:]*aten/src/[^\s:]+", 1)
     + r"Assertion `(?P<assertion>[^`]*(?:index|Index|idx|indices|n_classes|num_classes|cur_target)[^`]*)` failed",
@@ -55,13 +56,12 @@ _add(
     "calls, or the program's own code around it.",
     "/pytorch/aten/src/ATen/native/cuda/Loss.cu:245: nll_loss: block: [0,0,0], thread: [3,0,0] Assertion `t >= 0 && t < n_classes` failed.",
     advice="run_again",
-    rank=Rank.CAUSE,
     not_proven="Whether the package or the program called the operator: the line that waits for the device is not the "
     "one that called it.",
     late=True,
     tags="index_assert",
 )
-_add(
+TABLE.cause(
     "device_assert_index",
     (
         _SITE
@@ -72,7 +72,6 @@ _add(
     ("index_out_of_bounds", "input_mismatch", "device_mismatch", "shape_out_of_range"),
     "A kernel loaded an index outside [0, bound) and stopped the device; one line per failing thread.",
     "/c/mf/cmf.py:43: unknown: block: [12,0,0], thread: [0,0,0] Assertion `index out of bounds: 0 <= tmp7 < 1000` failed.",
-    rank=Rank.CAUSE,
     not_proven=(
         "That the caller sent a bad index: int32 ids read as int64, an input on another device, a size of the "
         "wrong dimension or an index computed by an earlier kernel give the same text."
@@ -82,28 +81,26 @@ _add(
     names=Naming("{kernel}", kind="kernel"),
     tags=("index_assert", "kernel_assert"),
 )
-_add(
+TABLE.cause(
     "device_assert_nan",
     _SITE
     + r"Assertion `(?P<assertion>[^`]*(?:NaN or Inf found|contains either `inf`, `nan`)[^\n]*?)` failed",
     ("nan_or_inf",),
     "A value of a kernel is NaN or infinite.",
     "/c/ab.py:31: unknown: block: [0,0,0], thread: [1,0,0] Assertion `NaN or Inf found` failed.",
-    rank=Rank.CAUSE,
     not_proven="That this kernel makes the value: it may have received it; infinite attention masks are normal.",
     late=True,
     tags="nan",
 )
-_add(
+TABLE.cause(
     "device_assert",
     _SITE + r"Assertion `(?P<assertion>.+)` failed",
     ("index_out_of_bounds", "input_mismatch", "illegal_memory_access"),
     "An assertion inside a kernel failed and stopped the device.",
     "/c/ab.py:31: unknown: block: [0,0,0], thread: [3,0,0] Assertion `sizes must be positive` failed.",
-    rank=Rank.CAUSE,
     late=True,
 )
-_add(
+TABLE.consequence(
     "cuda_assert_status",
     (
         r"(?:CUDA|HIP|Triton|driver)[^\n]*?(?P<status>device-side assert triggered)",
@@ -113,12 +110,11 @@ _add(
     "A kernel's assertion failed earlier; its own lines, with file, line and condition, are elsewhere in the output.",
     "torch.AcceleratorError: CUDA error: device-side assert triggered",
     advice="run_again",
-    rank=Rank.CONSEQUENCE,
     not_proven="Which assertion: keep the whole standard error, the assertion lines may come after this one.",
     late=True,
     sites="assert",
 )
-_add(
+TABLE.error(
     "stream_capture",
     r"(?P<status>operation not permitted when stream is capturing|cudaErrorStreamCapture(?!Invalidated)\w+|operation would make the legacy stream depend on a capturing blocking stream)",
     ("concurrency",),
@@ -128,7 +124,7 @@ _add(
     not_proven="That another operation of the captured region is allowed in a capture.",
     names=Naming("the call inside a CUDA graph capture", kind="call"),
 )
-_add(
+TABLE.consequence(
     "capture_invalidated",
     (
         r"(?P<status>operation failed due to a previous error during capture)",
@@ -137,20 +133,18 @@ _add(
     ("concurrency", "illegal_memory_access"),
     "A CUDA graph capture was invalidated by an earlier error.",
     "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture",
-    rank=Rank.CONSEQUENCE,
     late=True,
 )
-_add(
+TABLE.noise(
     "cuda_teardown",
     r"Failed to (?:destroy CUDA event|free GPU memory|unload CUDA module) in AOTInductor model: (?P<status>.+)",
     ("illegal_memory_access", "index_out_of_bounds"),
     "Noise of a process that ends after a device fault; only the status tells which kind of fault it was.",
     "Failed to destroy CUDA event in AOTInductor model: an illegal memory access was encountered",
-    rank=Rank.NOISE,
     stage="teardown",
     late=True,
 )
-_add(
+TABLE.symptom(
     "cuda_illegal_access",
     (
         r"(?P<status>an illegal memory access was encountered|misaligned address|"
@@ -159,21 +153,13 @@ _add(
         r"(?P<status>cudaErrorIllegalAddress|cudaErrorMisalignedAddress|cudaErrorInvalidAddressSpace|"
         r"CUDA_ERROR_ILLEGAL_ADDRESS|CUDA_ERROR_MISALIGNED_ADDRESS|CUDA_ERROR_LAUNCH_FAILED)",
     ),
-    (
-        "illegal_memory_access",
-        "device_mismatch",
-        "input_mismatch",
-        "shape_out_of_range",
-        "custom_op",
-        "index_out_of_bounds",
-    ),
+    (*_ACCESS, "custom_op", "index_out_of_bounds"),
     "A kernel read or wrote memory that is not its own. The report comes late: the call that raises is seldom the culprit.",
     "torch.AcceleratorError: CUDA error: an illegal memory access was encountered",
-    rank=Rank.SYMPTOM,
     not_proven="Which kernel, and whether it is at fault: a host pointer, a wrong dtype, stride or size, or a bad index from an earlier kernel end alike.",
     late=True,
 )
-_add(
+TABLE.error(
     "device_out_of_memory",
     (
         r"(?:CUDA|HIP|XPU) out of memory(?:\. Tried to allocate (?P<asked>[\d.]+ \w+))?(?:\. GPU (?P<device>\d+) has a total capac\w+ of (?P<total>[\d.]+ \w+))?",
@@ -191,36 +177,34 @@ _add(
     ),
     fix="make the batch smaller, or free device memory before the call",
 )
-_add(
+TABLE.consequence(
     "cublas_status",
     r"(?P<status>CU(?:BLAS|DNN|SPARSE|SOLVER|FFT)_STATUS_\w+)(?: when calling `?(?P<call>[^`\n(]+))?",
     ("illegal_memory_access", "index_out_of_bounds", "device_mismatch", "input_mismatch", "out_of_memory"),
     "A library call found the device already broken (or out of memory); the fault is usually in an earlier kernel.",
     "CUDA error: CUBLAS_STATUS_INTERNAL_ERROR when calling `cublasCreate(handle)`",
-    rank=Rank.CONSEQUENCE,
     not_proven="That the matrix product or its operands are wrong.",
     late=True,
     tags="bare_status",
 )
-_add(
+TABLE.error(
     "no_kernel_image",
     r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version)",
     ("arch_mismatch",),
     "The package's kernels were built for another GPU architecture.",
     "CUDA driver error: no kernel image is available for execution on the device",
 )
-_add(
+TABLE.noise(
     "torch_without_arch",
     r"^\s*(?P<gpu>\S.*) with CUDA capability (?P<arch>sm_\d+\w?) is not compatible with the current PyTorch installation",
     ("arch_mismatch",),
     "This build of torch has no kernels for this GPU, whatever package it runs.",
     "NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.",
     advice="check_machine",
-    rank=Rank.NOISE,
     names=Naming("torch", "has no kernels for {gpu} ({arch})", kind="environment"),
     fix="install a build of torch whose torch.cuda.get_arch_list() holds {arch}",
 )
-_add(
+TABLE.error(
     "kernel_file_missing",
     r"^(?!.*(?:InductorError|BackendCompilerFailed|autotuning)).*CUDA driver error: (?P<status>file not found)",
     "invalid_package",
@@ -229,14 +213,14 @@ _add(
     "Error: CUDA driver error: file not found",
     fix="load a .pt2 of torch._inductor.aoti_compile_and_package, which holds them; a bare .so needs its .cubin files where it was compiled",
 )
-_add(
+TABLE.error(
     "kernel_image_invalid",
     r"CUDA (?:driver )?error: (?P<status>device kernel image is invalid|named symbol not found|file not found|a PTX JIT compilation failed)",
     ("invalid_package", "arch_mismatch"),
     "A kernel file (.cubin) of the package is missing, damaged or of another architecture; kernels load at their first launch.",
     "Error: CUDA driver error: device kernel image is invalid",
 )
-_add(
+TABLE.error(
     "launch_invalid_argument",
     r"(?:CUDA (?:driver )?error|Triton Error \[CUDA\]|Error): (?P<status>invalid argument|invalid configuration argument|too many resources requested for launch|out of resource)",
     ("shape_out_of_range", "device_mismatch", "compile_failure"),
@@ -244,14 +228,14 @@ _add(
     "RuntimeError: CUDA driver error: invalid argument",
     not_proven="Which of these.",
 )
-_add(
+TABLE.error(
     "host_pointer",
     r"The specified pointer resides on host memory and is not registered with any CUDA device",
     ("device_mismatch",),
     "A tensor in host memory was given where device memory is needed.",
     "The specified pointer resides on host memory and is not registered with any CUDA device.",
 )
-_add(
+TABLE.error(
     "no_driver",
     (
         r"(?P<status>Found no NVIDIA driver|CUDA driver version is insufficient for CUDA runtime version|no CUDA-capable device is detected|"
@@ -265,7 +249,7 @@ _add(
     stage="any",
     names=Naming("CUDA driver", "{status}"),
 )
-_add(
+TABLE.error(
     "bad_device_index",
     (
         r"(?P<status>invalid device ordinal)",
@@ -286,7 +270,7 @@ _add(
     ),
     fix="load the package, its weights and the inputs on one device, not on {specified} and {actual}",
 )
-_add(
+TABLE.error(
     "two_devices",
     (
         r"Expected all tensors to be on the same device, but (?:found|got|expected)(?P<detail>.*)",
@@ -298,18 +282,17 @@ _add(
     "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
     tags="fake_operand",
 )
-_add(
+TABLE.consequence(
     "nccl_timeout",
     r"(?P<status>Watchdog caught collective operation timeout)(?:: WorkNCCL\(.*?OpType=(?P<collective>\w+).*?Timeout\(ms\)=(?P<limit_ms>\d+))?",
     ("hang", "environment", "concurrency"),
     "A collective operation did not end in time: another rank did not take part, or the network failed.",
     "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, NumelIn=46, Timeout(ms)=600000) ran for 600060 milliseconds before timing out.",
     advice="run_again",
-    rank=Rank.CONSEQUENCE,
     not_proven="Which rank is at fault: it is one that died, hangs or took another path, seldom one that says this.",
     tags="bare_status",
 )
-_add(
+TABLE.consequence(
     "nccl",
     r"(?P<status>NCCL error|ncclUnhandledCudaError|ncclSystemError|ncclInternalError|ProcessGroupNCCL)",
     ("environment", "hang", "illegal_memory_access"),
@@ -317,13 +300,12 @@ _add(
     "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94, unhandled cuda error",
     advice="run_again",
     guide=HANG_GUIDE,
-    rank=Rank.CONSEQUENCE,
     tags="bare_status",
 )
 
 _XID = r"NVRM: Xid \([^)]*\): "
 
-_add(
+TABLE.error(
     "device_function",
     (
         r"(?:CUDA|HIP) (?:driver )?error: (?P<status>invalid device function|invalid kernel file|shared object initialization failed)",
@@ -335,26 +317,19 @@ _add(
     advice="check_machine",
     not_proven="Whether torch, an extension or a package lacks the code: some cards are in no build.",
 )
-_add(
+TABLE.symptom(
     "gpu_page_fault",
     (
         r"(?P<status>Memory access fault by GPU node-\d+).* on address (?P<address>0x[0-9a-f]+)",
         _XID + r"(?P<xid>13|31|43|45), (?P<detail>.*)",
     ),
-    (
-        "illegal_memory_access",
-        "device_mismatch",
-        "input_mismatch",
-        "shape_out_of_range",
-        "index_out_of_bounds",
-    ),
+    (*_ACCESS, "index_out_of_bounds"),
     "A kernel touched memory that is not mapped on the device.",
     "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f1c00000000. Reason: Page not present or supervisor privilege.",
-    rank=Rank.SYMPTOM,
     not_proven="Which kernel, and whether it is at fault: a bad index or a host pointer may have been given to it.",
     late=True,
 )
-_add(
+TABLE.cause(
     "device_lost",
     (
         r"(?P<status>uncorrectable ECC error encountered|GPU is lost|has fallen off the bus|devices? (?:is|are) busy or unavailable|cudaErrorECCUncorrectable|cudaErrorDevicesUnavailable)",
@@ -364,20 +339,18 @@ _add(
     "The GPU itself failed, or another process holds it: no program can use it as it is.",
     "RuntimeError: CUDA error: uncorrectable ECC error encountered",
     stage="any",
-    rank=Rank.CAUSE,
 )
-_add(
+TABLE.symptom(
     "device_reset",
     r"(?P<status>UR_RESULT_ERROR_DEVICE_LOST|PI_ERROR_DEVICE_NOT_AVAILABLE|hipErrorLaunchTimeOut|cudaErrorLaunchTimeout|the launch timed out and was terminated|HW Exception by GPU node-\d+)",
     ("hang", "illegal_memory_access", "environment"),
     "The driver reset the device: a kernel ran longer than it allows, or did what the hardware does not bear.",
     "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
     advice="check_machine",
-    rank=Rank.SYMPTOM,
     not_proven="Which kernel, and whether it or the driver is at fault.",
     late=True,
 )
-_add(
+TABLE.consequence(
     "device_status",
     (
         r"\b(?P<backend>CUDA|HIP|XPU|MPS|NPU)(?: driver| runtime)? error: (?P<status>[A-Za-z].*)",
@@ -391,7 +364,6 @@ _add(
     "RuntimeError: CUDA error: operation not supported",
     advice="run_again",
     guide=MEMORY_GUIDE,
-    rank=Rank.CONSEQUENCE,
     not_proven="What the device refused: run again with blocking launches.",
     late=True,
     tags="bare_status",

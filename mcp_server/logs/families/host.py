@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from mcp_server.model import Category
-
-from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Family, Naming, Rank, Table
+from .kinds import BUILD_GUIDE, HANG_GUIDE, MAIN_GUIDE, MEMORY_GUIDE, Naming, Table
 
 
 def _exit(codes: str) -> str:
@@ -22,48 +18,135 @@ def _shell(what: str) -> str:
     )
 
 
+# What a machine refuses. It comes before compilation: a compiler's error that wraps it is the machine's fault.
+RESOURCES = Table("any")
+CHECKS = Table("call")  # of a program, and of sanitizers
 TABLE = Table("any")
-_add = partial(Family, TABLE)
 
-_CRASH: tuple[Category, ...] = (
-    "device_mismatch",
-    "constants",
-    "input_mismatch",
-    "custom_op",
-    "illegal_memory_access",
+RESOURCES.cause(
+    "temp_directory",
+    r"(?P<detail>Error generating temporary directory: .*|Failed to create (?:a )?(?:temp\w*|output) director\w+.*|No usable temporary directory found.*)",
+    "environment",
+    "The directory for temporary files (TMPDIR) is missing or cannot be written.",
+    "RuntimeError: Error generating temporary directory: No such file or directory",
+    stage="load",
+    names=Naming("TMPDIR"),
+    fix="set TMPDIR to a directory that exists and can be written",
+)
+RESOURCES.error(
+    "host_out_of_memory",
+    (
+        r"(?P<detail>DefaultCPUAllocator: can't allocate memory): you tried to allocate (?P<bytes>\d+) bytes",
+        r"(?P<detail>(?:^|\W)MemoryError|std::bad_alloc|DefaultCPUAllocator: can't allocate memory|Cannot allocate memory|Unable to allocate [\d.]+ \w+ for an array|oom-kill|Out of memory: Killed process|\[enforce fail at .*alloc_cpu)",
+    ),
+    "out_of_memory",
+    "The host has no memory for the request.",
+    "RuntimeError: [enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 4096 bytes.",
+    names=Naming("host memory", "{bytes} bytes asked for"),
+    fix="make the batch smaller, or give the process more memory",
+)
+RESOURCES.cause(
+    "limit_signal",
+    (
+        r"(?P<detail>(?:CPU time|File size) limit exceeded(?: signal terminated program (?P<program>[\w+.-]+))?)",
+        r"(?P<detail>\bSIGXCPU\b|\bSIGXFSZ\b|died with <Signals\.SIGX(?:CPU|FSZ): \d+>)",
+    ),
+    "environment",
+    "A limit of the process, on its processor time (RLIMIT_CPU) or on the size of its files (RLIMIT_FSIZE), ended it.",
+    "g++: fatal error: CPU time limit exceeded signal terminated program cc1plus",
+    names=Naming("{detail}"),
+    fix="raise the limit (ulimit -t, ulimit -f) for the process and what it starts",
+)
+RESOURCES.error(
+    "disk",
+    r"(?P<detail>No space left on device|Disk quota exceeded|Read-only file system|Too many open files|File too large)",
+    "environment",
+    "A file could not be written or opened.",
+    "OSError: [Errno 28] No space left on device: '/tmp/torchinductor'",
+    names=Naming("{detail}"),
+)
+RESOURCES.cause(
+    "compiler_refused",
+    r"(?P<detail>Permission denied|Exec format error)[^\n]*?: '(?P<program>[^']*(?:g\+\+|gcc|clang|nvcc|ptxas|/ld)[^'/]*)'",
     "toolchain",
+    "The compiler is a file that this machine cannot run.",
+    "torch._inductor.exc.InductorError: OSError: [Errno 8] Exec format error: '/opt/cross/bin/g++'",
+    names=Naming("{program}", "{detail}"),
+)
+RESOURCES.cause(
+    "program_missing",
+    r"InductorError: FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>(?!g\+\+|gcc|clang|nvcc|ptxas|ld)[\w+-]+)'$",
+    "environment",
+    "A program that the compile starts by its bare name is in no directory of PATH.",
+    "torch._inductor.exc.InductorError: FileNotFoundError: [Errno 2] No such file or directory: 'openssl'",
+    names=Naming("{program}", "not on the PATH", kind="environment"),
+    fix="install {program}, or put the directory in which it is into PATH",
+)
+RESOURCES.error(
+    "permission",
+    r"(?P<detail>PermissionError|Permission denied|Operation not permitted(?! when))(?:.*?: '(?P<path>[^']+)')?",
+    "environment",
+    "Access to a file or device was refused.",
+    "PermissionError: [Errno 13] Permission denied: '/cache/x'",
+    names=(Naming("{path}"), Naming("{detail}")),
+)
+RESOURCES.error(
+    "bad_path",
+    (
+        r"(?P<detail>NotADirectoryError|\[Errno 20\] Not a directory|IsADirectoryError|FileExistsError|\[Errno 36\] File name too long)(?:.*?: '(?P<path>[^']+)')?",
+        r"(?P<detail>Stale file handle|Transport endpoint is not connected|\[Errno 5\] Input/output error)(?:.*?: '(?P<path>[^']+)')?",
+        r"(?P<detail>can't start new thread|\[Errno 11\] Resource temporarily unavailable)",
+        r"(?P<detail>libgomp: Thread creation failed|OMP: Error #34|pthread_create failed)(?:: (?P<why>.*))?",
+    ),
+    "environment",
+    "The operating system refuses a directory, a file or a thread.",
+    "NotADirectoryError: [Errno 20] Not a directory: '/cache/inductor'",
+    names=(Naming("{path}", "{detail}"), Naming("{detail}")),
+)
+RESOURCES.error(
+    "network",
+    r"(?P<detail>Connection(?:Refused|Reset|Aborted)Error|Connection refused|Connection reset by peer|Name or service not known|Temporary failure in name resolution|Network is unreachable|No route to host|Address already in use)",
+    "environment",
+    "A host or port cannot be reached or used.",
+    "ConnectionRefusedError: [Errno 111] Connection refused",
+    names=Naming("network", "{detail}"),
+)
+RESOURCES.error(
+    "environment_variable",
+    (),
+    "environment",
+    "A variable that the program reads is not in its environment.",
+    "KeyError: 'MODEL_DIR'",
+    names=Naming("{variable}", "not set"),
 )
 
-_add(
+CHECKS.error(
     "tensors_not_close",
     r"(?P<detail>(?:Tensor-likes|Scalars|Sequences?|Tensors) are not (?:close|equal)!?)",
     ("wrong_output", "input_mismatch", "custom_op", "constants", "shape_out_of_range", "nan_or_inf"),
     "The program's own comparison failed: the package's numbers differ from the reference.",
     "AssertionError: Tensor-likes are not close!",
-    stage="call",
     not_proven="That code generation is wrong: a silent out-of-bounds access, a wrong stride, dtype or size of an input, "
     "stale weights, a wrong fake function or baked-in arguments also give wrong numbers.",
     tags="result_check",
 )
-_add(
+CHECKS.error(
     "not_close_nan",
     r"Greatest (?:absolute|relative) difference: (?P<difference>nan|inf)\b",
     ("nan_or_inf", "wrong_output"),
     "The differing values are not finite.",
     "Greatest absolute difference: nan at index (0, 1) (up to 1e-05 allowed)",
-    stage="call",
     tags="nan",
 )
-_add(
+CHECKS.error(
     "script_says_nan",
     r"(?:Error|Exception|assert\w*|FAIL\w*)\b[^\n]*?(?<![\w.])(?P<value>[Nn]a[Nn]s?|NAN|[Ii]nf|non-?finite|not finite)(?![\w.])",
     ("nan_or_inf", "wrong_output"),
     "The program's own check met a value that is not finite.",
     "AssertionError: class probabilities do not sum to one: [nan, nan]",
-    stage="call",
     tags=("nan", "open_refusal"),
 )
-_add(
+CHECKS.cause(
     "address_sanitizer",
     (
         r"AddressSanitizer: (?P<kind>heap-buffer-overflow|stack-buffer-overflow|global-buffer-overflow|heap-use-after-free|use-after-poison|container-overflow|attempting double-free|attempting free|SEGV|BUS|FPE|stack-overflow|negative-size-param|memcpy-param-overlap)(?P<detail>.*)",
@@ -72,52 +155,40 @@ _add(
     ("illegal_memory_access", "index_out_of_bounds", "input_mismatch", "custom_op"),
     "A sanitizer build met a bad memory access or undefined behaviour.",
     "==123==ERROR: AddressSanitizer: heap-buffer-overflow on address 0x602000000034 at pc 0x7f bp 0x7f sp 0x7f",
-    stage="call",
-    rank=Rank.CAUSE,
 )
-_add(
+CHECKS.cause(
     "sanitizer_access",
     (),
     (
-        "illegal_memory_access",
-        "index_out_of_bounds",
-        "device_mismatch",
-        "custom_op",
-        "input_mismatch",
-        "shape_out_of_range",
+        *("illegal_memory_access", "index_out_of_bounds", "device_mismatch", "custom_op"),
+        *("input_mismatch", "shape_out_of_range"),
     ),
     "compute-sanitizer saw a kernel access memory that is not its own, at this instruction.",
     "========= Invalid __global__ read of size 4 bytes",
-    stage="call",
-    rank=Rank.CAUSE,
     not_proven="That the kernel is at fault: a bad index, a wrong size or a host pointer may have been given to it. "
     "The nearest allocation is a neighbour, not always the tensor that was meant.",
     sentence="{kernel} did an invalid {direction} of {size} bytes at {file}:{line}.",
-    sites=("invalid_access", "exception"),
+    sites=("invalid_access", "misaligned", "exception"),
 )
-_add(
+CHECKS.cause(
     "sanitizer_race",
     (),
     ("concurrency", "wrong_output"),
     "compute-sanitizer saw threads race or meet at a barrier in an illegal way.",
     "========= Error: Race reported between Write access at k+0x70 in f.py:12",
     guide=MEMORY_GUIDE,
-    stage="call",
-    rank=Rank.CAUSE,
     sites=("race", "barrier"),
 )
-_add(
+CHECKS.cause(
     "sanitizer_uninitialised",
     (),
     ("wrong_output", "nan_or_inf", "custom_op"),
     "compute-sanitizer saw a kernel read memory that nothing had written.",
     "========= Uninitialized __global__ memory read of size 4 bytes",
     advice="locate",
-    stage="call",
-    rank=Rank.CAUSE,
     sites="uninitialised",
 )
-_add(
+CHECKS.noise(
     "leak_sanitizer",
     r"LeakSanitizer: detected memory leaks",
     ("illegal_memory_access",),
@@ -125,9 +196,8 @@ _add(
     "==1==ERROR: LeakSanitizer: detected memory leaks",
     advice="run_again",
     stage="teardown",
-    rank=Rank.NOISE,
 )
-_add(
+TABLE.error(
     "illegal_instruction",
     (_shell("Illegal instruction"), r"(?P<detail>[Ii]llegal instruction|SIGILL)", _exit("132|-4")),
     "arch_mismatch",
@@ -135,7 +205,7 @@ _add(
     "Illegal instruction (core dumped)",
     tags=("ending", "crash"),
 )
-_add(
+TABLE.symptom(
     "heap_corruption",
     r"(?P<detail>free\(\): (?:invalid|corrupted|double free)[\w ()]*|(?:malloc|realloc|munmap_chunk|malloc_consolidate|calloc)\(\): [\w ()-]+|double free or corruption[\w ()!]*|corrupted (?:size vs\. prev_size|double-linked list|unsorted chunks)[\w ]*|\*\*\* stack smashing detected \*\*\*|sysmalloc: Assertion|largebin)",
     ("constants", "custom_op", "shape_out_of_range", "input_mismatch", "illegal_memory_access"),
@@ -143,36 +213,33 @@ _add(
     "free(): corrupted unsorted chunks",
     advice="locate",
     guide=MEMORY_GUIDE,
-    rank=Rank.SYMPTOM,
     tags=("ending", "crash", "native_stack", "stageless"),
 )
-_add(
+TABLE.symptom(
     "segfault",
     (
         _shell("[Ss]egmentation fault|[Bb]us error"),
         r"(?P<detail>Fatal Python error: (?:Segmentation fault|Bus error)|[Ss]egmentation fault|SIGSEGV|SIGBUS|[Bb]us error)",
         _exit("139|-11"),
     ),
-    _CRASH,
+    ("device_mismatch", "constants", "input_mismatch", "custom_op", "illegal_memory_access", "toolchain"),
     "The process read or wrote an address that it does not own.",
     "Fatal Python error: Segmentation fault",
     advice="locate",
     guide=MEMORY_GUIDE,
-    rank=Rank.SYMPTOM,
     not_proven="Whether an input, a weight that was never loaded, a library or generated code is at fault.",
     tags=("ending", "crash", "native_stack", "stageless"),
 )
-_add(
+TABLE.symptom(
     "terminate_recursively",
     r"terminate called recursively",
     ("index_out_of_bounds", "input_mismatch"),
     "Two OpenMP threads failed at once: an assertion of a parallel CPU kernel whose text was lost.",
     "terminate called recursively",
     advice="run_again",
-    rank=Rank.SYMPTOM,
     tags="ending",
 )
-_add(
+TABLE.generic(
     "terminate",
     r"terminate called (?:after throwing an instance of '(?P<type>[^']+)'|without an active exception)",
     ("index_out_of_bounds", "illegal_memory_access"),
@@ -180,10 +247,9 @@ _add(
     "terminate called after throwing an instance of 'c10::Error'",
     advice="read_cause",
     guide=MAIN_GUIDE,
-    rank=Rank.GENERIC,
     tags=("ending", "native_stack", "stageless"),
 )
-_add(
+TABLE.generic(
     "aborted",
     (
         _shell("Aborted|abort"),
@@ -195,20 +261,18 @@ _add(
     "Aborted (core dumped)",
     advice="run_again",
     guide=MAIN_GUIDE,
-    rank=Rank.GENERIC,
     tags=("ending", "crash", "native_stack", "stageless"),
 )
-_add(
+TABLE.symptom(
     "killed",
     (_shell("[Kk]illed"), r"(?P<detail>(?:^|\s)Killed\s*$|SIGKILL|signal 9\b)", _exit("137|-9")),
     ("out_of_memory", "hang"),
     "The process was killed from outside: the kernel's memory killer, or a time limit.",
     "Killed",
-    rank=Rank.SYMPTOM,
     not_proven="Which of the two.",
     tags=("ending", "stageless"),
 )
-_add(
+TABLE.error(
     "timeout",
     (
         r"(?P<detail>TimeoutExpired|TimeoutError|timed out after (?P<seconds>[\d.]+) seconds|DUE TO TIME LIMIT|Timeout \((?P<limit>[\d:.]+)\)!|deadlock|Operation timed out)",
@@ -219,7 +283,7 @@ _add(
     "subprocess.TimeoutExpired: Command '['python', 'serve.py']' timed out after 60 seconds",
     not_proven="That it never ends: a first compile can take a minute.",
 )
-_add(
+TABLE.cause(
     "compile_timeout",
     r"Inductor compile-worker future for '(?P<kernel>\w+)'",
     ("hang", "compile_failure"),
@@ -228,27 +292,24 @@ _add(
     advice="recompile",
     guide=BUILD_GUIDE,
     stage="compile",
-    rank=Rank.CAUSE,
 )
-_add(
+TABLE.consequence(
     "queue_timeout",
     r"^(?P<detail>_?queue\.(?:Empty|Full))\b",
     ("hang", "concurrency"),
     "A queue had nothing to give, or no room, within the time: what should have served it did not.",
     "_queue.Empty",
-    rank=Rank.CONSEQUENCE,
     not_proven="Whether the other side died, hangs or is slow: look for an exception of a thread or process before this.",
 )
-_add(
+TABLE.cause(
     "main_guard",
     r"An attempt has been made to start a new process before the",
     "script_error",
     "The script starts processes while it is being imported: what runs must stand below `if __name__ == '__main__'`.",
     "        An attempt has been made to start a new process before the",
     guide=HANG_GUIDE,
-    rank=Rank.CAUSE,
 )
-_add(
+TABLE.error(
     "module_missing",
     r"(?:ModuleNotFoundError: )?No module named '(?P<module>[\w.]+)'",
     ("script_error", "environment"),
@@ -257,7 +318,7 @@ _add(
     guide=BUILD_GUIDE,
     names=Naming("module {module}", kind="environment"),
 )
-_add(
+TABLE.consequence(
     "child_failed",
     (
         r"(?P<detail>CalledProcessError): Command (?P<command>.*?) (?:returned non-zero exit status (?P<status>-?\d+)|died with <Signals\.(?P<signal>\w+): \d+>)",
@@ -268,10 +329,9 @@ _add(
     "A child process failed; its own error is elsewhere in the output.",
     "subprocess.CalledProcessError: Command '['python', 'x.py']' returned non-zero exit status 1.",
     advice="read_cause",
-    rank=Rank.CONSEQUENCE,
     tags=("own_report", "ending"),
 )
-_add(
+TABLE.error(
     "unsafe_pickle",
     r"(?P<detail>Weights only load failed|Unsupported global: GLOBAL (?P<name>\S+)|UnpicklingError)",
     ("script_error", "invalid_package"),
@@ -280,7 +340,7 @@ _add(
     guide=BUILD_GUIDE,
 )
 
-_add(
+TABLE.error(
     "own_check",
     (),
     ("wrong_output", "input_mismatch", "concurrency", "script_error", "nan_or_inf"),
@@ -290,7 +350,7 @@ _add(
     fix="see what the check compares the results with, and how that is made",
     tags=("own_report", "result_check"),
 )
-_add(
+TABLE.error(
     "script_exception",
     (),
     "script_error",
@@ -298,7 +358,7 @@ _add(
     "KeyError: 'price'",
     tags=("open_refusal", "unclassified"),
 )
-_add(
+TABLE.error(
     "compiler_exception",
     (),
     "compile_failure",
@@ -306,18 +366,17 @@ _add(
     "AttributeError: 'float' object has no attribute 'node'",
     stage="compile",
 )
-_add(
+TABLE.symptom(
     "python_exception",
     r"^(?P<type>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure|Timeout))(?:: (?P<detail>.*))?$",
     ("script_error", "wrong_output", "compile_failure"),
     "A Python exception that has no family of its own.",
     "ValueError: not enough values to unpack (expected 3, got 2)",
     advice="run_again",
-    rank=Rank.SYMPTOM,
     tags="unclassified",
 )
 
-_add(
+TABLE.consequence(
     "cpp_exception",
     r"what\(\):\s+(?P<detail>\S.*)",
     ("input_mismatch", "invalid_package", "environment", "script_error"),
@@ -325,11 +384,10 @@ _add(
     "  what():  bad optional access",
     advice="run_again",
     guide=MAIN_GUIDE,
-    rank=Rank.CONSEQUENCE,
     not_proven="Who threw it: libtorch, the package or the program itself.",
 )
 # Behind every other row: what the operator said may have a family of its own.
-_add(
+TABLE.error(
     "shim_exception",
     r"Exception in aoti_torch: (?P<detail>.+)",
     ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),

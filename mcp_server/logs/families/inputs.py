@@ -9,81 +9,68 @@ from __future__ import annotations
 
 from functools import partial
 
-from .kinds import MAIN_GUIDE, SHAPES_GUIDE, Family, Naming, Rank, Table
+from .kinds import MAIN_GUIDE, SHAPES_GUIDE, Naming, Table
 
 TABLE = Table("call")
-_add = partial(Family, TABLE)
 _INPUT = Naming("input {input}", "{got} (compiled: {expected})", kind="input")
+
+_checked = partial(TABLE.cause, names=_INPUT, tags="input_check")
 
 # People quote these texts without the name in front.
 _HANDLE = r"(?:input_handles\[(?P<input>\d+)\]: )?"
 
-_add(
+_checked(
     "input_dtype",
     _HANDLE
     + r"unmatched dtype, expected: (?P<expected>\d+)\((?P<expected_name>[^)]*)\), but got: (?P<got>\d+)",
     "input_mismatch",
     "The run-time input check found another dtype; the numbers are c10::ScalarType.",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
-    rank=Rank.CAUSE,
     sentence="Input {input} is {got}, the package was compiled for {expected}.",
-    names=_INPUT,
-    tags="input_check",
 )
-_add(
+_checked(
     "input_static_dim",
     _HANDLE + r"unmatched dim value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
     "input_mismatch",
     "The run-time input check found another size for a static dimension. It reads past the sizes of an input of lower rank.",
     "input_handles[0]: unmatched dim value at 1, expected: 16, but got: 17",
-    rank=Rank.CAUSE,
     not_proven="That the rank is right: ndim is not checked, and a size of 0 may be memory past the array.",
     sentence="Input {input} has size {got} in dimension {dim}, compiled for {expected}.",
-    names=_INPUT,
-    tags="input_check",
 )
-_add(
+_checked(
     "input_range",
     _HANDLE
     + r"dim value is too (?P<side>small|large) at (?P<dim>\d+), expected (?:it )?to be (?P<relation>>=|<=) (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
     "shape_out_of_range",
     "The run-time input check found a dynamic dimension outside the compiled range.",
     "input_handles[0]: dim value is too large at 0, expected to be <= 256, but got: 512",
-    rank=Rank.CAUSE,
     not_proven=(
         "That the call is wrong: `>= 2` also rejects a batch of 1 that the export allowed, and code generation can "
         "tighten an upper bound."
     ),
     sentence="Input {input} has size {got} in dimension {dim}, compiled for {relation} {expected}.",
     names=Naming("input {input}", "{got} (compiled: {relation} {expected})", kind="input"),
-    tags="input_check",
 )
-_add(
+_checked(
     "input_stride",
     _HANDLE
     + r"unmatched stride value at (?P<dim>\d+), expected: (?P<expected>-?\d+), but got: (?P<got>-?\d+)",
     "input_mismatch",
     "The run-time input check found another stride; generated code assumes the compiled one.",
     "input_handles[0]: unmatched stride value at 0, expected: 16, but got: 1",
-    rank=Rank.CAUSE,
     sentence="Input {input} has stride {got} in dimension {dim}, compiled for {expected}.",
-    names=_INPUT,
-    tags="input_check",
 )
-_add(
+_checked(
     "input_device",
     _HANDLE
     + r"unmatched device type, expected: (?P<expected>\d+)\((?P<expected_name>\w+)\), but got: (?P<got>\d+)",
     "device_mismatch",
     "The run-time input check found another device type (0 cpu, 1 cuda); the expected number is printed twice.",
     "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
-    rank=Rank.CAUSE,
     not_proven="The device index: it is never checked.",
     sentence="Input {input} is on {got}, the package was compiled for {expected_name}.",
-    names=_INPUT,
-    tags="input_check",
 )
-_add(
+_checked(
     "input_count",
     (
         r"expected inputs vector size to be (?P<expected>\d+), but got (?P<got>\d+)",
@@ -92,13 +79,11 @@ _add(
     "input_mismatch",
     "The number of tensors is not that of the package; arguments that are not tensors are dropped before this check.",
     "expected inputs vector size to be 2, but got 1",
-    rank=Rank.CAUSE,
     sentence="The package takes {expected} tensors and was given {got}.",
     names=Naming("the call's inputs", "{got} tensors (compiled: {expected})", kind="call"),
     fix="pass {expected} tensors; arguments that are no tensors do not count",
-    tags="input_check",
 )
-_add(
+TABLE.error(
     "kwarg_names",
     r"Ran into a kwarg keyword mismatch: Got the following keywords (?P<got>\[.*?\]) but expected (?P<expected>\[.*?\])",
     "input_mismatch",
@@ -107,7 +92,7 @@ _add(
     names=Naming("keyword arguments {got}", "{got} (exported: {expected})", kind="call"),
     fix="call the package with the keyword arguments {expected}",
 )
-_add(
+TABLE.error(
     "input_tree",
     (
         r"treespec\.unflatten\(leaves\): `leaves` has length (?P<got>\d+) but the spec refers to a pytree that holds (?P<expected>\d+) items",
@@ -118,7 +103,7 @@ _add(
     "ValueError: treespec.unflatten(leaves): `leaves` has length 7 but the spec refers to a pytree that holds 1 items (*).",
     names=Naming("the call's inputs", "{got} leaves (exported: {expected})", kind="call"),
 )
-_add(
+TABLE.cause(
     "size_stride_assert",
     (
         r"expected size (?P<got_size>\d+)==(?P<expected_size>\d+), stride (?P<got_stride>-?\d+)==(?P<expected_stride>-?\d+) at dim=(?P<dim>\d+)",
@@ -129,38 +114,34 @@ _add(
     ("custom_op", "input_mismatch", "shape_out_of_range"),
     "A tensor has other sizes or strides than the compiler was told: of an input, or of what an operator really returned.",
     "expected size 6==4, stride 4==6 at dim=0; expected size 4==6, stride 1==1 at dim=1",
-    rank=Rank.CAUSE,
     torch=">=2.13 (AOTI, with AOTI_RUNTIME_CHECK_INPUTS), all (Python wrapper)",
     not_proven="That a fake function is wrong, when `Error in op` names `input`: then the caller's tensor is.",
     tags="input_check",
 )
-_add(
+TABLE.cause(
     "guard_size",
     r"Expected input at (?P<path>\S+) to be (?P<relation>equal to) (?P<expected>.+?), but got (?P<got>.+)",
     ("input_mismatch", "shape_out_of_range"),
     "The exported program's own check rejects a size, which it takes as fixed, or as that of another input.",
     "RuntimeError: Expected input at *args[0].shape[0] to be equal to 1, but got 3",
-    rank=Rank.CAUSE,
     names=Naming("{path}", "{got} (exported: {expected})", kind="input"),
 )
-_add(
+TABLE.cause(
     "guard_range",
     r"Expected input at (?P<path>\S+) to be (?P<relation>>=|<=|of the form) (?P<expected>.+?), but got (?P<got>.+)",
     "shape_out_of_range",
     "The exported program's own check rejects a size of a dynamic dimension.",
     "RuntimeError: Expected input at *args[0].shape[0] to be <= 128, but got 200",
-    rank=Rank.CAUSE,
     names=Naming("{path}", "{got} (exported: {relation} {expected})", kind="input"),
 )
-_add(
+TABLE.cause(
     "guard_failed",
     r"Guard failed: (?P<guard>.+)",
     ("shape_out_of_range", "input_mismatch"),
     "The exported program's own guard rejects these inputs; the package drops such guards.",
     "AssertionError: Guard failed: x.size()[0] % 100 == 0",
-    rank=Rank.CAUSE,
 )
-_add(
+TABLE.cause(
     "runtime_assert",
     (
         r"Expected (?P<condition>\S.*?) (?:to be True )?but received (?P<value>-?\d+)",
@@ -170,11 +151,10 @@ _add(
     ("shape_out_of_range", "input_mismatch"),
     "A size computed at run time breaks an assumption of the export.",
     "RuntimeError: Expected u0 <= 5 but received 9",
-    rank=Rank.CAUSE,
     sentence="The package expects {condition} and got {value}.",
     names=Naming("the call's inputs", "{value} where {condition} is assumed", kind="call"),
 )
-_add(
+TABLE.cause(
     "cpu_index_assert",
     (
         # An expression to the end of the line; before words that follow it, one without a space.
@@ -185,13 +165,12 @@ _add(
     ("index_out_of_bounds", "input_mismatch", "shape_out_of_range"),
     "A CPU kernel met an index outside [0, bound); in a parallel kernel this ends the process.",
     "RuntimeError: index out of bounds: 0 <= tmp27 < 32L",
-    rank=Rank.CAUSE,
     not_proven="That the caller sent a bad index: int32 ids read as int64 give the same text.",
     sentence="A CPU kernel's check {lower} <= {index} < {bound} failed.",
     names=Naming("{kernel}", kind="kernel"),
     tags=("index_assert", "kernel_assert"),
 )
-_add(
+TABLE.error(
     "aten_index",
     (
         r"(?P<detail>index out of range in self)",
@@ -207,17 +186,16 @@ _add(
     "IndexError: index out of range in self",
     tags=("operand", "fake_operand"),
 )
-_add(
+TABLE.cause(
     "nan_check",
     r"At least one (?P<kind>NaN|INF) in (?P<buffer>\w+)",
     "nan_or_inf",
     "The compiled-in check found a non-finite value in this buffer, after the launch that uses it (or in an input, from 2.13).",
     "RuntimeError: At least one NaN in buf8",
-    rank=Rank.CAUSE,
     not_proven="That the kernel before the check made the value: kernels without a check (C++, extern) are passed over; INF in a mask is normal.",
     sentence="{kind} in {buffer}.",
 )
-_add(
+TABLE.error(
     "matrix_shapes",
     (
         r"mat1 and mat2 shapes cannot be multiplied \((?P<left>\w+) and (?P<right>\w+)\)",
@@ -232,7 +210,7 @@ _add(
     "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)",
     tags=("operand", "fake_operand"),
 )
-_add(
+TABLE.error(
     "operand_dtypes",
     (
         r"must have the same dtype, but got (?P<left>\w+) and (?P<right>\w+)",
@@ -244,7 +222,7 @@ _add(
     "RuntimeError: mat1 and mat2 must have the same dtype, but got Double and Float",
     tags=("operand", "fake_operand"),
 )
-_add(
+TABLE.error(
     "kernel_division",
     r"(?P<detail>cpp_prefix\.h:\d+, ZeroDivisionError|RuntimeError: ZeroDivisionError)",
     ("input_mismatch", "script_error"),
@@ -252,7 +230,7 @@ _add(
     "Error: inductor_cpu_throw_if_integer_div_error, /torch/csrc/inductor/cpp_prefix.h:827, ZeroDivisionError",
     not_proven="Whether an input holds the zero, or the model computes it.",
 )
-_add(
+TABLE.error(
     "int_division",
     r"(?P<detail>Integer floor division by zero|ZeroDivisionError|integer division or modulo by zero)",
     ("shape_out_of_range", "input_mismatch", "script_error"),
@@ -260,14 +238,14 @@ _add(
     "RuntimeError: Integer floor division by zero",
     tags=("operand", "fake_operand"),
 )
-_add(
+TABLE.error(
     "scalar_input",
     r"Expected a proper Tensor but got None \(or an undefined Tensor in C\+\+\) for argument #(?P<argument>\d+) '(?P<name>\w+)'",
     ("input_mismatch", "compile_failure"),
     "A missing tensor; a dynamic integer input is not supported by AOTInductor.",
     "RuntimeError: Expected a proper Tensor but got None (or an undefined Tensor in C++) for argument #1 'other'",
 )
-_add(
+TABLE.error(
     "operator_refused",
     (),
     ("input_mismatch", "shape_out_of_range", "custom_op", "index_out_of_bounds"),
@@ -276,22 +254,21 @@ _add(
     not_proven="Whether the caller's tensors, or what an earlier operator returned, do not fit.",
     tags="open_refusal",
 )
-_add(
+TABLE.error(
     "operator_raised",
     (),
     ("custom_op", "input_mismatch", "script_error"),
     "A Python operator that the package calls raised an exception.",
     "ValueError: table not loaded",
 )
-_add(
+TABLE.noise(
     "misaligned_input",
     r"Input (?P<input>\d+) was compiled as (?P<bytes>\d+)-bytes aligned, but it is not aligned at run time",
     ("input_mismatch",),
     "A warning: the input is copied to an aligned tensor, which is right but slower.",
     "Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor",
-    rank=Rank.NOISE,
 )
-_add(
+TABLE.error(
     "proxy_executor",
     r"Unable to find a proxy executor to run custom ops",
     ("invalid_package", "custom_op"),
@@ -300,7 +277,7 @@ _add(
     stage="load",
     guide=SHAPES_GUIDE,
 )
-_add(
+TABLE.error(
     "op_not_registered",
     (
         r"Cou[nl]d not find schema for (?P<op>\w+::?\w+(?:\.\w+)?)",
@@ -318,7 +295,7 @@ _add(
     sentence="The operator {op} is not registered in this process.",
     fix="import the module that registers {op} before the package is loaded",
 )
-_add(
+TABLE.error(
     "custom_op_call",
     (
         r"ProxyExecutor does not have a custom object named (?P<name>\S+)",
@@ -336,7 +313,7 @@ _add(
     stage="any",
     fix="give the operator a fake function (register_fake) that returns new tensors of the layout of the real result",
 )
-_add(
+TABLE.noise(
     "opcheck",
     r"(?P<detail>opcheck\(op, \.\.\.\)|This error most often comes from an? incorrect fake \(aka meta\) kernel for a custom op)",
     "custom_op",
@@ -344,9 +321,8 @@ _add(
     "This error most often comes from a incorrect fake (aka meta) kernel for a custom op.",
     stage="load",
     advice="read_cause",
-    rank=Rank.NOISE,
 )
-_add(
+TABLE.generic(
     "generic_api_call",
     r"(?P<call>run_func_|create_func_|delete_func_|update_constant_buffer_func_|update_inactive_constant_buffer_func_|run_const_fold_func_|swap_constant_buffer_func_|(?<!\w)\w+_func_)\(.*API call failed at (?P<file>\S+), line (?P<line>\d+)",
     ("input_mismatch", "index_out_of_bounds", "device_mismatch", "illegal_memory_access", "out_of_memory"),
@@ -354,11 +330,10 @@ _add(
     "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
     advice="read_cause",
     guide=MAIN_GUIDE,
-    rank=Rank.GENERIC,
     torch="<=2.12 for run errors; all for load and constant errors",
     tags=("native_stack", "stageless", "bare_status"),
 )
-_add(
+TABLE.generic(
     "shim_call",
     r"(?:Error: )?(?P<call>(?:aoti_torch|at::|torch::)\w[\w:]*)\((?P<arguments>.*)\) API call failed at (?P<file>\S+?), line (?P<line>\d+)",
     ("input_mismatch", "index_out_of_bounds", "illegal_memory_access", "custom_op"),
@@ -366,6 +341,5 @@ _add(
     "Error: aoti_torch_cuda_mm_out(buf11, buf10, w) API call failed at /c/ab.wrapper.cpp, line 1508",
     advice="read_cause",
     guide=MAIN_GUIDE,
-    rank=Rank.GENERIC,
     tags="bare_status",
 )

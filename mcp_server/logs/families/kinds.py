@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import Literal, TypeVar
 
 from mcp_server.model import Category, ComponentKind
@@ -110,11 +111,17 @@ class Naming:
 
 
 class Table:
-    """The rows of one file, and the stage that they share unless a row names its own."""
+    """Rows that share a stage, unless a row names its own. The method for a rank adds a row."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
         self.rows: list[Family] = []
+        self.noise = partial(Family, self, Rank.NOISE)
+        self.generic = partial(Family, self, Rank.GENERIC)
+        self.consequence = partial(Family, self, Rank.CONSEQUENCE)
+        self.symptom = partial(Family, self, Rank.SYMPTOM)
+        self.error = partial(Family, self, Rank.ERROR)
+        self.cause = partial(Family, self, Rank.CAUSE)
 
 
 class Family:
@@ -132,13 +139,13 @@ class Family:
     def __init__(
         self,
         table: Table,
+        rank: Rank,
         id: str,
         patterns: str | tuple[str, ...],
         candidates: Category | tuple[Category, ...],
         meaning: str,
         example: str,
         *,
-        rank: Rank = Rank.ERROR,
         stage: Stage | None = None,
         advice: Advice | None = None,
         guide: str = "",

@@ -6,14 +6,11 @@ and nn/modules/module.py of torch 2.8-2.15, and the dynamic linker's.
 
 from __future__ import annotations
 
-from functools import partial
-
-from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Family, Naming, Rank, Table
+from .kinds import BUILD_GUIDE, CONSTANTS_GUIDE, HANG_GUIDE, Naming, Table
 
 TABLE = Table("load")
-_add = partial(Family, TABLE)
 
-_add(
+TABLE.error(
     "zip_open",
     r"Failed to initialize zip archive: (?P<reason>file open failed)",
     ("invalid_package", "environment"),
@@ -23,14 +20,14 @@ _add(
     not_proven="Which of the three: the text names neither the path nor the reason.",
     fix="see that the path is right, that this process may read it, and that it may open more files",
 )
-_add(
+TABLE.error(
     "zip_archive",
     r"(?P<detail>Failed to initialize zip archive|(?:PytorchStreamReader )?failed (?:reading zip archive|finding central directory|finding file|locating file)|not a ZIP archive|File is not a zip file|BadZipFile|invalid header or archive is corrupted)(?:: (?P<reason>.+))?",
     "invalid_package",
     "The file is not a .pt2, or is cut short (the directory of a zip is at its end).",
     "RuntimeError: Failed to initialize zip archive: failed finding central directory",
 )
-_add(
+TABLE.error(
     "unpacking",
     r"Failed to extract (?:zip )?file (?P<member>\S+) to destination file (?P<path>[^,\s]+), mz_zip error string: (?P<detail>(?:write callback|file (?:create|write|open|close)) failed)",
     "environment",
@@ -39,21 +36,21 @@ _add(
     names=Naming("TMPDIR", "{path}: {detail}"),
     fix="set TMPDIR to a directory with room for the package, and raise limits on file sizes",
 )
-_add(
+TABLE.error(
     "unpacking_damaged",
     r"Failed to extract (?:zip )?file (?P<member>[^\s,]+).*mz_zip error string: (?P<detail>.+)",
     "invalid_package",
     "A member of the package is damaged.",
     "RuntimeError: Failed to extract zip file m/x.wrapper.so to destination file /tmp/a/x.so, mz_zip error string: CRC-32 check failed",
 )
-_add(
+TABLE.error(
     "load_exception",
     (),
     ("invalid_package", "environment", "toolchain", "arch_mismatch"),
     "The load of a package failed with an error that has no family of its own.",
     "RuntimeError: something unheard of",
 )
-_add(
+TABLE.error(
     "model_name",
     (
         r"Failed to find (?:a generated cpp file or so file|wrapper metadata) for model '(?P<model>[^']*)' in the zip archive",
@@ -66,7 +63,7 @@ _add(
     names=Naming("model '{model}'", "the package holds '{holds}'"),
     fix="pass the model_name under which the model was packaged; the text lists what is there",
 )
-_add(
+TABLE.error(
     "other_archive",
     (),
     "invalid_package",
@@ -78,7 +75,7 @@ _add(
     ),
     fix="load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack what lies in another archive",
 )
-_add(
+TABLE.error(
     "not_compiled",
     (),
     "invalid_package",
@@ -87,7 +84,7 @@ _add(
     names=Naming("{archive}", "an exported program"),
     fix="compile it with torch._inductor.aoti_compile_and_package, and load what that writes",
 )
-_add(
+TABLE.error(
     "package_format",
     (
         r"Saved archive version (?P<got>-?\d+) does not match our current archive version (?P<expected>-?\d+)",
@@ -100,7 +97,7 @@ _add(
     "The file is not a package that this release can load.",
     "ValueError: Saved archive version 7 does not match our current archive version 0.",
 )
-_add(
+TABLE.error(
     "package_file_missing",
     r"File not found: (?P<path>\S*(?:_compile_flags\.json|metadata\.json|\.so|\.cubin|\.json))",
     "invalid_package",
@@ -108,23 +105,22 @@ _add(
     "File not found: /tmp/ab/data/aotinductor/model/kernel_metadata.json",
     names=Naming("{path}"),
 )
-_add(
+TABLE.noise(
     "outdated_package",
     r"Loading outdated pt2 file\. Please regenerate your package",
     ("invalid_package",),
     "Printed for every error of the first load attempt, whatever its cause; usually untrue.",
     "Loading outdated pt2 file. Please regenerate your package.",
     advice="read_cause",
-    rank=Rank.NOISE,
 )
-_add(
+TABLE.error(
     "build_at_load",
     r"(?P<detail>Failed to (?:compile cpp file|link files))",
     "toolchain",
     "The package ships sources only and is built when it is loaded; the compiler's own message precedes this.",
     "RuntimeError: Failed to compile cpp file.",
 )
-_add(
+TABLE.error(
     "device_key",
     r"(?P<detail>Unsupported device key found: (?P<device>\w+)|No device information found)",
     ("device_mismatch", "invalid_package"),
@@ -133,7 +129,7 @@ _add(
     advice="check_package",
     guide=BUILD_GUIDE,
 )
-_add(
+TABLE.error(
     "device_unavailable",
     (
         r"Cannot load AOTInductor package for device '(?P<device>\w+)' because",
@@ -148,7 +144,7 @@ _add(
     advice="check_machine",
     guide=BUILD_GUIDE,
 )
-_add(
+TABLE.error(
     "runner_device",
     r"Incorrect device passed to (?P<runner>aoti_runner_\w+)",
     "device_mismatch",
@@ -158,14 +154,14 @@ _add(
     guide=BUILD_GUIDE,
     names=Naming("device_index of the load", "{runner}", kind="call"),
 )
-_add(
+TABLE.error(
     "driver_library",
     r"(?P<library>libcuda\.so\S*|libnvidia\S+|libcudart\S*): cannot open shared object file",
     ("environment", "device_mismatch"),
     "The CUDA driver's library is not on this machine: a CUDA package cannot load here.",
     "Error in dlopen: libcuda.so.1: cannot open shared object file: No such file or directory",
 )
-_add(
+TABLE.error(
     "undefined_symbol",
     r"(?:(?<!\S)(?P<library>(?!\w*Error: )\S+): )?undefined symbol: (?P<symbol>\S+)",
     "toolchain",
@@ -176,14 +172,14 @@ _add(
     names=Naming("{symbol}", "needed by {library}"),
     fix="link {library} with the library that defines {symbol}, or load that one first, for all to see (RTLD_GLOBAL)",
 )
-_add(
+TABLE.error(
     "wrong_elf",
     r"(?<!\S)(?<!error: )(?P<library>\S+): (?P<detail>wrong ELF class: \w+|invalid ELF header|file too short|cannot dynamically load [\w -]+|ELF load command .+)",
     ("invalid_package", "arch_mismatch", "toolchain"),
     "The shared library is damaged or was built for another machine.",
     "Error in dlopen: /tmp/m.wrapper.so: wrong ELF class: ELFCLASS32",
 )
-_add(
+TABLE.error(
     "library_version",
     r"(?<!\S)(?P<library>\S+): version [`'](?P<version>(?:GLIBCXX|GLIBC|CXXABI|GCC)_[\w.]+)' not found(?: \(required by (?P<needed_by>[^)]+)\))?",
     "toolchain",
@@ -193,7 +189,7 @@ _add(
     names=Naming("{library}", "lacks {version}"),
     fix="start with a newer {library}, or compile with the older compiler",
 )
-_add(
+TABLE.error(
     "unpacked_library",
     r"Error in dlopen: (?P<path>\S*/aotinductor_\w{6}/\S+\.so): cannot open shared object file",
     ("arch_mismatch", "invalid_package", "environment"),
@@ -204,7 +200,7 @@ _add(
     not_proven="That it is for another processor: the machine type in the library's header tells.",
     names=Naming("{path}"),
 )
-_add(
+TABLE.error(
     "model_library_missing",
     r"(?:Error in dlopen|Failure loading \.so): (?P<path>\S*/\S+|c[a-z2-7]{51}\.(?:wrapper\.)?so): cannot open shared object file",
     ("invalid_package", "arch_mismatch", "toolchain"),
@@ -213,14 +209,14 @@ _add(
     not_proven="That the file is missing: the dynamic linker says the same of one for another kind of processor.",
     fix="give the loader the path of the compiled model as it is on this machine",
 )
-_add(
+TABLE.error(
     "library_missing",
     r"(?<![\w.+-])(?P<library>[\w.+-]+\.so[\w.]*): cannot open shared object file",
     ("toolchain", "environment"),
     "A library that the package or an extension needs is not found.",
     "OSError: libgomp-abc.so.1: cannot open shared object file: No such file or directory",
 )
-_add(
+TABLE.cause(
     "loaded_twice",
     (
         r"(?P<detail>Tried to register multiple backend fallbacks for the same dispatch key \w+)",
@@ -230,46 +226,43 @@ _add(
     "toolchain",
     "The process loaded two copies of a library (libtorch, an extension, OpenMP's runtime): each keeps its own state.",
     "OMP: Error #15: Initializing libomp.dylib, but found libomp.dylib already initialized.",
-    rank=Rank.CAUSE,
     names=(Naming("{library}", "loaded twice"), Naming("libtorch", "loaded twice")),
     fix="link and load one copy of it: the one that torch brings",
 )
-_add(
+TABLE.cause(
     "inductor_not_imported",
     r"AttributeError: module '(?P<package>torch\._inductor)' has no attribute '(?P<module>codecache)'",
     "environment",
     "A fault of torch 2.10.0: its loader of packages needs torch._inductor.codecache and does not import it, so that "
     "aoti_load_package fails in a process which has compiled nothing (pytorch/pytorch#173706).",
     "AttributeError: module 'torch._inductor' has no attribute 'codecache'",
-    rank=Rank.CAUSE,
     torch="==2.10",
     names=Naming("torch", "does not import {package}.{module}", kind="environment"),
     fix="put `import {package}.{module}` before the load, or install another torch",
 )
-_add(
+TABLE.error(
     "static_tls",
     r"(?<![^\s:])(?P<library>[^\s:]+): (?P<detail>cannot allocate memory in static TLS block)",
     "toolchain",
     "The library keeps thread-local memory in a block that is full: it has to be loaded before the others.",
     "OSError: /lib/x86_64-linux-gnu/libgomp.so.1: cannot allocate memory in static TLS block",
 )
-_add(
+TABLE.error(
     "executable_stack_or_mount",
     r"(?<!\S)(?P<library>\S+): (?P<detail>failed to map segment from shared object(?!: Cannot allocate)|cannot enable executable stack.*|cannot apply additional memory protection.*)",
     ("environment", "toolchain"),
     "The library's directory forbids execution (a noexec mount of the temporary directory, say).",
     "Error in dlopen: /tmp/abc/m.so: failed to map segment from shared object",
 )
-_add(
+TABLE.noise(
     "device_information",
     r"Device information mismatch for (?P<key>\w+): (?P<here>.*?) vs (?P<package>.*?)\. This could cause",
     ("arch_mismatch",),
     "A warning: the package was compiled on a machine with another ISA or GPU. Harmful only when this machine has less.",
     "Device information mismatch for AOTI_CPU_ISA: AVX512 AVX512_VNNI vs AVX2. This could cause some issues when loading the AOTInductor compiled artifacts.",
-    rank=Rank.NOISE,
     torch=">=2.10",
 )
-_add(
+TABLE.error(
     "runner_options",
     r"(?P<detail>num_runners must be .+|use_stream_affinity cannot be enabled .+)",
     ("script_error",),
@@ -277,15 +270,14 @@ _add(
     "RuntimeError: num_runners must be 1 when run_single_threaded is true",
     guide=HANG_GUIDE,
 )
-_add(
+TABLE.noise(
     "shim_missing",
     r"\[WARNING\] Could not dlsym (?P<symbol>\w+)",
     ("invalid_package",),
     "A warning: the package is older than this torch; harmless unless the named function is needed.",
     "[WARNING] Could not dlsym AOTInductorModelContainerDidCallLoadConstants. This is okay",
-    rank=Rank.NOISE,
 )
-_add(
+TABLE.error(
     "constant_unknown",
     (r"Constant not found: (?P<constant>\S+)", r"Cannot find constants (?P<constant>\S+) in constants_map"),
     "constants",
@@ -296,7 +288,7 @@ _add(
     names=Naming("{constant}"),
     fix="pass the names that get_constant_fqns returns to load_constants; a parameter of up to eight elements is folded into the code, unless it is compiled with always_keep_tensor_constants",
 )
-_add(
+TABLE.error(
     "constant_device",
     (
         r"update_constant_buffer: constant '(?P<constant>[^']+)' is on device type (?P<got>\d+) but expected device type (?P<expected>\d+)",
@@ -307,15 +299,14 @@ _add(
     "A weight is on another device type than the package expects.",
     "Error: update_constant_buffer: constant 'lin_weight' is on device type 14 but expected device type 0",
 )
-_add(
+TABLE.consequence(
     "constant_not_given",
     r"\[WARNING\] Found constant or module state buffer or empty module state parameter (?P<constant>\S+) in model, but not provided by user",
     ("constants",),
     "A warning: this weight keeps its old value.",
     "[WARNING] Found constant or module state buffer or empty module state parameter L__self___scale in model, but not provided by user!",
-    rank=Rank.CONSEQUENCE,
 )
-_add(
+TABLE.error(
     "constant_freed",
     r"The tensor has a non-zero number of elements, but its data is not allocated yet",
     ("concurrency", "constants"),
@@ -326,7 +317,7 @@ _add(
     stage="call",
     not_proven="Who freed it; in an export this text means instead that a custom kernel was traced into.",
 )
-_add(
+TABLE.error(
     "weights_blob",
     r"(?P<detail>Weights data seems corrupt|Shared library file is smaller than embedded weights size|weights_offset must be aligned to \d+K boundary|mmap\(\) failed|Constants are not mmap'd.*|Calling constant_folding in model, but compiled with config.*)",
     ("invalid_package", "constants", "environment"),
@@ -334,7 +325,7 @@ _add(
     "RuntimeError: Weights data seems corrupt",
     guide=CONSTANTS_GUIDE,
 )
-_add(
+TABLE.error(
     "state_dict",
     (
         r"Error\(s\) in loading state_dict for (?P<module>\w+)",
