@@ -50,11 +50,16 @@ def _defined_in(folder: ModuleType) -> Iterator[tuple[str, object]]:
 DETECTORS: tuple[Detector, ...] = tuple(
     value for name, value in _defined_in(causes) if name.startswith("detect") and inspect.isfunction(value)
 )
-OBSERVATIONS: tuple[Observation, ...] = tuple(
-    value()
+OBSERVATIONS: tuple[type[Observation], ...] = tuple(
+    value
     for _, value in _defined_in(observe)
     if isinstance(value, type) and issubclass(value, Observation) and not inspect.isabstract(value)
 )
+
+
+def observations() -> list[Observation]:
+    """One of each, for one diagnosis: some count their rounds."""
+    return [make() for make in OBSERVATIONS]
 
 
 # What reading an exported program imports beyond torch, most of the time that it takes (1.3 s of processor
@@ -134,6 +139,7 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
 
 async def _investigate(case: DiagnosisState, context: Context) -> None:
     """Observe until a verdict stands, nothing more can be learnt, or the budget is spent."""
+    available = observations()
     with case.clock.limit(case.seconds_left - CLOSING_S) as budget:
         while case.unfit is None:
             case.suspects = detect(case)
@@ -142,10 +148,10 @@ async def _investigate(case: DiagnosisState, context: Context) -> None:
             if proven and best is not None and not may_be_decided(best):
                 return
             # From a launch that computes wrong numbers to the decision of the compiler, where time is left.
-            left = [each for each in OBSERVATIONS if each.extra or not proven]
+            left = [each for each in available if each.extra or not proven]
             chosen = choose(left, case)
             if not chosen and not proven:
-                longer = choose(OBSERVATIONS, case, whatever_it_takes=True)
+                longer = choose(available, case, whatever_it_takes=True)
                 case.cut_short += [each.name for each in longer if not each.extra]
             if not chosen:
                 return

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis import causes, observe
-from mcp_server.diagnosis.diagnose import DETECTORS, EXPORTED, OBSERVATIONS, choose, import_ahead, perform
+from mcp_server.diagnosis.diagnose import DETECTORS, EXPORTED, choose, import_ahead, observations, perform
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.calls import suspect_call
 from mcp_server.diagnosis.observe.launches import LocateFault
@@ -139,18 +139,18 @@ FIRST: list[tuple[Workload, list[str]]] = [
 @pytest.mark.parametrize(("workload", "first"), FIRST, ids=lambda value: getattr(value, "kind", ""))
 def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> None:
     """Files are read before anything runs; a program is captured, by itself."""
-    assert [each.name for each in choose(OBSERVATIONS, DiagnosisState(workload))] == first
+    assert [each.name for each in choose(observations(), DiagnosisState(workload))] == first
 
 
 def test_what_is_defined_is_found() -> None:
     """Each module of `observe/` adds observations under names of their own, and no base class."""
-    names = [each.name for each in OBSERVATIONS]
+    names = [each.name for each in observations()]
     assert len(names) == len(set(names)) > 20 and "capture" in names
     folder = Path(observe.__path__[0])
     modules = {f"{observe.__name__}.{path.stem}" for path in folder.glob("*.py")} - {
         f"{observe.__name__}.__init__"
     }
-    assert {type(each).__module__ for each in OBSERVATIONS} == modules
+    assert {type(each).__module__ for each in observations()} == modules
 
 
 def test_an_empty_state_accuses_nobody() -> None:
@@ -165,7 +165,13 @@ def test_an_empty_state_accuses_nobody() -> None:
 
 def test_a_log_has_nothing_to_run() -> None:
     """Without a workload nothing can be observed."""
-    assert choose(OBSERVATIONS, DiagnosisState(None)) == []
+    assert choose(observations(), DiagnosisState(None)) == []
+
+
+def test_each_diagnosis_has_observations_of_its_own() -> None:
+    """Some count their rounds: what one diagnosis made is no reason for another to make fewer."""
+    first, second = observations(), observations()
+    assert not any(one is other for one in first for other in second)
 
 
 SCRIPT = ScriptWorkload(script=Path("a.py"), cwd=Path("/tmp"), env={"TORCHINDUCTOR_CACHE_DIR": "/tmp/c"})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis.diagnose import OBSERVATIONS, detect
+from mcp_server.diagnosis.diagnose import detect, observations
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import conclude, ranked
@@ -278,7 +278,7 @@ def test_nothing_relies_on_what_was_not_looked_at(zoo: ZooPackage, missing: set[
         setattr(case, part, getattr(empty, part))
     suspects = detect(case)
     assert all(suspect.summary and suspect.evidence for suspect in suspects)
-    assert all(0.0 <= each.gain(case, suspects) <= 1.0 for each in OBSERVATIONS)
+    assert all(0.0 <= each.gain(case, suspects) <= 1.0 for each in observations())
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
