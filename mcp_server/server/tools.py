@@ -21,7 +21,7 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import BaseModel, Field, ValidationError, create_model
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.output import clean
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
 from mcp_server.server.verdict_app import TOOLS, URI
@@ -219,10 +219,15 @@ class ToolServer(MCPServer[Any]):
         context: Context[Any, Any] | None = None,
     ) -> types.GetPromptResult | types.InputRequiredResult:
         """Raises MCPError with INVALID_PARAMS for a prompt or argument that is none (mcp 2.3 has code 0)."""
-        try:
-            return await super().get_prompt(name, arguments, context)
-        except ValueError as error:
-            raise MCPError(code=INVALID_PARAMS, message=str(error)[:LONGEST_QUESTION]) from error
+        known = {prompt.name: prompt for prompt in await self.list_prompts()}
+        if name not in known:
+            what = f"unknown prompt {name!r}{closest(name, known)}; there are {', '.join(known)}"
+            raise MCPError(code=INVALID_PARAMS, message=what[:1000])
+        for argument in known[name].arguments or ():
+            if argument.required and argument.name not in (arguments or {}):
+                what = f"missing argument {argument.name!r} of prompt {name!r}"
+                raise MCPError(code=INVALID_PARAMS, message=what)
+        return await super().get_prompt(name, arguments, context)
 
 
 async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResult:
@@ -295,10 +300,19 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
         return getattr(self._source, "last_context", None)
 
     async def receive(self) -> SessionMessage | Exception:
-        while isinstance(received := await self._source.receive(), Exception):
-            if error := answer_to(received):
+        while True:
+            received = await self._source.receive()
+            if isinstance(received, Exception):
+                error = answer_to(received)
+            elif isinstance(notice := received.message, types.JSONRPCNotification) and not (
+                notice.method.startswith("notifications/")  # as the names of all do in the protocol
+            ):
+                # A request: one with the id 1.5, true or null is parsed as a notification (mcp 2.3).
+                error = _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
+            else:
+                return received
+            if error is not None:
                 await self._answers.send(SessionMessage(error))
-        return received
 
     async def aclose(self) -> None:
         await self._source.aclose()
@@ -307,20 +321,31 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
 def answer_to(error: Exception) -> types.JSONRPCError | None:
     """What to answer to a line that could not be read; nothing to an empty one, a notification, an answer."""
     found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
-    code, reason, request = PARSE_ERROR, "the line cannot be read", None
-    if found and found[0]["type"] == "json_invalid":
-        if not str(found[0]["input"]).strip():
+    if not found:
+        return _error(PARSE_ERROR, "the line cannot be read", None)
+    if found[0]["type"] == "json_invalid":
+        line = str(found[0]["input"]).strip()
+        if not line:
             return None
-        reason = f"the line is not JSON: {found[0]['msg']}"
-    elif found:
-        where = ".".join(str(part) for part in found[0]["loc"][1:])
-        code, reason = INVALID_REQUEST, f"not a message of JSON-RPC 2.0: {where}: {found[0]['msg']}"
-        # Each kind of message says what it misses; the first that misses a whole field has all of the value.
-        message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
-        if isinstance(message, dict):
-            if message.keys() & {"result", "error"} or ("method" in message and "id" not in message):
-                return None
-            request = message.get("id")
-    known = isinstance(request, str | int) and not isinstance(request, bool)
+        try:
+            message = read_json(line)  # which takes half a surrogate pair
+        except ValueError:
+            message = None
+        return _error(PARSE_ERROR, f"the line is not JSON: {found[0]['msg']}", message)
+    # Each kind of message says what it misses; the first that misses a whole field has all of the value.
+    message = next((item["input"] for item in found if item["type"] in ("missing", "model_type")), None)
+    if isinstance(message, dict):
+        is_notification = "method" in message and "id" not in message
+        if "result" in message or "error" in message or is_notification:
+            return None
+    where = ".".join(str(part) for part in found[0]["loc"][1:])
+    return _error(INVALID_REQUEST, f"not a message of JSON-RPC 2.0: {where}: {found[0]['msg']}", message)
+
+
+def _error(code: int, reason: str, message: object) -> types.JSONRPCError:
+    """With the id of the line that was received, if it has one of a type that the protocol knows."""
+    request = message.get("id") if isinstance(message, dict) else None
+    if not isinstance(request, str | int) or isinstance(request, bool):
+        request = None
     data = types.ErrorData(code=code, message=clean(reason)[:LONGEST_REASON])
-    return types.JSONRPCError(jsonrpc="2.0", id=request if known else None, error=data)
+    return types.JSONRPCError(jsonrpc="2.0", id=request, error=data)

@@ -25,11 +25,16 @@ from tests.zoo.names import THOROUGH
 LINES: list[tuple[str, int | None, Any]] = [
     ("nonsense", -32700, None),
     ("{", -32700, None),
-    ('{"jsonrpc":"2.0","id":4,"method":"\\ud800"}', -32700, None),
+    ('{"jsonrpc":"2.0","id":4,"method":"\\ud800"}', -32700, 4),
     ('{"jsonrpc":"2.0","id":' + "9" * 5000 + ',"method":"ping"}', -32700, None),
     ('{"jsonrpc":"2.0","id":3,"method":"ping","params":[1]}', -32600, 3),
     ('{"jsonrpc":"2.0","id":"a","method":7}', -32600, "a"),
     ('{"id":7,"method":"ping"}', -32600, 7),
+    # The SDK takes these for notifications.
+    ('{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600, None),
+    ('{"jsonrpc":"2.0","id":null,"method":"tools/list"}', -32600, None),
+    ('{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600, None),
+    ('{"jsonrpc":"2.0","id":[1],"method":"ping"}', -32600, None),
     ("[]", -32600, None),
     ("true", -32600, None),
     ("null", -32600, None),
@@ -39,6 +44,11 @@ LINES: list[tuple[str, int | None, Any]] = [
     ('{"jsonrpc":"2.0","method":"notifications/initialized","params":3}', None, None),
     ('{"jsonrpc":"2.0","id":1,"result":3}', None, None),
     ('{"jsonrpc":"2.0","id":9,"method":"prompts/get","params":{"name":"none"}}', -32602, 9),
+    (
+        '{"jsonrpc":"2.0","id":9,"method":"prompts/get","params":{"name":"debug_aoti_failure"}}',
+        -32602,
+        9,
+    ),
     (
         '{"jsonrpc":"2.0","id":9,"method":"resources/read","params":'
         '{"uri":"aoti-debug://jobs/job_00000000/x?offset=abc"}}',
