@@ -25,7 +25,8 @@ from typing import Literal
 
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
-from mcp_server.package.statements import evaluate, names_in, whole_number
+from mcp_server.package.statements import evaluate, whole_number
+from mcp_server.package.symbols import names_in
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.package.statements import evaluate, names_in
+from mcp_server.package.statements import evaluate
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,6 @@ from mcp_server.package.statements import evaluate, names_in
 def test_forms_of_the_generator(text: str, value: Fraction) -> None:
     """Sums, products, rationals, floor division, min and max as cexpr prints them."""
     assert evaluate(text, {"s44": 7}) == value
-    assert set(names_in(text)) <= {"s44"}
 
 
 @pytest.mark.parametrize("text", ["s1", "s44 / 0", "__import__('os')", "s44.real", "", "(" * 500, "9" * 3000])
