@@ -52,9 +52,7 @@ class PackageView:
 
     @cached_property
     def tracer(self) -> Tracer:
-        files = self.package
-        facts = files.inputs, files.constants, files.kernel_information
-        return Tracer(self.wrapper, *facts, self.kernels_of_file, self.flow)
+        return Tracer(self)
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
@@ -98,7 +96,13 @@ class PackageView:
 
     def label(self, name: str | None) -> str:
         """A readable name of a wrapper variable: the model input, the constant, or the buffer."""
-        return self.tracer.label(name)
+        for compiled in self.package.inputs:
+            if compiled.name == name:
+                return compiled.label
+        for constant in self.package.constants:
+            if constant.name == name:
+                return f"constant {constant.fqn} of shape {list(constant.shape)}"
+        return name or "?"
 
     def launch(self, number: int | None) -> Launch | None:
         """The launch of that number, if there is one."""

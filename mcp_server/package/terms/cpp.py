@@ -94,7 +94,8 @@ def read_cpp_program(kernel: Kernel) -> Program:
             checks.append(reader.check(asserts[statement.line], statement, place))
         elif (store := reader.store(statement, place)) is not None:
             reader.local.get(store.parameter, stores).append(store)
-    for (block, number), statement in _statements(root, lambdas=True):  # also what reaches no store
+    # Also what reaches no store, and is a load.
+    for (block, number), statement in _statements(root, lambdas=True):
         if match := _ASSIGN.match(statement.text):
             reader.defined(match["name"], block, number)
 
@@ -188,9 +189,9 @@ class _Reader:
             """The value stored in a local buffer of the kernel, at the index that is read."""
             if not isinstance(term, Element) or term.parameter not in self.local:
                 return None
-            index = say(term.index, lambda element: element.parameter)
+            index = say(term.index)
             for store in reversed(self.local[term.parameter]):
-                if say(store.index, lambda element: element.parameter) == index:
+                if say(store.index) == index:
                     return store.value
             return Unread(term.parameter)
 

@@ -38,10 +38,14 @@ class UnknownValue(Exception):
     """The value is unknown: an element was not recorded, or code was not read."""
 
 
+def _unseen(_element: Element, _offset: int) -> None:
+    """No element is recorded."""
+
+
 class Evaluator:
     """Evaluates terms for given loop variables and sizes; `read` gives the value of an element, or None."""
 
-    def __init__(self, positions: Mapping[str, int], sizes: Mapping[str, int], read: Read) -> None:
+    def __init__(self, positions: Mapping[str, int], sizes: Mapping[str, int], read: Read = _unseen) -> None:
         self.positions, self.sizes, self.read = dict(positions), sizes, read
         self._known: dict[Term, Scalar] = {}
 

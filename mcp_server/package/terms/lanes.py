@@ -40,7 +40,7 @@ class Lane(Evaluator):
     """The values of one lane. Notes the first overflow of whole numbers."""
 
     def __init__(self, place: Mapping[str, int], sizes: Mapping[str, int]) -> None:
-        super().__init__(place, sizes, lambda _element, _offset: None)
+        super().__init__(place, sizes)
         self.overflow: Overflow | None = None
 
     def _value(self, term: Term) -> Scalar:

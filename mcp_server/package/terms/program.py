@@ -104,7 +104,7 @@ def places(
     ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
 ) -> tuple[list[dict[str, int]], bool]:
     """The combinations of loop variables, and whether these are all of them."""
-    evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
+    evaluator = Evaluator({}, sizes)
     total = prod(len(evaluator.span(each)) for each in ranges)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
     return list(found), total <= most
@@ -214,14 +214,14 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
     loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]
     if len(loads) != 1 or _is_loaded(loads[0].index):
         raise UnknownValue(parameter)
-    evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
+    evaluator = Evaluator({}, sizes)
     spans = {each.name: evaluator.span(each) for each in used(loads[0].index, check.ranges)}
     if not all(spans.values()):
         raise UnknownValue("a loop without a turn")
     base = {name: span[0] for name, span in spans.items()}
 
     def at(place: Mapping[str, int]) -> int:
-        return int(Evaluator(place, sizes, evaluator.read).value(loads[0].index))
+        return int(Evaluator(place, sizes).value(loads[0].index))
 
     first, last = at(base), at({name: span[-1] for name, span in spans.items()})
     long = {name: span for name, span in spans.items() if len(span) > 1}
