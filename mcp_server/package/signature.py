@@ -132,6 +132,11 @@ class CompiledInput:
         return f"input {self.index} ({self.path or self.name})"
 
     @property
+    def code_name(self) -> str:
+        """The caller's expression for it, as far as known."""
+        return self.path or f"inputs[{self.index}]"
+
+    @property
     def described(self) -> bool:
         """Whether the input's check was found, so that `dims` has the full rank."""
         return self.dtype is not None
