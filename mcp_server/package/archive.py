@@ -90,7 +90,6 @@ def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
-
     nodes = (entry.get("node") for entry in raw["nodes"] if isinstance(entry, dict))
     return tuple(ProxyNode(str(n.get("target", "")) if isinstance(n, dict) else "") for n in nodes)
 

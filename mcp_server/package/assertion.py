@@ -203,12 +203,9 @@ def read_assertion(
         return None
     host = _HOST.search(text)
     location = host or _DEVICE.search(text)
-    return Assertion(
-        condition,
-        file or (location["file"] if location else None),
-        line or (int(location["line"]) if location else None),
-        kernel or (host["kernel"] if host else None),
-    )
+    if location is not None:
+        file, line = file or location["file"], line or int(location["line"])
+    return Assertion(condition, file, line, kernel or (host["kernel"] if host else None))
 
 
 def generated_line(kernel: Kernel, line: int) -> int:
@@ -257,13 +254,13 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
         # An empty or shorter tensor alone can fail the check.
         sizes = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes))
         shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
-        smallest = bound.smallest
-        if smallest == 0:
-            facts.append(f"{shorter}; an empty one fails it for every index")
-        elif smallest is None:
-            facts.append(shorter)
-        else:
-            facts.append(f"{shorter}; empty is outside its range (at least {smallest})")
+        least = bound.smallest
+        empty = (
+            f"empty is outside its range (at least {least})"
+            if least
+            else "an empty one fails it for every index"
+        )
+        facts.append(f"{shorter}; {empty}" if least is not None else shorter)
     return tuple(facts)
 
 

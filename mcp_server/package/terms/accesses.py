@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
 from mcp_server.package.kernels import Kernel
+from mcp_server.package.terms.cpp import lines_in_branches
 from mcp_server.package.terms.program import loads, read_program
 from mcp_server.package.terms.term import Number, Range, Term, Unread, itemsize_of, parts, understood
 from mcp_server.package.terms.translate import Translator, dtype_of
@@ -50,7 +50,7 @@ def read_accesses(kernel: Kernel) -> tuple[Access, ...]:
 
 def _of_cpp(kernel: Kernel) -> Iterator[Access]:
     types = {each.name: dtype_of(each.type) for each in kernel.parameters if "*" in each.type}
-    skipped = _branches(kernel.source)
+    skipped = lines_in_branches(kernel.source)
     for store in read_program(kernel).stores:
         kind = "store" if store.mode == "plain" else "update"
         inside = [made for term in (store.value, store.index) for made in loads(term, store.ranges)]
@@ -60,24 +60,6 @@ def _of_cpp(kernel: Kernel) -> Iterator[Access]:
             if (dtype := types.get(name)) is not None and line not in skipped:
                 size = itemsize_of(dtype)
                 yield Access(way, name, ((index, size),), size, ranges, test, line)
-
-
-def _branches(source: str) -> set[int]:
-    """The lines of C++ in a branch that may not be taken.
-
-    `C10_LIKELY` and `C10_UNLIKELY` part a loop into vectors and its rest: both are reached.
-    """
-    found: set[int] = set()
-    depth, ends = 0, list[int]()
-    for number, line in enumerate(source.split("\n"), 1):
-        if re.match(r"\s*(?:\}\s*)?(?:else|if\s*\()", line) and "LIKELY(" not in line:
-            ends.append(depth)
-        if ends:
-            found.add(number)
-        depth += line.count("{") - line.count("}")
-        if ends and depth <= ends[-1] and ("}" in line or line.rstrip().endswith(";")):
-            ends.pop()
-    return found
 
 
 class _SureReader(Reader):

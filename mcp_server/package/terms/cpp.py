@@ -39,6 +39,7 @@ _ATOMIC = re.compile(r"^atomic_add\(&?(?P<to>\w+)\[(?P<index>.+)\],\s*(?P<value>
 _ATOMIC_VECTOR = re.compile(
     r"^atomic_add_vec<[^()]*>\((?P<to>\w+),\s*(?P<index>\w+),\s*(?P<value>\w+)(?:,.+)?\);$", re.S
 )
+_BRANCH = re.compile(r"(?:else\b|if\s*\()(?!.*LIKELY\()", re.S)
 _LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]$")
 _REDUCE_ALL = re.compile(r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\].*?\{.*?\}\s*,\s*(\w+)\s*\)")
 # A buffer of the kernel's own, and a second name for a parameter that two arguments would share.
@@ -151,6 +152,19 @@ def _statements(
             yield (block, number), item
         elif lambdas or not item.function:
             yield from _statements(item, lambdas=lambdas)
+
+
+def lines_in_branches(source: str) -> set[int]:
+    """The lines of statements in a branch that may not be taken.
+
+    `C10_LIKELY` and `C10_UNLIKELY` part a loop into vectors and its rest: both are reached.
+    """
+    found: set[int] = set()
+    for place, statement in _statements(_blocks(source), lambdas=True):
+        headers = (block.header for block, _ in _upward(place))
+        if any(map(_BRANCH.match, (statement.text, *headers))):
+            found.add(statement.line)
+    return found
 
 
 def _upward(place: _Place) -> Iterator[_Place]:
