@@ -19,10 +19,9 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.statements import closing, evaluate
 from mcp_server.package.symbols import Symbol
-from mcp_server.package.terms.accesses import Access, read_accesses
+from mcp_server.package.terms.accesses import Access, Lane, Spans, first_lanes, lanes, read_accesses
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
-from mcp_server.package.terms.lanes import Lane, Spans, first_lanes, lanes
 from mcp_server.package.terms.syntax import NotRead, read_cpp
 from mcp_server.package.terms.term import Size, itemsize_of, say
 from mcp_server.package.terms.translate import Translator

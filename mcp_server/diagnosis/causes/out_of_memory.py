@@ -185,7 +185,9 @@ def _explaining(asked: int, case: DiagnosisState) -> Iterator[_Grown]:
         if buffer.kind != "allocated" or len(open_ones) != 1:
             continue
         name = open_ones[0]
-        source = next((s for s in origins(name, symbols) if s.tensor), None) if symbols[name].unbacked else None
+        source = (
+            next((s for s in origins(name, symbols) if s.tensor), None) if symbols[name].unbacked else None
+        )
         # What the size has to be, where the buffer's bytes are a multiple of it.
         once, twice = (_bytes(buffer, {**sizes, name: number}) for number in (1, 2))
         if source is None or once is None or once < 1 or twice != 2 * once or asked % once:
