@@ -222,9 +222,9 @@ def _other_parts(package: Package) -> Iterator[Defect]:
     if package.files.proxy_nodes is None and wrapper.find(_PROXY_CALL, run_impl) >= 0:
         what = "the wrapper calls the proxy executor, and its node list (wrapper.json) is missing"
         yield Defect("missing_proxy_nodes", what, fatal=True, fix=_RECOMPILE)
-    listed, present = package.listed_weight_names or (), package.listed_weights or ()
-    if len(present) < len(listed):
-        what = f"{len(listed) - len(present)} of {len(listed)} weight files are missing"
+    listed, weights = package.listed_weight_names or (), package.listed_weights or ()
+    if len(weights) < len(listed):
+        what = f"{len(listed) - len(weights)} of {len(listed)} weight files are missing"
         yield Defect("missing_weights", what, fatal=True, fix=_RECOMPILE)
     elif package.weights.place == "absent":
         what = "the package holds no weights: a run before load_constants() segfaults"

@@ -118,12 +118,21 @@ def _mismatch(
     got: str,
     fix: Fix,
     severity: Severity = "fatal",
-    **place: int | None,
+    *,
+    input_index: int | None = None,
+    dim: int | None = None,
 ) -> Mismatch:
-    """A difference. `place` is the `input_index`, and the `dim`, where it has one."""
-    category = _CATEGORIES.get(aspect, "input_mismatch")
-    words = {"sentence": sentence, "expected": expected, "got": got}
-    return Mismatch(category=category, aspect=aspect, severity=severity, fix=fix, **words, **place)
+    return Mismatch(
+        category=_CATEGORIES.get(aspect, "input_mismatch"),
+        aspect=aspect,
+        severity=severity,
+        sentence=sentence,
+        expected=expected,
+        got=got,
+        fix=fix,
+        input_index=input_index,
+        dim=dim,
+    )
 
 
 def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Mismatch]:
@@ -313,7 +322,6 @@ def _device_indices(
 def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
     """Static dimensions of another size, then dynamic ones outside their compiled range."""
     pairs = list(zip(item.dims, tensor.shape, strict=True))
-    place = {"input_index": item.index}
     for dim, got in pairs:
         if dim.size is not None and dim.size != got:
             fix = Fix(
@@ -322,7 +330,9 @@ def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> It
                 after=f"{{{dim.index}: Dim('n', max={max(got, dim.size)})}}",
             )
             sentence = f"{item.label}: dimension {dim.index} is {got} and was compiled as {dim.size}"
-            yield _mismatch("size", sentence, str(dim.size), str(got), fix, dim=dim.index, **place)
+            yield _mismatch(
+                "size", sentence, str(dim.size), str(got), fix, input_index=item.index, dim=dim.index
+            )
     for dim, got in pairs:
         below = dim.lower is not None and got < dim.lower
         if dim.size is None and (below or (dim.upper is not None and got > dim.upper)):
