@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
 from typing import Literal
 
@@ -74,11 +74,11 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int
         if writer is not None:
             source = f"s{writer.order}"
         else:  # an input, a constant or fresh memory
+            # One box for each reader: the arrows from a tensor with many readers would fill the picture.
             root = flow.root(edge.name)
-            source = f"t_{root.name}"
-            seen = source in nodes and nodes[source].marked
+            source = f"t_{root.name}@{reader}"
             kind: NodeKind = root.kind if root.kind == "input" or root.kind == "constant" else "memory"
-            nodes[source] = Node(source, kind, (view.label(root.name),), root.name, highlighted or seen)
+            nodes[source] = Node(source, kind, (view.label(root.name),), root.name, highlighted)
         arrows[Arrow(source, f"s{reader}", edge.name, highlighted)] = None
     boxes = [_step_node(view, s, s.order in special, s.launch in launches) for s in steps]
     for index, name in sorted(view.wrapper.run.outputs.items()):
@@ -117,8 +117,6 @@ def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node
 _CHAR, _LINE, _PAD = 7.2, 16, 10
 _GAP_X, _GAP_Y = 28, 56
 _ROUNDS = 4
-_NEAR = 2
-_REPEATED = ("input", "constant", "memory")
 _FILL = {
     "launch": "#eef3fb",
     "transfer": "#f4f4f4",
@@ -139,7 +137,6 @@ Place = tuple[float, float, float, float]
 
 def render_svg(graph: Graph, title: str) -> str:
     """The SVG text."""
-    graph = _repeat_shared_sources(graph, _depths(graph))
     depth = _depths(graph)
     by_depth: dict[int, list[Node]] = defaultdict(list)
     for node in graph.nodes:
@@ -163,49 +160,18 @@ def render_svg(graph: Graph, title: str) -> str:
 def _depths(graph: Graph) -> dict[str, int]:
     """Layer of each node: its longest path from a source. Back edges of loops are ignored.
 
-    Inputs and constants are placed just above their first reader.
+    Inputs and constants are placed just above their reader.
     """
     rank = {node.id: position for position, node in enumerate(graph.nodes)}
-    parents, readers = defaultdict(list), defaultdict(list)
+    parents = defaultdict(list)
     for arrow in graph.arrows:
         if rank[arrow.source] < rank[arrow.target]:
             parents[arrow.target].append(arrow.source)
-            readers[arrow.source].append(arrow.target)
     depth: dict[str, int] = {}
     for node in graph.nodes:
         depth[node.id] = 1 + max((depth[p] for p in parents[node.id]), default=-1)
-    for node in graph.nodes:
-        if node.kind in _REPEATED and readers[node.id]:
-            depth[node.id] = min(depth[reader] for reader in readers[node.id]) - 1
-    return depth
-
-
-def _repeat_shared_sources(graph: Graph, depth: Mapping[str, int]) -> Graph:
-    """The graph with inputs and constants repeated near distant readers.
-
-    Otherwise the arrows from a tensor with many readers would fill the picture.
-    """
-    repeated = {node.id: node for node in graph.nodes if node.kind in _REPEATED}
-    groups: list[list[Arrow]] = []
-    last: dict[str, list[Arrow]] = {}
-    for arrow in sorted(graph.arrows, key=lambda a: depth[a.target]):
-        if arrow.source not in repeated:
-            continue
-        group = last.get(arrow.source)
-        if group is None or depth[arrow.target] - depth[group[0].target] > _NEAR:
-            group = last[arrow.source] = []
-            groups.append(group)
-        group.append(arrow)
-    copies: dict[str, Node] = {}
-    arrows = []
-    for group in groups:
-        source = repeated[group[0].source]
-        name = f"{source.id}@{depth[group[0].target]}"
-        copies[name] = replace(source, id=name, marked=any(a.marked for a in group))
-        arrows += [replace(arrow, source=name) for arrow in group]
-    kept = [arrow for arrow in graph.arrows if arrow.source not in repeated]
-    nodes = [node for node in graph.nodes if node.id not in repeated]
-    return replace(graph, nodes=(*copies.values(), *nodes), arrows=(*kept, *arrows))
+    sources = {node.id for node in graph.nodes if node.kind in ("input", "constant", "memory")}
+    return depth | {a.source: depth[a.target] - 1 for a in graph.arrows if a.source in sources}
 
 
 def _reduce_crossings(layers: list[list[Node]], arrows: Iterable[Arrow]) -> None:

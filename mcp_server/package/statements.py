@@ -176,7 +176,6 @@ def _block_kind(head: str, depth: int) -> BlockKind | None:
     return None
 
 
-_BRACKET = re.compile(r"[(){}\[\]<\"']")
 _PIECE = re.compile(
     r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<=[\w:])<(?:[\w:,\s*&]|<[\w:,\s*&]*>)*>|[,(){}\[\]]"""
 )
@@ -189,20 +188,15 @@ def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """
     places = []
     depth, begin = 0, start
-    if not _BRACKET.search(text, start, end):  # most calls, and faster
-        for part in text[start:end].split(",")[:-1]:
-            places.append(_stripped(text, begin, begin + len(part)))
-            begin += len(part) + 1
-    else:
-        for match in _PIECE.finditer(text, start, end):
-            token = match.group()
-            if token in "({[":
-                depth += 1
-            elif token in ")}]":
-                depth -= 1
-            elif token == "," and depth == 0:
-                places.append(_stripped(text, begin, match.start()))
-                begin = match.end()
+    for match in _PIECE.finditer(text, start, end):
+        token = match.group()
+        if token in "({[":
+            depth += 1
+        elif token in ")}]":
+            depth -= 1
+        elif token == "," and depth == 0:
+            places.append(_stripped(text, begin, match.start()))
+            begin = match.end()
     last = _stripped(text, begin, end)
     return [*places, last] if last[0] < last[1] else places
 

@@ -19,7 +19,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.cpp import lines_in_branches
 from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, UnknownValue, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, limits
-from mcp_server.package.terms.program import loads, places, read_program
+from mcp_server.package.terms.program import accesses_of, places, read_program
 from mcp_server.package.terms.term import (
     Apply,
     Number,
@@ -82,14 +82,12 @@ def _of_cpp(kernel: Kernel) -> Iterator[Access]:
     types = {each.name: dtype_of(each.type) for each in kernel.parameters if "*" in each.type}
     skipped = lines_in_branches(kernel.source)
     for store in read_program(kernel).stores:
-        kind = "store" if store.mode == "plain" else "update"
-        inside = [made for term in (store.value, store.index) for made in loads(term, store.ranges)]
-        reads = [("load", name, *made) for name, made in inside]
-        for each in (*reads, (kind, store.parameter, store.line, store.index, store.ranges, None)):
-            way, name, line, index, ranges, test = each
+        first, *loads = accesses_of(store)
+        kinds = [*("load" for _ in loads), "store" if store.mode == "plain" else "update"]
+        for kind, (name, (line, index, ranges, test)) in zip(kinds, (*loads, first), strict=True):
             if (dtype := types.get(name)) is not None and line not in skipped:
                 size = itemsize_of(dtype)
-                yield Access(way, name, ((index, size),), size, ranges, test, line)
+                yield Access(kind, name, ((index, size),), size, ranges, test, line)
 
 
 class _SureReader(Reader):
