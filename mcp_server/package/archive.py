@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
@@ -91,7 +90,6 @@ def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
-
     nodes = (entry.get("node") for entry in raw["nodes"] if isinstance(entry, dict))
     return tuple(ProxyNode(str(n.get("target", "")) if isinstance(n, dict) else "") for n in nodes)
 
@@ -119,29 +117,31 @@ def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
     """Parse `constants_info_[i]` in a wrapper's text (torch 2.8-2.15, cpp_wrapper_cpu.py)."""
     start = wrapper.find("constants_info_[")
     end = wrapper.find("const_run_impl(", max(start, 0))
-    fields: dict[int, dict[str, str]] = defaultdict(lambda: defaultdict(str))
+    found: dict[int, dict[str, str]] = defaultdict(lambda: defaultdict(str))
     for match in _FIELD.finditer(wrapper[start : end if end > 0 else None] if start >= 0 else ""):
-        fields[int(match[1])][match[2]] = match[3]
-    return tuple(_constant(index, fields[index]) for index in sorted(fields))
-
-
-def _constant(index: int, fields: Mapping[str, str]) -> CompiledConstant:
-    def integers(field: str) -> tuple[int, ...]:
-        return tuple(map(int, re.findall(r"-?\d{1,19}", fields[field])))
-
-    name, dtype = fields["name"].strip('"'), fields["dtype"]
-    return CompiledConstant(
-        index=index,
-        name=name,
-        fqn=fields["original_fqn"].strip('"') or name,
-        dtype=_ATEN.get(dtype) or dtype.replace("cached_torch_dtype_", ""),
-        shape=integers("shape"),
-        stride=integers("stride"),
-        bytes=next(iter(integers("data_size")), 0),
-        device_type=fields["device_type"].rpartition("_")[2],
-        kind=fields["type"].rstrip(")").rpartition("::")[2] or "Unknown",
-        folded=fields["from_folded"] == "true",
-    )
+        found[int(match[1])][match[2]] = match[3]
+    constants = []
+    for index, fields in sorted(found.items()):
+        shape, stride, size = (
+            tuple(map(int, re.findall(r"-?\d{1,19}", fields[name])))
+            for name in ("shape", "stride", "data_size")
+        )
+        name, dtype = fields["name"].strip('"'), fields["dtype"]
+        constants.append(
+            CompiledConstant(
+                index=index,
+                name=name,
+                fqn=fields["original_fqn"].strip('"') or name,
+                dtype=_ATEN.get(dtype) or dtype.replace("cached_torch_dtype_", ""),
+                shape=shape,
+                stride=stride,
+                bytes=size[0] if size else 0,
+                device_type=fields["device_type"].rpartition("_")[2],
+                kind=fields["type"].rstrip(")").rpartition("::")[2] or "Unknown",
+                folded=fields["from_folded"] == "true",
+            )
+        )
+    return tuple(constants)
 
 
 Place = Literal["no_weights", "in_library", "appended", "blob", "weight_files", "absent", "unknown"]
@@ -158,33 +158,6 @@ class Weights:
 
     place: Place
     bytes: int = 0
-
-
-def locate_weights(
-    constants: Sequence[CompiledConstant] | None,
-    files: ModelFiles,
-    library: Library | None,
-    included: bool | None,
-    listed: tuple[Member, ...] | None,
-) -> Weights:
-    """Find the weights from the members of a package. `listed` are the members that a weights config names.
-
-    `constants` is None if the wrapper could not be read. `included` is the last argument of the model's base
-    constructor, None if the wrapper has none.
-    """
-    if constants is not None and all(constant.folded for constant in constants):
-        return Weights("no_weights")
-    if listed is not None:
-        return Weights("weight_files", sum(m.size for m in listed))
-    if files.weights_blob is not None:
-        return Weights("blob", files.weights_blob.size)
-    if library is None:
-        return Weights("unknown")
-    if library.mapped_weights_bytes is not None:
-        return Weights("appended", library.mapped_weights_bytes)
-    if included is not False and library.constants_bytes:
-        return Weights("in_library", library.constants_bytes)
-    return Weights("absent" if constants is not None else "unknown")
 
 
 @dataclass(frozen=True)
@@ -287,11 +260,22 @@ class Package:
 
     @cached_property
     def weights(self) -> Weights:
-        text = self.wrapper_text
-        match = _INCLUDED.search(text, max(text.find("AOTInductorModelBase(") - 200, 0))
-        included = match[1] == "true" if match else None
-        constants = self.constants if self.signature.known else None
-        return locate_weights(constants, self.files, self.library, included, self.listed_weights)
+        text, library, known = self.wrapper_text, self.library, self.signature.known
+        if known and all(constant.folded for constant in self.constants):
+            return Weights("no_weights")
+        if self.listed_weights is not None:
+            return Weights("weight_files", sum(member.size for member in self.listed_weights))
+        if self.files.weights_blob is not None:
+            return Weights("blob", self.files.weights_blob.size)
+        if library is None:
+            return Weights("unknown")
+        if library.mapped_weights_bytes is not None:
+            return Weights("appended", library.mapped_weights_bytes)
+        # The last argument of the model's base constructor.
+        included = _INCLUDED.search(text, max(text.find("AOTInductorModelBase(") - 200, 0))
+        if library.constants_bytes and (included is None or included[1] == "true"):
+            return Weights("in_library", library.constants_bytes)
+        return Weights("absent" if known else "unknown")
 
     @cached_property
     def listed_weight_names(self) -> tuple[str, ...] | None:

@@ -11,18 +11,16 @@ names no kernel. Source of the forms: torch/_inductor/codegen/cpp.py, 2.8 to 2.1
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 from mcp_server.model import Fix
-from mcp_server.package.archive import CompiledConstant
-from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.kernel_code import IndexAssert, find_asserts, read_condition, without_broadcast
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
-from mcp_server.package.provenance import Provenance, indexing_first, read_provenance
-from mcp_server.package.signature import CompiledInput
+from mcp_server.package.provenance import Provenance, indexing_first
 from mcp_server.package.statements import closing, split_arguments
 from mcp_server.package.symbols import Bound, plain, resolve_bound
 from mcp_server.package.terms.linear import (
@@ -35,7 +33,9 @@ from mcp_server.package.terms.linear import (
 )
 from mcp_server.package.terms.program import indexed_by, read_program
 from mcp_server.package.terms.term import Element, Number, Term, Unread, elements, is_float, parts, unwrapped
-from mcp_server.package.wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from mcp_server.package.view import PackageView
 
 _TEXT = re.compile(
     r"(?:index out of bounds: )?((?:(?:-|(?<!\w))\w+ <= \w+(?: < [^`'\"\n]+?)?)|(?:\btmp\w* < [^`'\"\n]+?))"
@@ -116,14 +116,9 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tracer:
-    """Traces assertions through one package. `information` is its kernel_information.json."""
+    """Traces assertions through one package."""
 
-    wrapper: Wrapper
-    inputs: Sequence[CompiledInput] = ()
-    constants: Sequence[CompiledConstant] = ()
-    information: Mapping[str, object] = field(default_factory=dict)
-    kernels_of_file: Callable[[str], Collection[str]] | None = None
-    flow: Dataflow | None = None
+    view: PackageView
 
     def trace(self, assertion: Assertion) -> tuple[Candidate, ...]:
         """Every launch that may have printed the assertion, in execution order; may be empty.
@@ -133,25 +128,21 @@ class Tracer:
         same = self._checks.get(assertion.condition, [])
         named = [(k, c) for k, c in same if assertion.kernel in (None, k.name, k.symbol)] or same
         left = [(k, c) for k, c in named if assertion.line in (None, generated_line(k, c.line))] or named
-        if len(left) > 1 and assertion.file and self.kernels_of_file is not None:
-            names = self.kernels_of_file(assertion.file)
+        if len(left) > 1 and assertion.file:
+            names = self.view.kernels_of_file(assertion.file)
             left = [(k, c) for k, c in left if k.name in names] or left
         found = [
-            self._candidate(self.wrapper.launches[number], kernel, check)
+            self._candidate(self.view.wrapper.launches[number], kernel, check)
             for kernel, check in left
-            for number in self.wrapper.launches_of.get(kernel.name, [])
+            for number in self.view.wrapper.launches_of.get(kernel.name, [])
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))
-
-    @cached_property
-    def _flow(self) -> Dataflow:
-        return self.flow or Dataflow(self.wrapper.run)
 
     @cached_property
     def _checks(self) -> dict[str, list[tuple[Kernel, IndexAssert]]]:
         """Every index assert of the package, by its condition."""
         found: dict[str, list[tuple[Kernel, IndexAssert]]] = {}
-        for kernel in self.wrapper.kernels.values():
+        for kernel in self.view.wrapper.kernels.values():
             for check in find_asserts(kernel.source):
                 found.setdefault(plain(check.text), []).append((kernel, check))
         return found
@@ -163,13 +154,14 @@ class Tracer:
         limit = None if loads else position_limit(value, ranges)
         targets = {argument.name: argument.target for argument in launch.tensors}
         indexed = dict.fromkeys(targets[name] for _, name in indexed_by(kernel, check, targets))
-        fqns = [constant.fqn for constant in self.constants if constant.name in indexed and constant.fqn]
+        constants, symbols = self.view.package.constants, self.view.wrapper.symbols
+        fqns = [constant.fqn for constant in constants if constant.name in indexed]
         sources = []
         for load in loads:
             allowed = allowed_elements(form, load, check.lower, check.upper) if form else None
             sources.append(replace(self.source(load, launch), allowed=allowed))
         bound, position = (
-            resolve_bound(text, launch, self.wrapper.symbols, self.inputs) if text else None
+            resolve_bound(text, launch, symbols, self.view.package.inputs) if text else None
             for text in (check.upper, limit)
         )
         return Candidate(
@@ -180,8 +172,8 @@ class Tracer:
             bound,
             value,
             tuple(sources),
-            tuple(dict.fromkeys(self.label(name) for name in indexed)),
-            indexing_first(read_provenance(launch, self.information), fqns),
+            tuple(dict.fromkeys(map(self.view.label, indexed))),
+            indexing_first(self.view.provenance(launch), fqns),
             form,
             position,
         )
@@ -191,23 +183,13 @@ class Tracer:
         argument = next(argument for argument in launch.arguments if argument.name == load.parameter)
         name = argument.target or ""
         written_here = argument.role == "written"
-        flow = self._flow
+        flow, label = self.view.flow, self.view.label
         behind = flow.backward_from(launch.index) if written_here else flow.backward(name, launch.index)
         producers = (launch.index,) if written_here else tuple(flow.writing_launches(name, launch.index))
         kind = "input" if not producers and len(behind.inputs) == 1 else argument.kind
-        inputs = tuple(self.label(n) for n in behind.inputs)
-        label = inputs[0] if kind == "input" and inputs else self.label(name)
-        return IndexSource(load, name, kind, label, producers, inputs)
-
-    def label(self, name: str | None) -> str:
-        """A readable name of a wrapper variable: the model input, the constant, or the buffer."""
-        for compiled in self.inputs:
-            if compiled.name == name:
-                return compiled.label
-        for constant in self.constants:
-            if constant.name == name:
-                return f"constant {constant.fqn} of shape {list(constant.shape)}"
-        return name or "?"
+        inputs = tuple(map(label, behind.inputs))
+        own = inputs[0] if kind == "input" and inputs else label(name)
+        return IndexSource(load, name, kind, own, producers, inputs)
 
 
 def read_assertion(
@@ -221,12 +203,9 @@ def read_assertion(
         return None
     host = _HOST.search(text)
     location = host or _DEVICE.search(text)
-    return Assertion(
-        condition,
-        file or (location["file"] if location else None),
-        line or (int(location["line"]) if location else None),
-        kernel or (host["kernel"] if host else None),
-    )
+    if location is not None:
+        file, line = file or location["file"], line or int(location["line"])
+    return Assertion(condition, file, line, kernel or (host["kernel"] if host else None))
 
 
 def generated_line(kernel: Kernel, line: int) -> int:
@@ -275,13 +254,13 @@ def explain(candidate: Candidate) -> tuple[str, ...]:
         # An empty or shorter tensor alone can fail the check.
         sizes = " or ".join(dict.fromkeys(size.label or size.tensor for size in bound.sizes))
         shorter = f"a shorter {sizes or bound.expression} with the same indices fails the check"
-        smallest = bound.smallest
-        if smallest == 0:
-            facts.append(f"{shorter}; an empty one fails it for every index")
-        elif smallest is None:
-            facts.append(shorter)
-        else:
-            facts.append(f"{shorter}; empty is outside its range (at least {smallest})")
+        least = bound.smallest
+        empty = (
+            f"empty is outside its range (at least {least})"
+            if least
+            else "an empty one fails it for every index"
+        )
+        facts.append(f"{shorter}; {empty}" if least is not None else shorter)
     return tuple(facts)
 
 
@@ -382,8 +361,8 @@ class Division:
 def divisions(tracer: Tracer) -> tuple[Division, ...]:
     """Every integer division whose divisor may be zero, in launch order, without duplicates."""
     found: dict[tuple[object, ...], Division] = {}
-    for launch in tracer.wrapper.launches:
-        kernel = tracer.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
+    for launch in tracer.view.wrapper.launches:
+        kernel = tracer.view.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
         if kernel is None:
             continue
         program = read_program(kernel)

@@ -162,24 +162,17 @@ _NO_EFFECT = re.compile(
 )
 _ITEM = re.compile(r"aoti_torch_item_(\w+)")
 _VIEW_DTYPE = re.compile(r"aoti_torch_(?:(?:cpu|cuda|xpu|mps)_)?view_dtype")
-_ALIASES = frozenset(
-    "aoti_torch_" + name for name in ("assign_tensors_out", "new_tensor_handle", "clone_preserve_strides")
-)
 
 
 def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
     """Record the effect of a call; False for an unknown callee."""
     name = call.callee
-    if form := _MAKERS.get(name):
-        handler, count, what = form
-        if len(call.arguments) == count:
+    if form := _FORMS.get("view_dtype" if _VIEW_DTYPE.fullmatch(name) else name):
+        handler, counts, what = form
+        if len(call.arguments) in counts:
             handler(scope, statement, call)
         else:
             scope.problem(f"{what} with an unexpected number of arguments", statement.line, statement.text)
-    elif name in _ALIASES or _VIEW_DTYPE.fullmatch(name):
-        _alias(scope, statement, call)
-    elif name in launches.TRANSFERS:
-        _transfer(scope, statement, call)
     elif call.arguments and (item := _ITEM.fullmatch(name)):
         # aoti_torch_item_int64(tensor, &scalar) copies an element to a host scalar.
         tensor = scope.tensor(call.arguments[0])
@@ -189,11 +182,10 @@ def handle_call(scope: Scope, statement: Statement, call: Call) -> bool:
             scope.symbols[scalar] = Symbol(scalar, "value", value, statement.line, tensor)
     elif name == "assert_size_stride":
         # (tensor, {sizes}, {strides}, "op"): the shape that the compiler assumed
-        parts = _parts(scope, call)
-        buffer = scope.buffers.get(parts[0]) if len(parts) >= 3 else None
+        name, sizes, strides = (*_parts(scope, call), "", "", "")[:3]
+        buffer = scope.buffers.get(name) if strides else None
         if buffer is not None and buffer.sizes is None:
-            new = replace(buffer, sizes=braced(parts[1]), strides=braced(parts[2]))
-            scope.buffers[buffer.name] = new
+            scope.buffers[name] = replace(buffer, sizes=braced(sizes), strides=braced(strides))
     elif name == "aoti_torch_new_uninitialized_tensor" and call.arguments:
         # A proxy executor call fills it in later.
         scope.buffers.add(Buffer(_variable(scope.text, call.arguments[0]), "declared", 0, statement.line))
@@ -241,20 +233,8 @@ def _as_strided(scope: Scope, statement: Statement, call: Call) -> None:
         scope.problem(f"a view of {base}, which is not known", statement.line, statement.text)
 
 
-_MAKERS: dict[str, tuple[Callable[[Scope, Statement, Call], None], int, str]] = {
-    "aoti_torch_empty_strided": (_allocation, 7, "an allocation"),
-    "aoti_torch_empty_strided_pinned": (_allocation, 7, "an allocation"),
-    "aoti_torch__alloc_from_pool": (_allocation, 7, "a pool allocation"),
-    "aoti_torch_as_strided": (_as_strided, 4, "a view"),
-}
-"""Calls that make a tensor: handler, number of arguments, and what it is in a problem."""
-
-
 def _alias(scope: Scope, statement: Statement, call: Call) -> None:
     """A second handle to the same memory. Arguments: (tensor, [dtype,] &handle)."""
-    if len(call.arguments) < 2:
-        scope.problem("an alias with an unexpected number of arguments", statement.line, statement.text)
-        return
     base = scope.tensor(call.arguments[0])
     name = _variable(scope.text, call.arguments[-1])
     if base is None or not scope.buffers.derive(name, base, "alias", statement.line):
@@ -266,9 +246,6 @@ def _alias(scope: Scope, statement: Statement, call: Call) -> None:
 
 def _transfer(scope: Scope, statement: Statement, call: Call) -> None:
     written, read = launches.TRANSFERS[call.callee]
-    if len(call.arguments) <= max(written, read or 0):
-        scope.problem("a copy with an unexpected number of arguments", statement.line, statement.text)
-        return
     source = scope.tensor(call.arguments[read]) if read is not None else None
     expression = _parts(scope, call)[written]
     if output := re.fullmatch(r"&output_handles\[(\d+)\]", expression):
@@ -278,6 +255,24 @@ def _transfer(scope: Scope, statement: Statement, call: Call) -> None:
     if target not in scope.buffers:
         scope.buffers.add(Buffer(target, "returned", 0, statement.line))
     add_transfer(scope, statement, call.callee, target, source)
+
+
+_MANY = 64
+_FORMS: dict[str, tuple[Callable[[Scope, Statement, Call], None], range, str]] = {
+    "aoti_torch_empty_strided": (_allocation, range(7, 8), "an allocation"),
+    "aoti_torch_empty_strided_pinned": (_allocation, range(7, 8), "an allocation"),
+    "aoti_torch__alloc_from_pool": (_allocation, range(7, 8), "a pool allocation"),
+    "aoti_torch_as_strided": (_as_strided, range(4, 5), "a view"),
+    "view_dtype": (_alias, range(2, _MANY), "an alias"),
+    "aoti_torch_assign_tensors_out": (_alias, range(2, _MANY), "an alias"),
+    "aoti_torch_new_tensor_handle": (_alias, range(2, _MANY), "an alias"),
+    "aoti_torch_clone_preserve_strides": (_alias, range(2, _MANY), "an alias"),
+    **{
+        name: (_transfer, range(1 + max(written, read or 0), _MANY), "a copy")
+        for name, (written, read) in launches.TRANSFERS.items()
+    },
+}
+"""Calls that make, name or copy a tensor: handler, numbers of arguments, and what it is in a problem."""
 
 
 def add_transfer(scope: Scope, statement: Statement, callee: str, target: str, source: str | None) -> None:
@@ -319,10 +314,9 @@ def _launch(scope: Scope, statement: Statement, call: Call) -> bool:
 
 def _returned(scope: Scope, statement: Statement, argument: Argument) -> Argument:
     """Treat `&buf3_handle` as a tensor that the call creates."""
-    name = argument.target
-    if argument.kind != "buffer" or not argument.expression.startswith("&") or name is None:
-        return argument
-    if name in scope.buffers and not argument.expression.endswith("_handle"):
+    name, text = argument.target, argument.expression
+    known = name in scope.buffers and not text.endswith("_handle")
+    if argument.kind != "buffer" or not text.startswith("&") or name is None or known:
         return argument
     scope.buffers.add(Buffer(name, "returned", 0, statement.line))
     return replace(argument, role="written", fresh=True)

@@ -80,14 +80,13 @@ class Slice:
 
 def _touches(step: Step, use: Use) -> bool:
     """Whether a step writes memory that `use` accesses. Disjoint static extents do not overlap."""
-    for written in step.writes:
-        if written.storage != use.storage:
-            continue
-        if written.extent is None or use.extent is None:
-            return True
-        if written.extent[0] < use.extent[1] and use.extent[0] < written.extent[1]:
-            return True
-    return False
+    return any(
+        written.extent is None
+        or use.extent is None
+        or (written.extent[0] < use.extent[1] and use.extent[0] < written.extent[1])
+        for written in step.writes
+        if written.storage == use.storage
+    )
 
 
 def _certain(step: Step, use: Use, path: tuple[Block, ...]) -> bool:
@@ -294,13 +293,13 @@ class Dataflow:
 
     def _tensors_in(self, expressions: Iterable[str]) -> list[Use]:
         """The tensors that expressions depend on."""
-        found = []
-        for expression in expressions:
-            for symbol in origins(expression, self.body.symbols):
-                buffer = self.body.buffers.get(symbol.tensor or "")
-                if buffer and not (symbol.kind in ("size", "stride") and buffer.kind in SOURCES):
-                    found.append(self._whole_use(buffer))
-        return found
+        symbols = [symbol for text in expressions for symbol in origins(text, self.body.symbols)]
+        found = [(symbol, self.body.buffers.get(symbol.tensor or "")) for symbol in symbols]
+        return [
+            self._whole_use(buffer)
+            for symbol, buffer in found
+            if buffer and not (symbol.kind in ("size", "stride") and buffer.kind in SOURCES)
+        ]
 
 
 def _covers(buffer: Buffer) -> bool:

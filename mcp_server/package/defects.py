@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from mcp_server.package.members import ModelFiles, ZipContainer, find_models
+from mcp_server.package.members import ZipContainer, find_models
 from mcp_server.package.problems import Defect
 
 if TYPE_CHECKING:
@@ -114,19 +114,19 @@ def same_models(package: Package) -> tuple[str, ...]:
     container = package.container
     if len(package.models) < 2 or not isinstance(container, ZipContainer):
         return ()
-    models = find_models(container)
-    mine = _content(package.files, container)
-    others = [name for name in models if name != package.model_name]
-    return tuple(name for name in others if _content(models[name], container) == mine)
-
-
-def _content(files: ModelFiles, container: ZipContainer) -> frozenset[tuple[str, int, int]]:
-    """Each file of a model: path within the model's folder, size, checksum."""
-    folder = f"data/aotinductor/{files.name}/"
-    return frozenset(
-        (member.name.partition(folder)[2], member.size, container.checksum(member.name))
-        for member in files.members
-    )
+    contents = {
+        name: {
+            (
+                member.name.partition(f"data/aotinductor/{name}/")[2],
+                member.size,
+                container.checksum(member.name),
+            )
+            for member in files.members
+        }
+        for name, files in find_models(container).items()
+    }
+    mine = contents.pop(package.model_name)
+    return tuple(name for name, content in contents.items() if content == mine)
 
 
 _LOAD_KERNEL = re.compile(r'loadKernel\(\s*"([^"]+)"')
@@ -140,12 +140,17 @@ _FOR_THIS = "compile the package on a machine of the kind that loads it"
 
 def find_defects(package: Package) -> Iterator[Defect]:
     """All defects, those that prevent loading first. Reads the wrapper and the library's headers."""
-    yield from _checksums(package)
+    container = package.container
+    if isinstance(container, ZipContainer):
+        # Large members are skipped: reading gigabytes would be slow.
+        small = [member.name for member in package.files.members if member.size <= _CHECKED_BYTES]
+        for name in small:
+            if not container.checksum_holds(name):
+                what = f"{PurePosixPath(name).name} is damaged: its checksum is not the recorded one"
+                yield Defect("damaged_member", what, fatal=True, fix="copy or compile the package again")
     yield from _library(package)
     yield from _metadata(package)
-    yield from _device(package)
     yield from _other_parts(package)
-    yield from _weights(package)
     if package.files.wrapper_source is None:
         what = "no wrapper.cpp: inputs and launches cannot be read"
         yield Defect("missing_wrapper_source", what, fatal=False)
@@ -157,17 +162,6 @@ def find_defects(package: Package) -> Iterator[Defect]:
         what = f"{package.model_name} and {', '.join(others)} are one and the same model, byte for byte"
         fix = "if they are to differ, package each before the next is compiled: compiles may share a path"
         yield Defect("same_model", what, fatal=False, fix=fix)
-
-
-def _checksums(package: Package) -> Iterator[Defect]:
-    """Members with a wrong CRC-32. Large members are skipped: reading gigabytes would be slow."""
-    container = package.container
-    if not isinstance(container, ZipContainer):
-        return
-    for member in package.files.members:
-        if member.size <= _CHECKED_BYTES and not container.checksum_holds(member.name):
-            what = f"{PurePosixPath(member.name).name} is damaged: its checksum is not the recorded one"
-            yield Defect("damaged_member", what, fatal=True, fix="copy or compile the package again")
 
 
 def _library(package: Package) -> Iterator[Defect]:
@@ -192,25 +186,20 @@ def _library(package: Package) -> Iterator[Defect]:
 
 
 def _metadata(package: Package) -> Iterator[Defect]:
-    """The loader needs `<stem>_metadata.json` for each source (torch 2.7-2.15)."""
-    files = package.files
-    if package.path.suffix == ".so":
-        return  # a runner loads a bare .so without metadata
-    for source in (files.wrapper_source, files.kernel_source):
-        name = source.name.removesuffix(".cpp") + "_metadata.json" if source is not None else None
-        if name is not None and files.named(name) is None:
-            what = f"no {PurePosixPath(name).name}: the loader cannot tell the device"
-            yield Defect("missing_metadata", what, fatal=True, fix=_RECOMPILE)
-    if files.metadata is not None and package.metadata.device is None:
-        yield Defect("damaged_metadata", "the metadata names no AOTI_DEVICE_KEY", fatal=True, fix=_RECOMPILE)
-
-
-def _device(package: Package) -> Iterator[Defect]:
-    """Metadata with another device type than the compiled code.
+    """The loader needs `<stem>_metadata.json` for each source (torch 2.7-2.15), with the right device.
 
     A library for CUDA links libtorch_cuda, and its wrapper makes tensors of that type (torch 2.8-2.15).
     """
-    library, declared = package.library, package.metadata.device
+    files, library, declared = package.files, package.library, package.metadata.device
+    if package.path.suffix != ".so":  # a runner loads a bare .so without metadata
+        sources = [each for each in (files.wrapper_source, files.kernel_source) if each is not None]
+        for name in (source.name.removesuffix(".cpp") + "_metadata.json" for source in sources):
+            if files.named(name) is None:
+                what = f"no {PurePosixPath(name).name}: the loader cannot tell the device"
+                yield Defect("missing_metadata", what, fatal=True, fix=_RECOMPILE)
+        if files.metadata is not None and declared is None:
+            what = "the metadata names no AOTI_DEVICE_KEY"
+            yield Defect("damaged_metadata", what, fatal=True, fix=_RECOMPILE)
     linked = [name for name in library.needed if name.startswith("libtorch")] if library else []
     if not linked or declared not in ("cpu", "cuda"):
         return
@@ -221,7 +210,7 @@ def _device(package: Package) -> Iterator[Defect]:
 
 
 def _other_parts(package: Package) -> Iterator[Defect]:
-    """Kernel binaries that the wrapper loads, and the nodes of its proxy calls."""
+    """Kernel binaries that the wrapper loads, the nodes of its proxy calls, and weights."""
     wrapper = package.wrapper_text
     present = {PurePosixPath(m.name).name for m in package.files.kernel_binaries}
     loaded = (PurePosixPath(m[1].replace("\\", "/")).name for m in _LOAD_KERNEL.finditer(wrapper))
@@ -233,12 +222,9 @@ def _other_parts(package: Package) -> Iterator[Defect]:
     if package.files.proxy_nodes is None and wrapper.find(_PROXY_CALL, run_impl) >= 0:
         what = "the wrapper calls the proxy executor, and its node list (wrapper.json) is missing"
         yield Defect("missing_proxy_nodes", what, fatal=True, fix=_RECOMPILE)
-
-
-def _weights(package: Package) -> Iterator[Defect]:
-    listed, present = package.listed_weight_names or (), package.listed_weights or ()
-    if len(present) < len(listed):
-        what = f"{len(listed) - len(present)} of {len(listed)} weight files are missing"
+    listed, weights = package.listed_weight_names or (), package.listed_weights or ()
+    if len(weights) < len(listed):
+        what = f"{len(listed) - len(weights)} of {len(listed)} weight files are missing"
         yield Defect("missing_weights", what, fatal=True, fix=_RECOMPILE)
     elif package.weights.place == "absent":
         what = "the package holds no weights: a run before load_constants() segfaults"

@@ -63,7 +63,7 @@ def read_exported(path: Path) -> ExportedFacts:
     Schema: torch/_export/serde/schema.py (2.8-2.15).
     """
     graph = _graph(path)
-    if graph is None:
+    if not graph:
         raise PackageError("no_model", f"{path} holds no exported graph")
     specs = graph.get("graph_module", {}).get("signature", {}).get("input_specs", [])
     states = (spec.get(kind, {}).get(f"{kind}_name") for spec in specs for kind in ("parameter", "buffer"))
@@ -94,14 +94,14 @@ def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
 
     Raises `PackageError` for another kind of file.
     """
-    return tuple(_lines(_graph(path) or {}, re.compile("")))
+    return tuple(_lines(_graph(path), re.compile("")))
 
 
-def _graph(path: Path) -> dict[str, Any] | None:
-    """The serialised program; None if the archive has none."""
+def _graph(path: Path) -> dict[str, Any]:
+    """The serialised program; empty if the archive has none."""
     archive = ZipContainer(path)
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
-    return read_json(read_bytes(archive, name)) if name is not None else None
+    return read_json(read_bytes(archive, name)) if name is not None else {}
 
 
 def _lines(graph: Mapping[str, Any], wanted: re.Pattern[str]) -> Iterator[tuple[str, ModelLocation]]:

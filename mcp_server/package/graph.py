@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from typing import Literal
 
 from mcp_server.package.dataflow import Step, united
@@ -73,18 +72,22 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int
             continue
         highlighted = reader in special and (writer is None or writer.order in special)
         if writer is not None:
-            source = _id(writer)
+            source = f"s{writer.order}"
         else:  # an input, a constant or fresh memory
+            # One box for each reader: the arrows from a tensor with many readers would fill the picture.
             root = flow.root(edge.name)
-            source = f"t_{root.name}"
-            seen = source in nodes and nodes[source].marked
+            source = f"t_{root.name}@{reader}"
             kind: NodeKind = root.kind if root.kind == "input" or root.kind == "constant" else "memory"
-            nodes[source] = Node(source, kind, (view.label(root.name),), root.name, highlighted or seen)
-        arrows[Arrow(source, _id(edge.reader), edge.name, highlighted)] = None
+            nodes[source] = Node(source, kind, (view.label(root.name),), root.name, highlighted)
+        arrows[Arrow(source, f"s{reader}", edge.name, highlighted)] = None
     boxes = [_step_node(view, s, s.order in special, s.launch in launches) for s in steps]
-    outputs, out_arrows = _outputs(view, kept, special)
-    every = (*nodes.values(), *boxes, *outputs)
-    return Graph(every, (*arrows, *out_arrows), len(flow.steps) - len(steps))
+    for index, name in sorted(view.wrapper.run.outputs.items()):
+        writers = [step.order for step in flow.last_writers(name) if step.order in kept]
+        marked_output = not special.isdisjoint(writers)
+        boxes.append(Node(f"o{index}", "output", (f"output {index}",), name, marked_output))
+        for order in writers:
+            arrows[Arrow(f"s{order}", f"o{index}", name, order in special)] = None
+    return Graph((*nodes.values(), *boxes), tuple(arrows), len(flow.steps) - len(steps))
 
 
 def _nearest(steps: tuple[Step, ...], launches: Collection[int], limit: int) -> tuple[Step, ...]:
@@ -99,37 +102,21 @@ def _nearest(steps: tuple[Step, ...], launches: Collection[int], limit: int) -> 
 def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node:
     node = step.node
     if not isinstance(node, Launch):
-        return Node(_id(step), "transfer", (node.callee, f"{node.reads or ''} → {node.writes}"), "", marked)
+        return Node(
+            f"s{step.order}", "transfer", (node.callee, f"{node.reads or ''} → {node.writes}"), "", marked
+        )
     locations = view.provenance(node).locations
     name = re.sub(r"^(?:triton_|aoti_torch_(?:cuda|cpu)_|cpp_fused_)", "", node.kernel)
     name = name if len(name) <= 28 else f"{name[:16]}…{name[-11:]}"
     lines = [f"{node.index}  {name}"]
     lines += [f"{where.file.rpartition('/')[2]}:{where.line}" for where in locations[:1]]
     tip = "\n".join([node.kernel, *(place.code for place in locations)])
-    return Node(_id(step), "launch", tuple(lines), tip, marked, asked)
-
-
-def _id(step: Step) -> str:
-    return f"s{step.order}"
-
-
-def _outputs(
-    view: PackageView, kept: Collection[int], marked_steps: Collection[int]
-) -> tuple[list[Node], list[Arrow]]:
-    nodes, arrows = [], []
-    for index, name in sorted(view.wrapper.run.outputs.items()):
-        writers = [s for s in view.flow.last_writers(name) if s.order in kept]
-        marked = any(s.order in marked_steps for s in writers)
-        nodes.append(Node(f"o{index}", "output", (f"output {index}",), name, marked))
-        arrows += [Arrow(_id(s), f"o{index}", name, s.order in marked_steps) for s in writers]
-    return nodes, arrows
+    return Node(f"s{step.order}", "launch", tuple(lines), tip, marked, asked)
 
 
 _CHAR, _LINE, _PAD = 7.2, 16, 10
 _GAP_X, _GAP_Y = 28, 56
 _ROUNDS = 4
-_NEAR = 2
-_REPEATED = ("input", "constant", "memory")
 _FILL = {
     "launch": "#eef3fb",
     "transfer": "#f4f4f4",
@@ -148,35 +135,17 @@ rect { stroke: #8a94a3; } path { fill: none; stroke: #b3bac4; }
 Place = tuple[float, float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class _Bend:
-    """A point in a layer that an arrow spanning several layers passes through."""
-
-    id: str
-
-
-_Item = Node | _Bend
-
-
 def render_svg(graph: Graph, title: str) -> str:
     """The SVG text."""
-    graph = _repeat_shared_sources(graph, _depths(graph))
     depth = _depths(graph)
-    # The ids along an arrow: its ends, and a bend in each layer between them.
-    routes: dict[Arrow, tuple[str, ...]] = {}
-    for a in graph.arrows:
-        bends = (f"{a.source}>{a.target}@{level}" for level in range(depth[a.source] + 1, depth[a.target]))
-        routes[a] = (a.source, *bends, a.target)
-    by_depth: dict[int, dict[str, _Item]] = defaultdict(dict)
+    by_depth: dict[int, list[Node]] = defaultdict(list)
     for node in graph.nodes:
-        by_depth[depth[node.id]][node.id] = node
-    for arrow, route in routes.items():
-        for step, name in enumerate(route[1:-1], 1):
-            by_depth[depth[arrow.source] + step][name] = _Bend(name)
-    layers = [list(by_depth[level].values()) for level in sorted(by_depth)]
-    _reduce_crossings(layers, routes.values())
+        by_depth[depth[node.id]].append(node)
+    layers = [by_depth[level] for level in sorted(by_depth)]
+    _reduce_crossings(layers, graph.arrows)
     places, width, height = _places(layers)
-    body = [_path(arrow, routes[arrow], places) for arrow in sorted(graph.arrows, key=lambda a: a.marked)]
+    # Boxes hide the arrows that pass behind them.
+    body = [_path(arrow, places) for arrow in sorted(graph.arrows, key=lambda arrow: arrow.marked)]
     body += [_box(node, places[node.id]) for node in graph.nodes]
     note = f"{title}; {graph.left_out} more launches are not shown" if graph.left_out else title
     return (
@@ -191,91 +160,54 @@ def render_svg(graph: Graph, title: str) -> str:
 def _depths(graph: Graph) -> dict[str, int]:
     """Layer of each node: its longest path from a source. Back edges of loops are ignored.
 
-    Inputs and constants are placed just above their first reader.
+    Inputs and constants are placed just above their reader.
     """
     rank = {node.id: position for position, node in enumerate(graph.nodes)}
-    parents, readers = defaultdict(list), defaultdict(list)
+    parents = defaultdict(list)
     for arrow in graph.arrows:
         if rank[arrow.source] < rank[arrow.target]:
             parents[arrow.target].append(arrow.source)
-            readers[arrow.source].append(arrow.target)
     depth: dict[str, int] = {}
     for node in graph.nodes:
         depth[node.id] = 1 + max((depth[p] for p in parents[node.id]), default=-1)
-    for node in graph.nodes:
-        if node.kind in _REPEATED and readers[node.id]:
-            depth[node.id] = min(depth[reader] for reader in readers[node.id]) - 1
-    return depth
+    sources = {node.id for node in graph.nodes if node.kind in ("input", "constant", "memory")}
+    return depth | {a.source: depth[a.target] - 1 for a in graph.arrows if a.source in sources}
 
 
-def _repeat_shared_sources(graph: Graph, depth: Mapping[str, int]) -> Graph:
-    """The graph with inputs and constants repeated near distant readers.
-
-    Otherwise the arrows from a tensor with many readers would fill the picture.
-    """
-    repeated = {node.id: node for node in graph.nodes if node.kind in _REPEATED}
-    groups: list[list[Arrow]] = []
-    last: dict[str, list[Arrow]] = {}
-    for arrow in sorted(graph.arrows, key=lambda a: depth[a.target]):
-        if arrow.source not in repeated:
-            continue
-        group = last.get(arrow.source)
-        if group is None or depth[arrow.target] - depth[group[0].target] > _NEAR:
-            group = last[arrow.source] = []
-            groups.append(group)
-        group.append(arrow)
-    copies: dict[str, Node] = {}
-    arrows = []
-    for group in groups:
-        source = repeated[group[0].source]
-        name = f"{source.id}@{depth[group[0].target]}"
-        copies[name] = replace(source, id=name, marked=any(a.marked for a in group))
-        arrows += [replace(arrow, source=name) for arrow in group]
-    kept = [arrow for arrow in graph.arrows if arrow.source not in repeated]
-    nodes = [node for node in graph.nodes if node.id not in repeated]
-    return replace(graph, nodes=(*copies.values(), *nodes), arrows=(*kept, *arrows))
-
-
-def _reduce_crossings(layers: list[list[_Item]], routes: Iterable[tuple[str, ...]]) -> None:
+def _reduce_crossings(layers: list[list[Node]], arrows: Iterable[Arrow]) -> None:
     """The barycenter heuristic: sort layers by mean neighbour position, down and up."""
     near = defaultdict(list)
-    for route in routes:
-        for upper, lower in pairwise(route):
-            near[upper].append(lower)
-            near[lower].append(upper)
-    position = {item.id: i - len(layer) / 2 for layer in layers for i, item in enumerate(layer)}
+    for arrow in arrows:
+        near[arrow.source].append(arrow.target)
+        near[arrow.target].append(arrow.source)
+    position = {node.id: i - len(layer) / 2 for layer in layers for i, node in enumerate(layer)}
 
-    def mean(item: _Item) -> float:
-        around = [position[name] for name in near[item.id]]
-        return sum(around) / len(around) if around else position[item.id]
+    def mean(node: Node) -> float:
+        around = [position[name] for name in near[node.id]]
+        return sum(around) / len(around) if around else position[node.id]
 
     for turn in range(_ROUNDS):
         for layer in layers if turn % 2 == 0 else reversed(layers):
             layer.sort(key=mean)
-            for i, item in enumerate(layer):
-                position[item.id] = i - len(layer) / 2
+            for i, node in enumerate(layer):
+                position[node.id] = i - len(layer) / 2
 
 
-def _places(layers: list[list[_Item]]) -> tuple[dict[str, Place], float, float]:
-    """(left, top, width, height) of each item, then total width and height, in pixels."""
-
-    def size(node: _Item) -> tuple[float, float]:
-        if isinstance(node, _Bend):
-            return 2, 0
-        return max(len(line) for line in node.lines) * _CHAR + 2 * _PAD, len(node.lines) * _LINE + _PAD
-
-    rows = [[(item, *size(item)) for item in layer] for layer in layers]
-    widths = [sum(w for _, w, _ in row) + _GAP_X * (len(row) - 1) for row in rows]
-    total = max(widths, default=200) + 2 * _GAP_X
+def _places(layers: list[list[Node]]) -> tuple[dict[str, Place], float, float]:
+    """(left, top, width, height) of each box, then total width and height, in pixels."""
+    widths = {
+        node.id: max(len(line) for line in node.lines) * _CHAR + 2 * _PAD for row in layers for node in row
+    }
+    rows = [sum(widths[node.id] for node in row) + _GAP_X * (len(row) - 1) for row in layers]
+    total = max(rows, default=200) + 2 * _GAP_X
     places: dict[str, Place] = {}
     top = float(_PAD)
-    for row, width in zip(rows, widths, strict=True):
+    for layer, width in zip(layers, rows, strict=True):
         left = (total - width) / 2
-        high = max(h for _, _, h in row)
-        for item, w, h in row:
-            places[item.id] = (left, top, w, high if isinstance(item, _Bend) else h)
-            left += w + _GAP_X
-        top += high + _GAP_Y
+        for node in layer:
+            places[node.id] = (left, top, widths[node.id], len(node.lines) * _LINE + _PAD)
+            left += widths[node.id] + _GAP_X
+        top += max(places[node.id][3] for node in layer) + _GAP_Y
     return places, max(total, 420), top
 
 
@@ -295,18 +227,15 @@ def _box(node: Node, place: Place) -> str:
     )
 
 
-def _path(arrow: Arrow, route: tuple[str, ...], places: Mapping[str, Place]) -> str:
-    """An SVG path from the bottom of one box to the top of another, through the bends between."""
-    drawn: list[str] = []
-    for upper, lower in pairwise(route):
-        x1, y1, w1, h1 = places[upper]
-        x2, y2, w2, _ = places[lower]
-        start, end = (x1 + w1 / 2, y1 + h1), (x2 + w2 / 2, y2)
-        bend = max(20.0, abs(end[1] - start[1]) / 2)
-        begin = f"L{start[0]:.0f} {start[1]:.0f}" if drawn else f"M{start[0]:.0f} {start[1]:.0f}"
-        drawn.append(
-            f"{begin} C{start[0]:.0f} {start[1] + bend:.0f} {end[0]:.0f} {end[1] - bend:.0f} "
-            f"{end[0]:.0f} {end[1]:.0f}"
-        )
+def _path(arrow: Arrow, places: Mapping[str, Place]) -> str:
+    """An SVG path from the bottom of one box to the top of another."""
+    x1, y1, w1, h1 = places[arrow.source]
+    x2, y2, w2, _ = places[arrow.target]
+    start, end = (x1 + w1 / 2, y1 + h1), (x2 + w2 / 2, y2)
+    bend = max(20.0, abs(end[1] - start[1]) / 2)
+    curve = (
+        f"M{start[0]:.0f} {start[1]:.0f} C{start[0]:.0f} {start[1] + bend:.0f} "
+        f"{end[0]:.0f} {end[1] - bend:.0f} {end[0]:.0f} {end[1]:.0f}"
+    )
     name = ' class="marked"' if arrow.marked else ""
-    return f'<path{name} d="{" ".join(drawn)}"><title>{escape(arrow.label)}</title></path>'
+    return f'<path{name} d="{curve}"><title>{escape(arrow.label)}</title></path>'

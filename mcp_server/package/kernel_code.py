@@ -42,15 +42,6 @@ class IndexAssert:
     upper: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """`name = value` at a 1-based line of the kernel's source."""
-
-    line: int
-    name: str
-    value: str
-
-
 def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
     """(lower bound, variable, upper bound) of `0 <= tmp6 < ks0`; None for other text."""
     match = _CONDITION.fullmatch(text.strip())
@@ -86,24 +77,26 @@ def indexes_unchecked(source: str) -> bool:
     return any(_INDIRECT.search(kernel) and "index out of bounds: " not in kernel for kernel in kernels)
 
 
-def copied_name(definition: Definition) -> str | None:
-    """The variable that a definition only copies, converts or unpacks."""
-    match = _COPY.search(definition.value)
-    name = next((group for group in match.groups() if group), "") if match else ""
-    return name if name.isidentifier() else None
+def defining_line(lines: list[str], name: str, below: int) -> int | None:
+    """The 1-based line that computes the value of a variable, above a line; None if there is none.
 
-
-def definition_above(lines: list[str], name: str, below: int) -> Definition | None:
-    """The nearest assignment to `name` above a line. Its value may span lines (a C++ lambda)."""
-    start = re.compile(rf"^\s*(?:[\w:<>, ]+ )?{re.escape(name)}\s*=(?!=)")
-    for number in range(min(below, len(lines) + 1) - 1, 0, -1):
-        text = lines[number - 1]
-        if name in text and start.match(text):
-            value = text.partition("=")[2].strip().rstrip(";")
-            following = [line.strip() for line in lines[number : number + _MULTILINE]] if not value else []
-            ends = [end for end, line in enumerate(following, 1) if line in (";", "();")]
-            return Definition(number, name, value or " ".join(following[: ends[0] if ends else None]))
-    return None
+    Copies and conversions are followed to the variable that they copy. A value may span lines (a C++ lambda).
+    """
+    found: int | None = None
+    while name:
+        start = re.compile(rf"^\s*(?:[\w:<>, ]+ )?{re.escape(name)}\s*=(?!=)")
+        above = range(min(below, len(lines) + 1) - 1, 0, -1)
+        at = next((number for number in above if start.match(lines[number - 1])), None)
+        if at is None:
+            break
+        value = lines[at - 1].partition("=")[2].strip().rstrip(";")
+        following = [line.strip() for line in lines[at : at + _MULTILINE]] if not value else []
+        ends = [end for end, line in enumerate(following, 1) if line in (";", "();")]
+        match = _COPY.search(value or " ".join(following[: ends[0] if ends else None]))
+        copied = next(filter(None, match.groups()), "") if match else ""
+        found = below = at
+        name = copied if copied.isidentifier() else ""
+    return found
 
 
 _NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"

@@ -35,8 +35,8 @@ def _resolved(text: str, configs: LazyConfigs) -> str:
         found = configs.get((match["kernel"].upper(), match["field"].upper()), match[0])
         if match["index"] is None or found == match[0]:
             return found
-        parts = [part.strip() for part in found.strip("{}").split(",")]
-        return parts[int(match["index"])] if int(match["index"]) < len(parts) else match[0]
+        parts = found.strip("{}").split(",")
+        return parts[int(match["index"])].strip() if int(match["index"]) < len(parts) else match[0]
 
     return _FIELD.sub(value, text) if configs else text
 
@@ -146,8 +146,6 @@ _PROTOTYPE = re.compile(
 _WRAPPER = re.compile(r"^static\s+[^;{}()]*(?:\(\([\w, ]*\)\)\s*)?void\s+call_(?P<name>\w+)\s*\(", re.M)
 _QUOTED = re.compile(r"async_compile\.triton\(\s*'(?P<symbol>[^']*)',\s*(?P<quote>'''|\"\"\")")
 _GRID = re.compile(r"uint32_t grid_(\d)\s*=\s*([^;]*);")
-_LOAD = re.compile(r"loadKernel\(")
-_LAUNCH = re.compile(r"launchKernel\(")
 _MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")
 _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
@@ -226,7 +224,7 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
         source = text[quoted.end() : stop if stop >= 0 else closed]
         first_line = count_line(quoted.end())
     body = _resolved(text[closed if quoted else start : end], lazy)
-    loaded, launched = _arguments(_LOAD, body), _arguments(_LAUNCH, body)
+    loaded, launched = _arguments("loadKernel(", body), _arguments("launchKernel(", body)
     # loadKernel("…/x.cubin", "symbol", …), launchKernel(fn, gx, gy, gz, warps, shared, args, stream)
     cubin, symbol = (part.strip('"') for part in loaded[:2]) if len(loaded) > 1 else ("", "")
     warps, shared = map(whole_number, launched[4:6]) if len(launched) > 5 else (None, None)
@@ -251,10 +249,10 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
     )
 
 
-def _arguments(call: re.Pattern[str], text: str) -> list[str]:
+def _arguments(call: str, text: str) -> list[str]:
     """The arguments of the first such call; empty without one."""
-    match = call.search(text)
-    found = read_call(text, match.start(), text.find(";", match.end())) if match else None
+    start = text.find(call)
+    found = read_call(text, start, text.find(";", start)) if start >= 0 else None
     return [text[a:b] for a, b in found.arguments] if found else []
 
 

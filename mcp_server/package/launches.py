@@ -86,8 +86,8 @@ def shim_parameters(shim: str, count: int) -> list[tuple[str, Role]]:
         first = "read_write" if name.startswith(("scatter", "index_put")) else "written"
     elif name.endswith("_") or _OVERLOAD.fullmatch(name):
         first = "read_write"
-    names = [*_PARAMETERS.get(name, "").split(), *[""] * count]
-    return [(names[position], "read" if position else first) for position in range(count)]
+    names = [*_PARAMETERS.get(name, "").split(), *[""] * count][:count]
+    return [(name, "read" if position else first) for position, name in enumerate(names)]
 
 
 LaunchKind = Literal["triton", "user_triton", "cpp", "extern", "fallback_shim", "proxy_executor"]

@@ -46,6 +46,7 @@ UNREADABLE = (
 _LONGEST_END = (1 << 16) + 22 + 20
 """Bytes of the end record with the longest comment, plus the zip64 locator before it."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
+_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
@@ -182,25 +183,25 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
     if len(infos) > MAX_MEMBERS:
         raise _unsafe(f"{len(infos)} members")
     for info in infos:
-        name, packed, unpacked = info.filename, info.compress_size, info.file_size
-        original = info.orig_filename
-        if "\\" in original or not original.isprintable():
-            raise _unsafe(f"{original!r} holds a backslash or control characters")
-        # Names that would be extracted outside the loader's directory (path traversal).
-        if original.startswith("/") or _DRIVE.match(original):
-            raise _unsafe(f"{original!r} is an absolute name")
-        if ".." in PurePosixPath(original).parts:
-            raise _unsafe(f"{original!r} climbs out of the archive")
-        if info.flag_bits & 0x1:
-            raise _unsafe(f"{name!r} is encrypted")
-        if stat.S_ISLNK(info.external_attr >> 16):
-            raise _unsafe(f"{name!r} is a symbolic link")
-        if unpacked > max(RATIO_FREE_BYTES, MAX_RATIO * packed):
-            raise _unsafe(f"{name!r} unpacks {packed} to {unpacked} bytes")
-        if info.compress_type == zipfile.ZIP_STORED and unpacked != packed:
-            raise _unsafe(f"{name!r} is stored but its two sizes differ")
-        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _unsafe(f"{name!r} is packed in a way that torch does not read")
+        name, packed, unpacked = info.orig_filename, info.compress_size, info.file_size
+        stored = info.compress_type == zipfile.ZIP_STORED
+        refused = (
+            ("\\" in name or not name.isprintable(), "holds a backslash or control characters"),
+            # Names that would be extracted outside the loader's directory (path traversal).
+            (name.startswith("/") or _DRIVE.match(name), "is an absolute name"),
+            (".." in PurePosixPath(name).parts, "climbs out of the archive"),
+            (info.flag_bits & 0x1, "is encrypted"),
+            (stat.S_ISLNK(info.external_attr >> 16), "is a symbolic link"),
+            (unpacked > max(RATIO_FREE_BYTES, MAX_RATIO * packed), f"unpacks {packed} to {unpacked} bytes"),
+            (stored and unpacked != packed, "is stored but its two sizes differ"),
+            (
+                not stored and info.compress_type != zipfile.ZIP_DEFLATED,
+                "is packed in a way that torch does not read",
+            ),
+        )
+        for bad, why in refused:
+            if bad:
+                raise _unsafe(f"{name!r} {why}")
         if info.header_offset < 0:
             raise PackageError("truncated_zip", f"{name!r} lies before the start of the archive")
     for name, count in Counter(info.filename for info in infos).most_common(1):
@@ -321,9 +322,6 @@ def _model_files(name: str, members: tuple[Member, ...]) -> ModelFiles:
     def ending(suffix: str) -> Member | None:
         return next((m for m in members if m.name.endswith(suffix)), None)
 
-    def file(base: str) -> Member | None:
-        return next((m for m in members if m.name.rpartition("/")[2] == base), None)
-
     def only(suffix: str) -> Member | None:
         kernels = f".kernel{suffix}"
         found = [m for m in members if m.name.endswith(suffix) and not m.name.endswith(kernels)]
@@ -338,10 +336,10 @@ def _model_files(name: str, members: tuple[Member, ...]) -> ModelFiles:
         library=library,
         metadata=ending(".wrapper_metadata.json") or ending("_metadata.json"),
         proxy_nodes=ending(".wrapper.json"),
-        kernel_information=file("kernel_information.json"),
+        kernel_information=ending("kernel_information.json"),
         kernel_binaries=tuple(m for m in members if m.name.endswith(KERNEL_BINARIES)),
         weights_blob=ending("_weights.blob"),
-        weights_config=file("weights_config.json"),
+        weights_config=ending("weights_config.json"),
         built_at_load=library is None and ending("_compile_flags.json") is not None,
     )
 

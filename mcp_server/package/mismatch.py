@@ -25,7 +25,8 @@ from typing import Literal
 
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
-from mcp_server.package.statements import evaluate, names_in, whole_number
+from mcp_server.package.statements import evaluate, whole_number
+from mcp_server.package.symbols import names_in
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[
@@ -116,10 +117,10 @@ def _mismatch(
     expected: str,
     got: str,
     fix: Fix,
-    *,
-    index: int | None = None,
-    dim: int | None = None,
     severity: Severity = "fatal",
+    *,
+    input_index: int | None = None,
+    dim: int | None = None,
 ) -> Mismatch:
     return Mismatch(
         category=_CATEGORIES.get(aspect, "input_mismatch"),
@@ -129,7 +130,7 @@ def _mismatch(
         expected=expected,
         got=got,
         fix=fix,
-        input_index=index,
+        input_index=input_index,
         dim=dim,
     )
 
@@ -143,24 +144,20 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
     if signature.in_spec is None or not any("['" in path for path in passed):
         return []
     expected = leaf_paths(signature.in_spec)
-    actual = _as_exported(passed, expected)
-    actual = tuple(actual[i] for i in calling_order(signature, passed))
+    named = _as_exported(passed, expected)
+    actual = tuple(named[i] for i in calling_order(signature, passed))
     if actual == expected:
         return []
-    place: int | None = None
+    first: int | None = None
     if set(actual) == set(expected):
         first = next(i for i, (want, got) in enumerate(zip(expected, actual, strict=True)) if want != got)
-        place = first
         sentence = (
             "the dictionary's keys are in another order than at export: "
             f"{actual[first]} stands where {expected[first]} was; "
             "AOTInductor passes tensors by position, so that values are swapped silently"
         )
-        fix = Fix(
-            action="build the dictionary in the exported order",
-            before=", ".join(actual),
-            after=", ".join(expected),
-        )
+        action = "build the dictionary in the exported order"
+        fix = Fix(action=action, before=", ".join(actual), after=", ".join(expected))
     else:
         missing = ", ".join(path for path in expected if path not in actual) or "none"
         extra = ", ".join(path for path in actual if path not in expected) or "none"
@@ -169,7 +166,7 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
             "AOTInductor compares neither keys nor structure"
         )
         fix = Fix(action="pass the arguments with the names and the nesting of the exported call")
-    return [_mismatch("structure", sentence, ", ".join(expected), ", ".join(actual), fix, index=place)]
+    return [_mismatch("structure", sentence, ", ".join(expected), ", ".join(actual), fix, input_index=first)]
 
 
 def calling_order(signature: Signature, passed: Sequence[str]) -> tuple[int, ...]:
@@ -211,53 +208,52 @@ def compare_inputs(
         sentence = f"the package takes {wanted} tensors and {got} are given"
         action = "pass every tensor of the exported call, in its order; the rest was fixed at export"
         return [_mismatch("count", sentence, f"{wanted}: {names}", str(got), Fix(action=action))]
-    found = [
-        *_swapped(signature, tensors),
-        *_differences(signature, tensors),
-        *_device_indices(signature, tensors, device_index),
-    ]
+    alone = _differences(signature, tensors)
+    swapped = _swapped(signature, tensors, alone)
+    found = [*swapped, *alone, *_device_indices(signature, tensors, device_index)]
     return sorted(found, key=lambda m: (m.severity != "fatal", m.aspect != "order"))
 
 
-def _swapped(signature: Signature, tensors: Sequence[GivenTensor]) -> Iterator[Mismatch]:
+def _swapped(
+    signature: Signature, tensors: Sequence[GivenTensor], found: Sequence[Mismatch]
+) -> Iterator[Mismatch]:
     """Swapped inputs: exchanging two of them removes every fatal difference."""
-    fatal = [m for m in _differences(signature, tensors) if m.severity == "fatal"]
-    bad = sorted({m.input_index for m in fatal if m.input_index is not None})
+    bad = sorted({m.input_index for m in found if m.severity == "fatal" and m.input_index is not None})
     for first, second in list(combinations(bad, 2))[:_MAX_SWAPS]:
         exchanged = list(tensors)
         exchanged[first], exchanged[second] = tensors[second], tensors[first]
         if any(m.severity == "fatal" for m in _differences(signature, exchanged)):
             continue
         one, other = signature.inputs[first], signature.inputs[second]
-        a, b = _code_name(one), _code_name(other)
+        a, b = one.code_name, other.code_name
         sentence = f"{one.label} and {other.label} are in each other's place: exchanged, both fit"
         fix = Fix(action="exchange the two inputs", before=f"model({b}, {a})", after=f"model({a}, {b})")
-        yield _mismatch("order", sentence, f"{a}, {b}", f"{b}, {a}", fix, index=one.index)
+        yield _mismatch("order", sentence, f"{a}, {b}", f"{b}, {a}", fix, input_index=one.index)
         return
 
 
 def _differences(signature: Signature, tensors: Sequence[GivenTensor]) -> list[Mismatch]:
     values = symbol_values(signature, tensors)
-    pairs = zip(signature.inputs, tensors, strict=True)
+    pairs = list(zip(signature.inputs, tensors, strict=True))
     alone = [m for item, tensor in pairs for m in _one_input(signature, item, tensor, values)]
     unrankable = {m.input_index for m in alone if m.aspect == "rank"}
-    related = [m for m in _relations(signature, tensors, values) if m.input_index not in unrankable]
-    return alone + related
+    ranked = [(item, tensor) for item, tensor in pairs if item.index not in unrankable]
+    return alone + [m for item, tensor in ranked for m in _relations(signature, item, tensor, values)]
 
 
 def _one_input(
     signature: Signature, item: CompiledInput, tensor: GivenTensor, values: dict[str, int]
 ) -> Iterator[Mismatch]:
-    name = _code_name(item)
+    name = item.code_name
     if item.device_type is not None and tensor.device_type != item.device_type:
         sentence = f"{item.label} is on {tensor.device} and the package was compiled for {item.device_type}"
         fix = _moved(name, item.device_type, tensor)
-        yield _mismatch("device", sentence, item.device_type, tensor.device, fix, index=item.index)
+        yield _mismatch("device", sentence, item.device_type, tensor.device, fix, input_index=item.index)
     dtype = tensor.dtype.removeprefix("torch.")
     if item.dtype is not None and dtype != item.dtype:
         sentence = f"{item.label} is {dtype} and was compiled as {item.dtype}: kernels read its bytes as that"
         fix = Fix(action="convert it before the call", before=name, after=f"{name}.to(torch.{item.dtype})")
-        yield _mismatch("dtype", sentence, item.dtype, dtype, fix, index=item.index)
+        yield _mismatch("dtype", sentence, item.dtype, dtype, fix, input_index=item.index)
     if not item.described:
         return
     wanted, got = len(item.dims), len(tensor.shape)
@@ -269,7 +265,7 @@ def _one_input(
             f"{wanted}: {item.shape}",
             f"{got}: {list(tensor.shape)}",
             Fix(action=f"reshape it to {item.shape} (unsqueeze or squeeze) before the call"),
-            index=item.index,
+            input_index=item.index,
         )
         return
     sizes = list(_sizes(signature, item, tensor))
@@ -317,9 +313,9 @@ def _device_indices(
             "compare the type only",
             home,
             tensor.device,
-            _moved(_code_name(item), home, tensor),
-            index=item.index,
+            _moved(item.code_name, home, tensor),
             severity="suspicious",
+            input_index=item.index,
         )
 
 
@@ -334,7 +330,9 @@ def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> It
                 after=f"{{{dim.index}: Dim('n', max={max(got, dim.size)})}}",
             )
             sentence = f"{item.label}: dimension {dim.index} is {got} and was compiled as {dim.size}"
-            yield _mismatch("size", sentence, str(dim.size), str(got), fix, index=item.index, dim=dim.index)
+            yield _mismatch(
+                "size", sentence, str(dim.size), str(got), fix, input_index=item.index, dim=dim.index
+            )
     for dim, got in pairs:
         below = dim.lower is not None and got < dim.lower
         if dim.size is None and (below or (dim.upper is not None and got > dim.upper)):
@@ -373,7 +371,7 @@ def _out_of_range(
     sentence = f"{item.label}: dimension {dim.index} is {got}, outside the compiled range {limits}{of}{doubt}"
     severity: Severity = "suspicious" if soft else "fatal"
     return _mismatch(
-        "range", sentence, limits, str(got), fix, index=item.index, dim=dim.index, severity=severity
+        "range", sentence, limits, str(got), fix, severity, input_index=item.index, dim=dim.index
     )
 
 
@@ -392,7 +390,7 @@ def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -
         if harmless
         else "kernels step through memory with the compiled strides"
     )
-    name, strides = _code_name(item), tuple_text(expected)
+    name, strides = item.code_name, tuple_text(expected)
     copy = f"torch.empty_strided({list(tensor.shape)}, {strides}, dtype={name}.dtype, device={name}.device)"
     fix = Fix(action="copy it into a tensor of those strides", before=name, after=f"{copy}.copy_({name})")
     if all(w in (None, h) for w, h in zip(expected, contiguous_strides(tensor.shape), strict=True)):
@@ -403,9 +401,9 @@ def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -
         strides,
         str(tensor.strides),
         fix,
-        index=item.index,
+        "suspicious" if harmless else "fatal",
+        input_index=item.index,
         dim=wrong[0],
-        severity="suspicious" if harmless else "fatal",
     )
 
 
@@ -413,10 +411,6 @@ def tuple_text(expected: Sequence[int | str | None]) -> str:
     """Format a tuple as Python does, with `?` for unknown strides."""
     inner = ", ".join("?" if stride is None else str(stride) for stride in expected)
     return f"({inner},)" if len(expected) == 1 else f"({inner})"
-
-
-def _code_name(item: CompiledInput) -> str:
-    return item.path or f"inputs[{item.index}]"
 
 
 def symbol_values(signature: Signature, passed: Sequence[GivenTensor]) -> dict[str, int]:
@@ -441,35 +435,13 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
 
 
 def _relations(
-    signature: Signature, tensors: Sequence[GivenTensor], values: dict[str, int]
+    signature: Signature, item: CompiledInput, tensor: GivenTensor, values: dict[str, int]
 ) -> Iterator[Mismatch]:
     """Dimensions that share a symbol, or are an expression of one (`2*s0`), with inconsistent sizes.
 
     Wrappers record all of these dimensions from torch 2.13 on, before only where a symbol is first read.
     """
-    for item, tensor in zip(signature.inputs, tensors, strict=False):
-        yield from _indivisible(signature, item, tensor)
-        for dim, got in zip(item.dims, tensor.shape, strict=False):
-            value = evaluate(dim.expression, values) if dim.expression and dim.size is None else None
-            if value is None or value == got:
-                continue
-            expected, origin = f"{dim} = {int(value)}", _origin(signature, dim)
-            sentence = f"{item.label}: dimension {dim.index} is {got} and must be {expected}{origin}"
-            fix = Fix(action=f"pass {int(value)} at dimension {dim.index} of {item.label}{origin}")
-            yield _mismatch("relation", sentence, expected, str(got), fix, index=item.index, dim=dim.index)
-
-
-def _origin(signature: Signature, dim: CompiledDim) -> str:
-    """A clause such as ` (s77 is dimension 0 of input 0 (args[0]))`: where the symbols are defined."""
-    labels = {item.name: item.label for item in signature.inputs}
-    wanted = names_in(dim.expression or "")
-    known = [s for s in signature.symbols if s.symbol in wanted and s.name in labels]
-    parts = [f"{s.symbol} is read from dimension {s.dim} of {labels[s.name]}" for s in known]
-    return f" ({'; '.join(parts)})" if parts else ""
-
-
-def _indivisible(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:
-    """A size that makes its symbol a fraction, such as an odd size for `n = size/2`."""
+    # A size that makes its symbol a fraction, such as an odd size for `n = size/2`.
     for definition in signature.symbols:
         if definition.name != item.name or definition.solution is None or definition.what != "size":
             continue
@@ -483,6 +455,18 @@ def _indivisible(signature: Signature, item: CompiledInput, tensor: GivenTensor)
             f"multiple of {multiple} (it computes {definition.symbol} = {definition.solution})"
         )
         fix = Fix(action=f"pad or cut dimension {dim} to a multiple of {multiple}")
-        yield _mismatch(
-            "relation", sentence, f"a multiple of {multiple}", got, fix, index=item.index, dim=dim
-        )
+        wanted = f"a multiple of {multiple}"
+        yield _mismatch("relation", sentence, wanted, got, fix, input_index=item.index, dim=dim)
+    labels = {each.name: each.label for each in signature.inputs}
+    for each, size in zip(item.dims, tensor.shape, strict=False):
+        due = evaluate(each.expression, values) if each.expression and each.size is None else None
+        if due is None or due == size:
+            continue
+        names = names_in(each.expression or "")
+        known = [s for s in signature.symbols if s.symbol in names and s.name in labels]
+        origins = [f"{s.symbol} is read from dimension {s.dim} of {labels[s.name]}" for s in known]
+        origin = f" ({'; '.join(origins)})" if origins else ""
+        wanted = f"{each} = {int(due)}"
+        sentence = f"{item.label}: dimension {each.index} is {size} and must be {wanted}{origin}"
+        fix = Fix(action=f"pass {int(due)} at dimension {each.index} of {item.label}{origin}")
+        yield _mismatch("relation", sentence, wanted, str(size), fix, input_index=item.index, dim=each.index)

@@ -6,38 +6,17 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from mcp_server.errors import ProblemError
-
-Slug = Literal[
-    "missing_file",
-    "unreadable_file",
-    "not_a_package_directory",
-    "empty_file",
-    "not_a_zip",
-    "truncated_zip",
-    "damaged_member",
-    "unsafe_archive",
-    "too_large",
-    "torch_export_archive",
-    "torchscript_file",
-    "torch_save_file",
-    "pickle_file",
-    "other_zip",
-    "shared_library_without_wrapper",
-    "outdated_layout",
-    "no_model",
-    "unknown_model",
-]
 
 
 class PackageError(ProblemError):
     """The file is not a readable AOTInductor package. `slug` is a stable identifier of the reason."""
 
-    def __init__(self, slug: Slug, what: str, **more: Any) -> None:
+    def __init__(self, slug: str, what: str, **more: Any) -> None:
         super().__init__(what, **more)
-        self.slug: Slug = slug
+        self.slug = slug
 
 
 @dataclass(frozen=True)
@@ -76,7 +55,7 @@ class _Archive:
     `below_top`: names are compared without the top folder that torch adds.
     """
 
-    slug: Slug
+    slug: str
     patterns: tuple[str, ...]
     what: str
     next_call: str

@@ -89,21 +89,17 @@ def read_provenance(launch: Launch, information: Mapping[str, object]) -> Proven
     entry = information.get(f"{launch.kernel}:{launch.handle}") if launch.handle is not None else None
     if isinstance(entry, Mapping):
         listed = (entry.get(name) for name in ("post_grad_nodes", "pre_grad_nodes", "stack_traces"))
-        post, pre, stacks = (
+        post, pre, texts = (
             tuple(item for item in value if isinstance(item, str)) if isinstance(value, list) else ()
             for value in listed
         )
-        return Provenance("kernel_information", post, pre, _stacks(stacks))
+        return Provenance("kernel_information", post, pre, tuple(filter(None, map(read_stack, texts))))
     if launch.stack.strip():
-        stacks = tuple(re.split(r"\n\s*\n", launch.stack))  # separated by blank lines
-        return Provenance("context_guard", launch.sources, (), _stacks(stacks))
+        stacks = map(read_stack, re.split(r"\n\s*\n", launch.stack))  # separated by blank lines
+        return Provenance("context_guard", launch.sources, (), tuple(filter(None, stacks)))
     if launch.sources or launch.atens:
         return Provenance("comments", launch.sources)
     return Provenance("none")
-
-
-def _stacks(texts: Iterable[str]) -> tuple[tuple[Frame, ...], ...]:
-    return tuple(filter(None, map(read_stack, texts)))
 
 
 INDEXES = re.compile(
@@ -139,8 +135,8 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
 
 def unbounded_first(provenance: Provenance) -> Provenance:
     """Sort stacks: operators that can return infinity or NaN for finite values first. Stable."""
-    safe = {stack: not (stack and UNBOUNDED.search(stack[-1].code)) for stack in provenance.stacks}
-    return replace(provenance, stacks=tuple(sorted(provenance.stacks, key=safe.__getitem__)))
+    stacks = sorted(provenance.stacks, key=lambda stack: not (stack and UNBOUNDED.search(stack[-1].code)))
+    return replace(provenance, stacks=tuple(stacks))
 
 
 _MAX_DEPTH = 6

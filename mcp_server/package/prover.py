@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Literal
@@ -18,12 +19,11 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.statements import closing, evaluate
 from mcp_server.package.symbols import Symbol
-from mcp_server.package.terms.accesses import Access, read_accesses
+from mcp_server.package.terms.accesses import Access, Lane, Spans, first_lanes, lanes, read_accesses
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
-from mcp_server.package.terms.lanes import Lane, Overflow, Spans, first_lanes, lanes
 from mcp_server.package.terms.syntax import NotRead, read_cpp
-from mcp_server.package.terms.term import Element, Size, Term, itemsize_of, say
+from mcp_server.package.terms.term import Size, itemsize_of, say
 from mcp_server.package.terms.translate import Translator
 from mcp_server.package.terms.triton import function_of
 from mcp_server.package.view import PackageView
@@ -157,22 +157,20 @@ class _Launched:
     def _overflow(self, access: Access, spans: Spans) -> Finding | None:
         """Whole-number arithmetic of an index that its type cannot hold."""
         for lane in lanes(access, self.sizes) if spans.may_overflow else ():
-            if lane.offset(access) is not None and lane.overflow is not None:
-                what = self._overflown(access, lane, lane.overflow)
-                return self._found("overflow", access.parameter, access.line, what)
+            if lane.offset(access) is None or (seen := lane.overflow) is None:
+                continue
+            text, bits, limit = say(seen.term), itemsize_of(seen.term.dtype) * 8, limits(seen.term.dtype)
+            turns = abs(seen.exact - seen.wrapped) >> bits
+            what = (
+                f"computes `{text}` for {access.parameter} in {bits} bits{self._with(lane, text)}: "
+                f"it is {seen.exact:,}, beyond {int(limit.high if seen.exact > 0 else limit.low):,}, and "
+                f"becomes {seen.wrapped:,}, {f'{turns} * ' if turns != 1 else ''}2**{bits} away"
+            )
+            return self._found("overflow", access.parameter, access.line, what)
         return None
 
-    def _overflown(self, access: Access, lane: Lane, seen: Overflow) -> str:
-        text, bits, limit = _said(seen.term), itemsize_of(seen.term.dtype) * 8, limits(seen.term.dtype)
-        turns, beyond = abs(seen.exact - seen.wrapped) >> bits, limit.high if seen.exact > 0 else limit.low
-        return (
-            f"computes `{text}` for {access.parameter} in {bits} bits{_with(self._values(lane), text)}: "
-            f"it is {seen.exact:,}, beyond {int(beyond):,}, and becomes {seen.wrapped:,}, "
-            f"{f'{turns} * ' if turns != 1 else ''}2**{bits} away"
-        )
-
-    def _values(self, lane: Lane) -> dict[str, int]:
-        return {**lane.positions, **self.sizes}
+    def _with(self, lane: Lane, text: str) -> str:
+        return _with({**lane.positions, **self.sizes}, text)
 
     def _beyond(self, access: Access, spans: Spans) -> Finding | None:
         """An access outside of the memory that the wrapper allocates for it."""
@@ -185,9 +183,7 @@ class _Launched:
             at = lane.offset(access)
             if at is not None and (at < first or at + access.itemsize > end):
                 verb, text = "reads" if access.kind == "load" else "stores to", " + ".join(_index(access))
-                what = (
-                    f"{verb} {access.parameter} at {text}{_with(self._values(lane), text)}, byte {at:,} of "
-                )
+                what = f"{verb} {access.parameter} at {text}{self._with(lane, text)}, byte {at:,} of "
                 what += f"{self.view.label(argument.target)}, which has {end:,}"
                 return self._found("beyond", access.parameter, access.line, what)
         return None
@@ -197,12 +193,8 @@ class _Launched:
         buffers = self.view.wrapper.buffers
         buffer = root = buffers.get(argument.target or "")
         for _ in range(_MOST_BASES):
-            if (
-                root is not None
-                and root.kind != "pool"
-                and (base := buffers.get(root.base or "")) is not None
-            ):
-                root = base
+            if root is not None and root.kind != "pool":
+                root = buffers.get(root.base or "", root)
         if buffer is None or root is None or root.kind != "allocated" or not (root.dtype and buffer.dtype):
             return None
         offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
@@ -228,7 +220,9 @@ class _Launched:
                 if any(map(apart.match, source[first : last - 1])):
                     continue
                 same = _index(load) == _index(store)
-                shared = self._broadcast(load, store) if same else self._shared(load, store)
+                shared = ""
+                with suppress(*_OPEN):
+                    shared = self._broadcast(load, store) if same else self._shared(load, store)
                 if shared:
                     verbs = ("loads", "stores") if load.line <= store.line else ("stores", "loads")
                     what = f"{verbs[0]} an element of {load.parameter} (line {first}) and {verbs[1]} it in "
@@ -242,12 +236,8 @@ class _Launched:
         Inductor puts a barrier before such a store (triton.py `store`, torch 2.8-2.15).
         """
         axis = re.search(r"\b(r\d*_?)index = ", self.kernel.source)
-        if (
-            axis is None
-            or self.kernel.kind != "triton"
-            or load.line > store.line
-            or axis[1] in str(_index(load))
-        ):
+        before = self.kernel.kind == "triton" and load.line <= store.line
+        if axis is None or not before or axis[1] in str(_index(load)):
             return ""
         written = re.search(rf"\b{axis[1]}numel = (\d+)$", self.kernel.source, re.M)
         lanes_ = int(written[1]) if written else self.sizes.get(f"{axis[1]}numel", 1)
@@ -257,31 +247,21 @@ class _Launched:
         """An element that one lane loads and another one stores, in words; empty if none was found."""
         if {each.name for each in load.ranges} != {each.name for each in store.ranges}:
             return ""
-        try:
-            stored = {lane.offset(store): lane for lane in self._tried(store)}
-            for lane in self._tried(load):
-                at = lane.offset(load)
-                other = stored.get(at)
-                if at is not None and other is not None and other.positions != lane.positions:
-                    where = (", ".join(f"{n} = {v}" for n, v in e.positions.items()) for e in (lane, other))
-                    return "byte {:,} at {} and at {}".format(at, *where)
-        except _OPEN:
-            pass
+        loading, storing = (
+            [*lanes(access, self.sizes), *first_lanes(access, self.sizes)] for access in (load, store)
+        )
+        stored = {lane.offset(store): lane for lane in storing}
+        for lane in loading:
+            at = lane.offset(load)
+            other = stored.get(at)
+            if at is not None and other is not None and other.positions != lane.positions:
+                where = (", ".join(f"{n} = {v}" for n, v in e.positions.items()) for e in (lane, other))
+                return "byte {:,} at {} and at {}".format(at, *where)
         return ""
-
-    def _tried(self, access: Access) -> list[Lane]:
-        return [*lanes(access, self.sizes), *first_lanes(access, self.sizes)]
-
-
-def _said(term: Term) -> str:
-    def name(element: Element) -> str:
-        return element.parameter
-
-    return say(term, name)
 
 
 def _index(access: Access) -> list[str]:
-    return [_said(part) for part, _ in access.index]
+    return [say(part) for part, _ in access.index]
 
 
 def _with(values: Mapping[str, int], text: str) -> str:

@@ -162,19 +162,17 @@ FOLDING = "constant folding, once before the first call (_const_run_impl)"
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[LaunchFact]:
     """Launches by number. Raises `ProblemError` for an unknown number."""
-    launches = view.wrapper.launches
-    facts = []
+    launches, numbers = view.wrapper.launches, list(numbers)
     for number in numbers:
         if not 0 <= number < len(launches):
             allowed = f"0 to {len(launches) - 1}" if launches else "none: no launch could be read"
             raise ProblemError("the package has no launch of this number", value=number, allowed=allowed)
-        facts.append(_launch_fact(view, launches[number], brief))
-    return facts
+    return [_launch_fact(view, launches[number], brief) for number in numbers]
 
 
 def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
     provenance = view.provenance(launch)
-    shown = [a for a in launch.arguments if a.kind != "context"]
+    shown = [a for a in launch.arguments if a.is_tensor or not (brief or a.kind == "context")]
     within = [block.header for block in launch.context if block.kind != "scope"]
     reads_from = []
     for name in launch.reads if not brief else ():
@@ -185,7 +183,7 @@ def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> LaunchFact:
         kernel=launch.kernel,
         kind=launch.kind,
         line=launch.line,
-        arguments=[_argument(view, a) for a in shown if not brief or a.is_tensor],
+        arguments=[_argument(view, a) for a in shown],
         reads_from=reads_from,
         grid=[] if brief else [plain(part) for part in view.wrapper.grid(launch)],
         within=within if launch.function == "run_impl" else [FOLDING, *within],
@@ -301,11 +299,8 @@ def assertion_facts(
     """
     assertion = read_assertion(text, file, line, kernel)
     if assertion is None:
-        raise ProblemError(
-            "the text holds no index assertion",
-            value=text[:200],
-            allowed="index out of bounds: 0 <= tmp6 < ks0",
-        )
+        example = "index out of bounds: 0 <= tmp6 < ks0"
+        raise ProblemError("the text holds no index assertion", value=text[:200], allowed=example)
     return [
         AssertionFact(
             launch=candidate.launch.index,
@@ -373,14 +368,13 @@ def symbol_fact(view: PackageView, name: str) -> SymbolFact:
         first = view.wrapper.launches[0]
         meaning = resolve_bound(name, first, view.wrapper.symbols, view.package.inputs).describe()
     lines = view.wrapper.uses(name)
-    launches = [
-        launch.index
+    passed = (
+        (launch.index, a.expression)
         for launch in view.wrapper.launches
-        if any(
-            a.kind in ("symbol", "scalar") and name in a.expression and name in names_in(a.expression)
-            for a in launch.arguments
-        )
-    ]
+        for a in launch.arguments
+        if a.kind in ("symbol", "scalar") and name in a.expression
+    )
+    launches = list(dict.fromkeys(number for number, text in passed if name in names_in(text)))
     return SymbolFact(
         name=name,
         definition=f"{name} = {plain(symbol.expression)}",

@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 
 from mcp_server.errors import read_json
 from mcp_server.package.statements import split_arguments
@@ -132,6 +131,11 @@ class CompiledInput:
         return f"input {self.index} ({self.path or self.name})"
 
     @property
+    def code_name(self) -> str:
+        """The caller's expression for it, as far as known."""
+        return self.path or f"inputs[{self.index}]"
+
+    @property
     def described(self) -> bool:
         """Whether the input's check was found, so that `dims` has the full rank."""
         return self.dtype is not None
@@ -226,7 +230,11 @@ def read_signature(wrapper: str) -> Signature:
     for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
         if match[1] not in asserts:
             asserts[match[1]] = _numbers(match[2]), _numbers(match[3])
-    checks, inputs = dict(_checks(wrapper)), []
+    # The body of each `check_input_N`.
+    start = wrapper.find("static void check_input_")
+    region = _between(wrapper, start, "__check_inputs_outputs(") if start >= 0 else ""
+    _, *parts = _CHECK.split(region)
+    checks, inputs = dict(zip(map(int, parts[::2]), parts[1::2], strict=True)), []
     for index, name in sorted(names.items()):
         if index not in checks:
             what = f"input {index} ({name}) has no check_input_{index}: its shape and dtype are not known"
@@ -259,17 +267,6 @@ def _between(text: str, start: int, end: str) -> str:
     """The text from an offset to the next `end`, or to the end of the text."""
     at = text.find(end, start)
     return text[start : at if at > 0 else None]
-
-
-def _checks(text: str) -> Iterator[tuple[int, str]]:
-    """The body of each `check_input_N`."""
-    start = text.find("static void check_input_")
-    if start < 0:
-        return
-    region = _between(text, start, "__check_inputs_outputs(")
-    found = list(_CHECK.finditer(region))
-    for match, after in zip_longest(found, found[1:]):
-        yield int(match[1]), region[match.end() : after.start() if after else None]
 
 
 def _input(

@@ -6,13 +6,14 @@ Each statement has exact offsets, so that a rewriter can insert text around it.
 
 from __future__ import annotations
 
-import ast
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal, NamedTuple
+
+from mcp_server.package.terms import syntax
 
 BlockKind = Literal["function", "if", "else", "loop", "scope", "lambda"]
 StatementKind = Literal["simple", "open", "close", "comment", "directive", "cut"]
@@ -175,7 +176,6 @@ def _block_kind(head: str, depth: int) -> BlockKind | None:
     return None
 
 
-_BRACKET = re.compile(r"[(){}\[\]<\"']")
 _PIECE = re.compile(
     r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|(?<=[\w:])<(?:[\w:,\s*&]|<[\w:,\s*&]*>)*>|[,(){}\[\]]"""
 )
@@ -188,20 +188,15 @@ def split_arguments(text: str, start: int, end: int) -> list[tuple[int, int]]:
     """
     places = []
     depth, begin = 0, start
-    if not _BRACKET.search(text, start, end):  # most calls, and faster
-        for part in text[start:end].split(",")[:-1]:
-            places.append(_stripped(text, begin, begin + len(part)))
-            begin += len(part) + 1
-    else:
-        for match in _PIECE.finditer(text, start, end):
-            token = match.group()
-            if token in "({[":
-                depth += 1
-            elif token in ")}]":
-                depth -= 1
-            elif token == "," and depth == 0:
-                places.append(_stripped(text, begin, match.start()))
-                begin = match.end()
+    for match in _PIECE.finditer(text, start, end):
+        token = match.group()
+        if token in "({[":
+            depth += 1
+        elif token in ")}]":
+            depth -= 1
+        elif token == "," and depth == 0:
+            places.append(_stripped(text, begin, match.start()))
+            begin = match.end()
     last = _stripped(text, begin, end)
     return [*places, last] if last[0] < last[1] else places
 
@@ -330,24 +325,18 @@ def braced(text: str) -> tuple[str, ...]:
 
 # Shape expressions, as `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints them: sums, products,
 # rational factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
-_MAX_LENGTH = 2000
 _LARGEST = 1 << 256
-_REWRITES = (
-    (re.compile(r"(?<=\d)[UL]+\b"), ""),
-    (re.compile(r"(?:static_cast|c10::convert)<[\w: ]+>"), ""),
-    (re.compile(r"(?:c10|at::native)::div_floor_integer"), "floordiv"),
-    (re.compile(r"std::(min|max)(?:<\w+>)?"), r"\1"),
-    (re.compile(r"\b(?:std|at|c10)::"), ""),
-)
-_Operator = Callable[[Fraction, Fraction], Fraction | int]
-_BINARY: dict[type[ast.operator], _Operator] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.Mod: operator.mod,
+_OPERATORS: dict[str, Callable[[Fraction, Fraction], Fraction | int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "remainder": operator.mod,
+    "div_floor_integer": operator.floordiv,
+    "min": min,
+    "max": max,
 }
-_FUNCTIONS: dict[str, _Operator] = {"floordiv": operator.floordiv, "min": min, "max": max}
+_SAME_VALUE = frozenset({"static_cast", "c10::convert"})
 
 
 class _Unknown(Exception):
@@ -356,43 +345,26 @@ class _Unknown(Exception):
 
 def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
     """The exact value of a shape expression; None for an unknown name, other syntax or division by zero."""
-    if len(text) > _MAX_LENGTH:
-        return None
     try:
-        return _value(parse_cpp(text).body, values)
-    except (_Unknown, SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError):
+        return _value(syntax.read_cpp(text), values)
+    except (_Unknown, syntax.NotRead, ArithmeticError, RecursionError):
         return None
 
 
-def names_in(text: str) -> tuple[str, ...]:
-    """The symbols of an expression, in order; empty if it cannot be parsed."""
-    try:
-        tree = parse_cpp(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    names = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return tuple(dict.fromkeys(name for name in names if name not in _FUNCTIONS))
-
-
-def parse_cpp(text: str) -> ast.Expression:
-    """A C++ expression as Python syntax. Raises what `ast.parse` raises."""
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
-    return ast.parse(text.strip(), mode="eval")
-
-
-def _value(node: ast.expr, values: Mapping[str, int]) -> Fraction:
-    match node:
-        case ast.Constant(value=int() | float() as number):
+def _value(expression: syntax.Syntax, values: Mapping[str, int]) -> Fraction:
+    match expression:
+        case syntax.Literal(value=number):
             result = Fraction(number)
-        case ast.Name(id=name) if name in values:
+        case syntax.Name(name=name) if name in values:
             result = Fraction(values[name])
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            result = -_value(operand, values)
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            result = Fraction(_BINARY[type(op)](_value(left, values), _value(right, values)))
-        case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _FUNCTIONS:
-            result = Fraction(_FUNCTIONS[name](_value(left, values), _value(right, values)))
+        case syntax.Operation(op="neg", args=(inner,)):
+            result = -_value(inner, values)
+        case syntax.Call(name=name, args=(inner,)) if name in _SAME_VALUE:
+            result = _value(inner, values)
+        case syntax.Operation(op=name, args=(left, right)) | syntax.Call(name=name, args=(left, right)) if (
+            function := _OPERATORS.get(name.rpartition("::")[2])
+        ):
+            result = Fraction(function(_value(left, values), _value(right, values)))
         case _:
             raise _Unknown
     if abs(result) > _LARGEST:

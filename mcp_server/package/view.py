@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
@@ -39,8 +38,7 @@ class PackageView:
 
     def flow_of(self, launch: Launch) -> Dataflow:
         """The dataflow of the function that contains a launch."""
-        folding = self.folding_flow if launch.function != self.wrapper.run.name else None
-        return folding or self.flow
+        return self.flow if launch.function == self.wrapper.run.name else self.folding_flow or self.flow
 
     def folding_launches(self, constant: str | None = None) -> tuple[Launch, ...]:
         """Launches that fold constants before the first call, optionally only those of one constant."""
@@ -52,9 +50,7 @@ class PackageView:
 
     @cached_property
     def tracer(self) -> Tracer:
-        files = self.package
-        facts = files.inputs, files.constants, files.kernel_information
-        return Tracer(self.wrapper, *facts, self.kernels_of_file, self.flow)
+        return Tracer(self)
 
     @cached_property
     def readers(self) -> dict[int, list[int]]:
@@ -79,10 +75,7 @@ class PackageView:
     @cached_property
     def sharing(self) -> dict[int, list[str]]:
         """Variables of each storage."""
-        found: dict[int, list[str]] = defaultdict(list)
-        for buffer in self.wrapper.buffers.values():
-            found[buffer.storage].append(buffer.name)
-        return found
+        return grouped((buffer.storage, buffer.name) for buffer in self.wrapper.buffers.values())
 
     @cached_property
     def launches_at(self) -> dict[tuple[str, int], list[int]]:
@@ -98,12 +91,18 @@ class PackageView:
 
     def label(self, name: str | None) -> str:
         """A readable name of a wrapper variable: the model input, the constant, or the buffer."""
-        return self.tracer.label(name)
+        for compiled in self.package.inputs:
+            if compiled.name == name:
+                return compiled.label
+        for constant in self.package.constants:
+            if constant.name == name:
+                return f"constant {constant.fqn} of shape {list(constant.shape)}"
+        return name or "?"
 
     def launch(self, number: int | None) -> Launch | None:
         """The launch of that number, if there is one."""
-        known = number is not None and number < len(self.wrapper.launches)
-        return self.wrapper.launches[number] if number is not None and known else None
+        launches = self.wrapper.launches
+        return launches[number] if number is not None and number < len(launches) else None
 
     def locations(self, number: int | None) -> list[ModelLocation]:
         """Lines of the user's model that a launch comes from, as far as the package knows."""
@@ -118,7 +117,7 @@ class PackageView:
         """Kernels whose cubin contains the name of the generated Python file, as a plain string."""
         needle = Path(file).name.encode()
         binaries = {PurePosixPath(m.name).name: m.name for m in self.package.files.kernel_binaries}
-        names = set()
+        names: set[str] = set()
         for kernel in self.wrapper.kernels.values():
             if member := binaries.get(kernel.cubin):
                 with self.package.container.open(member) as stream:

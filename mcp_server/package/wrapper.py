@@ -175,8 +175,7 @@ class _Reader:
         return statement.text.endswith(("continue", "return"))
 
     def _array(self, statement: Statement) -> bool:
-        match = _ARRAY.fullmatch(statement.text)
-        if match:
+        if match := _ARRAY.fullmatch(statement.text):
             self.scope.arrays[match[1]] = () if match[2] == "nullptr" else braced(match[2])
             return True
         return statement.text.startswith("const ") and self._scalar(statement)
@@ -222,20 +221,17 @@ class _Reader:
         scope = self.scope
         if name in scope.symbols or name in scope.scalars:
             return self._bind_value(name, value, statement)
-        if name not in scope.buffers:
+        old, moved = scope.buffers.get(name), _MOVED.fullmatch(value)
+        if old is None or moved is None:
+            return old is not None and "_aligned" in value
+        new = scope.buffers.get(moved[1])
+        if new is None:
             return False
-        moved = _MOVED.fullmatch(value)
-        if moved is None:
-            return "_aligned" in value
-        source = moved[1]
-        if source not in scope.buffers:
-            return False
-        old, new = scope.buffers[name], scope.buffers[source]
         if old.sizes is None:
             scope.buffers[name] = replace(
                 old, sizes=new.sizes, strides=new.strides, dtype=new.dtype, device=new.device, offset="0"
             )
-        add_transfer(scope, statement, "assign", name, source)
+        add_transfer(scope, statement, "assign", name, new.name)
         return True
 
 
@@ -341,11 +337,12 @@ def _read_function(scope: Scope) -> Body:
 
 
 Key = TypeVar("Key")
+Grouped = TypeVar("Grouped")
 
 
-def grouped(pairs: Iterable[tuple[Key, int]]) -> dict[Key, list[int]]:
-    """The numbers of each key, in order, without duplicates."""
-    found: dict[Key, dict[int, None]] = {}
-    for key, number in pairs:
-        found.setdefault(key, {})[number] = None
-    return {key: list(numbers) for key, numbers in found.items()}
+def grouped(pairs: Iterable[tuple[Key, Grouped]]) -> dict[Key, list[Grouped]]:
+    """The values of each key, in order, without duplicates."""
+    found: dict[Key, dict[Grouped, None]] = {}
+    for key, value in pairs:
+        found.setdefault(key, {})[value] = None
+    return {key: list(values) for key, values in found.items()}

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.kernel_code import copied_name, definition_above, find_asserts
+from mcp_server.package.kernel_code import defining_line, find_asserts
 from mcp_server.package.kernels import Kernel, signature_of
 from mcp_server.package.launches import Argument, Launch, Role
 from mcp_server.package.terms.triton import function_of
@@ -352,11 +352,7 @@ def with_bounds_kept(kernel: Kernel) -> str:
         )
     lines = kernel.source.split("\n")
     for check in asserts:
-        number = None
-        definition = definition_above(lines, check.variable, check.line)
-        while definition is not None:  # to the original value of which the variable is a copy
-            number, name = definition.line, copied_name(definition)
-            definition = definition_above(lines, name, number) if name else None
+        number = defining_line(lines, check.variable, check.line)
         if number is None or check.upper is None:
             raise ProblemError(f"the definition of the index is not found: {check.text}", value=kernel.name)
         head, sign, value = lines[number - 1].partition(" = ")

@@ -6,8 +6,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from mcp_server.package.archive import Package
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Argument, Launch
+from mcp_server.package.members import DirectoryContainer, ModelFiles
+from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.recorded import RECORDINGS
 from tools.packed import unpacked
@@ -19,6 +22,18 @@ GOLD = unpacked(Path(__file__).resolve().parent / "gold")
 def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Wrapper:
     """A recorded wrapper."""
     return read_wrapper((WRAPPERS / f"{name}.{compiled_by}.cpp").read_text(encoding="utf-8"))
+
+
+def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
+    """A recorded wrapper, with its recorded C++ kernels, as a package."""
+    container = DirectoryContainer(RECORDINGS)
+    wrapper, kernels = (
+        next((each for each in container.members if each.name == f"{folder}/{name}.{compiled_by}.cpp"), None)
+        for folder in ("wrappers", "kernels")
+    )
+    assert wrapper is not None
+    files = ModelFiles("model", (wrapper,), wrapper_source=wrapper, kernel_source=kernels)
+    return PackageView(Package(RECORDINGS, container, ("model",), files))
 
 
 def summary(wrapper: Wrapper) -> str:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mcp_server.package.assertion import Candidate, Tracer, explain, propose, read_assertion
-from mcp_server.package.signature import read_signature
+from mcp_server.package.assertion import Candidate, explain, propose, read_assertion
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ZooPackage
-from tests.package.summaries import recorded
+from tests.package.summaries import view_of
 
 DEVICE = (
     "/cache/ab/cabc.py:33: unknown: block: [0,0,0], thread: [1,0,0] Assertion "
@@ -48,10 +47,9 @@ def test_other_errors_are_none(text: str) -> None:
 
 
 def cuda() -> tuple[Candidate, ...]:
-    wrapper = recorded("jagged")
     assertion = read_assertion(DEVICE)
     assert assertion is not None
-    return Tracer(wrapper, read_signature(wrapper.text).inputs).trace(assertion)
+    return view_of("jagged").tracer.trace(assertion)
 
 
 def test_a_cuda_assertion_leads_to_both_inputs() -> None:
@@ -68,17 +66,16 @@ def test_a_cuda_assertion_leads_to_both_inputs() -> None:
 
 def test_a_line_that_fits_nothing_does_not_hide_the_candidates() -> None:
     """A line number of another build narrows nothing: the candidates stay."""
-    wrapper = recorded("jagged")
     assertion = read_assertion(DEVICE.replace(":33:", ":99:"))
     assert assertion is not None
-    assert len(Tracer(wrapper).trace(assertion)) == 1
+    assert len(view_of("jagged").tracer.trace(assertion)) == 1
 
 
 def test_an_assertion_of_another_package() -> None:
     """A check that no kernel holds has no candidates."""
     assertion = read_assertion("index out of bounds: 0 <= tmp77 < ks9")
     assert assertion is not None
-    assert Tracer(recorded("jagged")).trace(assertion) == ()
+    assert view_of("jagged").tracer.trace(assertion) == ()
 
 
 def traced(zoo: ZooPackage, name: str, text: str) -> tuple[PackageView, tuple[Candidate, ...]]:

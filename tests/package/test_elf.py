@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.package.archive import locate_weights, open_package
+from mcp_server.package.archive import open_package
 from mcp_server.package.defects import Library, LibraryError, read_library
-from mcp_server.package.members import ModelFiles
 from tests.conftest import ZooPackage
+from tests.package.archives import changed, name_ending
 
 # The constants as Inductor assembles them (codecache.py, torch 2.13), here the header of mapped weights.
 SOURCE = r"""#include <stdexcept>
@@ -75,12 +75,14 @@ def test_the_blob_is_where_the_symbols_say(zoo: ZooPackage) -> None:
 
 def test_appended_weights_are_located(zoo: ZooPackage, directory: Path) -> None:
     """A library with mapped weights makes the place `appended`, whatever the constructor says."""
-    appended = directory / "again.so"
-    appended.write_bytes(build(directory).read_bytes() + bytes(4096) + struct.pack("<q", 42))
-    constants = open_package(zoo("ranker")).constants
-    weights = locate_weights(constants, ModelFiles("model", ()), read(appended), included=True, listed=None)
+    data = build(directory).read_bytes() + bytes(4096) + struct.pack("<q", 42)
+    package = changed(
+        zoo("ranker"),
+        directory / "appended.pt2",
+        lambda members: members.update({name_ending(members, ".wrapper.so"): data}),
+    )
+    weights = open_package(package).weights
     assert (weights.place, weights.bytes) == ("appended", 4096)
-    assert locate_weights((), ModelFiles("model", ()), None, None, None).place == "no_weights"
 
 
 @settings(max_examples=60, deadline=None)

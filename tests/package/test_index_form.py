@@ -8,15 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.package.assertion import Candidate, Tracer, explain, propose, read_assertion
+from mcp_server.package.assertion import Candidate, explain, propose, read_assertion
 from mcp_server.package.kernels import Kernel, Parameter
-from mcp_server.package.signature import read_signature
 from mcp_server.package.terms import linear
 from mcp_server.package.terms.linear import IndexForm, allowed_elements, position_limit
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.term import elements
-from mcp_server.package.wrapper import read_wrapper
-from tests.package.summaries import WRAPPERS
+from tests.package.summaries import view_of
 from tests.recorded import RECORDINGS
 
 KERNELS = RECORDINGS / "kernels"
@@ -25,10 +23,9 @@ RECORDED = "computed_index.torch-2.13-cpu.cpp"
 
 def traced(condition: str) -> Candidate:
     """The one candidate for a check of the recorded model, whose indices are all computed."""
-    wrapper = read_wrapper(text(WRAPPERS), text(KERNELS))
     assertion = read_assertion(condition)
     assert assertion is not None
-    (found,) = Tracer(wrapper, read_signature(wrapper.text).inputs).trace(assertion)
+    (found,) = view_of("computed_index", "torch-2.13-cpu").tracer.trace(assertion)
     return found
 
 
@@ -90,14 +87,13 @@ TRITON_FORMS = [
 @pytest.mark.parametrize(("condition", "ends"), TRITON_FORMS)
 def test_the_same_indices_in_triton(condition: str, ends: tuple[str, str]) -> None:
     """The kernels of the same model for CUDA (torch 2.11 wraps all indices), with the text of a real run."""
-    wrapper = read_wrapper((WRAPPERS / "computed_index.torch-2.11-cuda.cpp").read_text(encoding="utf-8"))
     error = (
         "/cache/vp/cvpg3o2e.py:58: unknown: block: [0,0,0], thread: [2,0,0] Assertion "
         f"`index out of bounds: {condition}` failed."
     )
     assertion = read_assertion(error.replace(":58:", ":") if "tmp28" not in condition else error)
     assert assertion is not None
-    (found,) = Tracer(wrapper, read_signature(wrapper.text).inputs).trace(assertion)
+    (found,) = view_of("computed_index").tracer.trace(assertion)
     assert "it may be {} to {}".format(*ends) in "\n".join(explain(found))
 
 

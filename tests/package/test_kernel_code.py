@@ -145,9 +145,8 @@ def found_in(*lines: str) -> tuple[Division, ...]:
     def source(load: Element, _launch: Launch) -> IndexSource:
         return IndexSource(load, load.parameter, "input", load.parameter, (), (load.parameter,))
 
-    tracer: Any = SimpleNamespace(
-        wrapper=SimpleNamespace(kernels={"k": kernel}, launches=(launch,)), source=source
-    )
+    wrapper = SimpleNamespace(kernels={"k": kernel}, launches=(launch,))
+    tracer: Any = SimpleNamespace(view=SimpleNamespace(wrapper=wrapper), source=source)
     return divisions(tracer)
 
 

@@ -20,8 +20,7 @@ from mcp_server.diagnosis.causes.kernel_defect import is_a_turn_away
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored
-from mcp_server.package.terms.accesses import read_accesses
-from mcp_server.package.terms.lanes import Spans, lanes
+from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
 from mcp_server.package.terms.term import say
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.package.wrapper import read_wrapper

@@ -18,7 +18,8 @@ from typing import Any
 
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
-from mcp_server.package.statements import Block, braced, evaluate, names_in, read_reference
+from mcp_server.package.statements import Block, braced, evaluate, read_reference
+from mcp_server.package.symbols import names_in
 from mcp_server.package.wrapper import Wrapper
 
 Json = dict[str, Any]

@@ -32,8 +32,8 @@ from mcp_server.logs.facts import ErrorFact
 from mcp_server.logs.journal import ITEM_SIZES
 from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Buffer
-from mcp_server.package.statements import evaluate, names_in
-from mcp_server.package.symbols import Symbol, origins
+from mcp_server.package.statements import evaluate
+from mcp_server.package.symbols import Symbol, names_in, origins
 from mcp_server.plurals import counted
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
@@ -181,12 +181,13 @@ def _explaining(asked: int, case: DiagnosisState) -> Iterator[_Grown]:
         return
     sizes, symbols = case.sizes, case.view.wrapper.symbols
     for buffer in case.view.wrapper.buffers.values():
-        open_ones = list(_symbols(buffer) - sizes.keys())
+        open_ones = [name for name in _symbols(buffer) - sizes.keys() if name in symbols]
         if buffer.kind != "allocated" or len(open_ones) != 1:
             continue
         name = open_ones[0]
-        unbacked = name in symbols and symbols[name].unbacked
-        source = next((s for s in origins(name, symbols) if s.tensor), None) if unbacked else None
+        source = (
+            next((s for s in origins(name, symbols) if s.tensor), None) if symbols[name].unbacked else None
+        )
         # What the size has to be, where the buffer's bytes are a multiple of it.
         once, twice = (_bytes(buffer, {**sizes, name: number}) for number in (1, 2))
         if source is None or once is None or once < 1 or twice != 2 * once or asked % once:

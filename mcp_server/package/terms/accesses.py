@@ -1,21 +1,51 @@
-"""Every load and store of a kernel: its place in the types that the code computes in, and when it is made."""
+"""Every load and store of a kernel: its place in the types that the code computes in, and when it is made.
+
+A lane is one combination of the loop variables. Those that are tried are the ends of each loop, and of the
+digits into which `//` and `%` take it apart: a sum of multiples of nested digits has its extremes there.
+Where a mask cuts such an end off, the last lane that it leaves is tried.
+"""
 
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice, pairwise, product
+from math import prod
 
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.terms.program import loads, read_program
-from mcp_server.package.terms.term import Number, Range, Term, Unread, itemsize_of, parts, understood
+from mcp_server.package.terms.cpp import lines_in_branches
+from mcp_server.package.terms.evaluate import FUNCTIONS, Evaluator, UnknownValue, rounded
+from mcp_server.package.terms.interval import Bounds, Interval, limits
+from mcp_server.package.terms.program import accesses_of, places, read_program
+from mcp_server.package.terms.term import (
+    Apply,
+    Number,
+    Position,
+    Range,
+    Scalar,
+    Size,
+    Term,
+    Unread,
+    is_float,
+    itemsize_of,
+    parts,
+    understood,
+)
 from mcp_server.package.terms.translate import Translator, dtype_of
 from mcp_server.package.terms.triton import Place, Reader, function_of
 
 _KINDS = {"tl.load": "load", "tl.store": "store"}  # all other calls of `tl.atomic_*` are updates
 _OTHER_PATH = (ast.If, ast.While, ast.Try, ast.FunctionDef, ast.Match)
+
+_MOST_LANES = 4096
+_MOST_MASKED = 64
+_MOST_ENDS = 256  # of one loop variable
+_WHOLE = frozenset({"add", "sub", "mul", "neg", "shl"})
+_DIVIDES = frozenset({"floordiv", "truncdiv", "div"})
+_REMAINDER = frozenset({"mod", "remainder"})
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,34 +80,14 @@ def read_accesses(kernel: Kernel) -> tuple[Access, ...]:
 
 def _of_cpp(kernel: Kernel) -> Iterator[Access]:
     types = {each.name: dtype_of(each.type) for each in kernel.parameters if "*" in each.type}
-    skipped = _branches(kernel.source)
+    skipped = lines_in_branches(kernel.source)
     for store in read_program(kernel).stores:
-        kind = "store" if store.mode == "plain" else "update"
-        inside = [made for term in (store.value, store.index) for made in loads(term, store.ranges)]
-        reads = [("load", name, *made) for name, made in inside]
-        for each in (*reads, (kind, store.parameter, store.line, store.index, store.ranges, None)):
-            way, name, line, index, ranges, test = each
+        first, *loads = accesses_of(store)
+        kinds = [*("load" for _ in loads), "store" if store.mode == "plain" else "update"]
+        for kind, (name, (line, index, ranges, test)) in zip(kinds, (*loads, first), strict=True):
             if (dtype := types.get(name)) is not None and line not in skipped:
                 size = itemsize_of(dtype)
-                yield Access(way, name, ((index, size),), size, ranges, test, line)
-
-
-def _branches(source: str) -> set[int]:
-    """The lines of C++ in a branch that may not be taken.
-
-    `C10_LIKELY` and `C10_UNLIKELY` part a loop into vectors and its rest: both are reached.
-    """
-    found: set[int] = set()
-    depth, ends = 0, list[int]()
-    for number, line in enumerate(source.split("\n"), 1):
-        if re.match(r"\s*(?:\}\s*)?(?:else|if\s*\()", line) and "LIKELY(" not in line:
-            ends.append(depth)
-        if ends:
-            found.add(number)
-        depth += line.count("{") - line.count("}")
-        if ends and depth <= ends[-1] and ("}" in line or line.rstrip().endswith(";")):
-            ends.pop()
-    return found
+                yield Access(kind, name, ((index, size),), size, ranges, test, line)
 
 
 class _SureReader(Reader):
@@ -181,3 +191,136 @@ def terms_of(access: Access) -> tuple[Term, ...]:
     ends = (end for each in access.ranges for end in (each.start, each.stop))
     roots = (*(part for part, _ in access.index), *tests, *ends)
     return tuple(dict.fromkeys(each for root in roots for each in parts(root, inside_indices=True)))
+
+
+@dataclass(frozen=True)
+class Overflow:
+    """An operation whose result its type cannot hold: what it should be, and what it becomes."""
+
+    term: Term
+    exact: int
+    wrapped: int
+
+
+class Lane(Evaluator):
+    """The values of one lane. Notes the first overflow of whole numbers."""
+
+    def __init__(self, place: Mapping[str, int], sizes: Mapping[str, int]) -> None:
+        super().__init__(place, sizes)
+        self.overflow: Overflow | None = None
+
+    def _value(self, term: Term) -> Scalar:
+        value = exact = super()._value(term)
+        match term:
+            case Apply(op=op, args=args) if op in _WHOLE and not is_float(term.dtype):
+                exact = FUNCTIONS[op](*map(self.value, args))
+                if not any(isinstance(each, Position | Size) for each in parts(term)):
+                    return exact  # Triton computes with constants as Python does
+            case Apply(op="cast", args=(inner,)) if not (is_float(inner.dtype) or is_float(term.dtype)):
+                exact = self.value(inner)
+            case Position(dtype=dtype) | Size(dtype=dtype):
+                value = rounded(exact, dtype)
+        if exact != value and term.dtype != "bool" and self.overflow is None:
+            self.overflow = Overflow(term, int(exact), int(value))
+        return value
+
+    def offset(self, access: Access) -> int | None:
+        """Bytes from the pointer to what is accessed; None where the lane does not make the access.
+
+        Raises `UnknownValue`.
+        """
+        if access.test is not None and not self.value(access.test):
+            return None
+        return sum(int(self.value(part)) * size for part, size in access.index)
+
+
+def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
+    """The lanes of the extremes, the last ones first; all where they are few. Raises `UnknownValue`."""
+    plain = Lane({}, sizes)
+    spans = {each.name: plain.span(each) for each in access.ranges}
+    if prod(map(len, spans.values())) <= _MOST_LANES:
+        yield from first_lanes(access, sizes)
+        return
+    digits = _digits(access, plain)
+    choices = [[span[turn] for turn in _ends(len(span), digits)] for span in spans.values()]
+    masked: list[dict[str, int]] = []
+    for chosen in islice(product(*choices), _MOST_LANES):
+        place = dict(zip(spans, chosen, strict=True))
+        yield (lane := Lane(place, sizes))
+        if access.test is not None and len(masked) < _MOST_MASKED and not lane.value(access.test):
+            masked.append(place)
+    for place in masked:
+        for name, span in spans.items():
+            # The last turn that a mask leaves, if it leaves the first ones.
+            left = bisect_left(span, True, key=lambda turn: not _made(access, {**place, name: turn}, sizes))
+            if left:
+                yield Lane({**place, name: span[left - 1]}, sizes)
+
+
+def _made(access: Access, place: Mapping[str, int], sizes: Mapping[str, int]) -> bool:
+    return Lane(place, sizes).offset(access) is not None
+
+
+def _ends(turns: int, digits: list[int]) -> list[int]:
+    """The turns in which each digit is 0 or as large as the others allow, the last one first."""
+    found, below = {0, turns - 1}, {0}
+    for low, high in pairwise([1, *digits, turns]):
+        last = (turns - 1) // low
+        found |= {turn * low + rest for turn in (0, last - 1, last) for rest in below}
+        if len(below) < _MOST_ENDS:
+            below |= {rest + high - low for rest in below}
+    return sorted((each for each in found | below if 0 <= each < turns), reverse=True)[:_MOST_ENDS]
+
+
+def first_lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
+    """Neighbouring lanes, from the first one on. Raises `UnknownValue`."""
+    return (Lane(place, sizes) for place in places(access.ranges, sizes, _MOST_LANES)[0])
+
+
+def _digits(access: Access, plain: Lane) -> list[int]:
+    """After how many turns a digit of the place, made with `//` and `%`, begins anew."""
+
+    def number(term: Term) -> int:
+        try:
+            return max(int(plain.value(term)), 1)
+        except UnknownValue:
+            return 1
+
+    def place_value(term: Term) -> int:
+        match term:
+            case Apply(op=op, args=(inner, by)) if op in _DIVIDES:
+                return place_value(inner) * number(by)
+            case Apply(op=op, args=(inner, *_)) if op in _REMAINDER or op == "cast":
+                return place_value(inner)
+        return 1
+
+    made = [each for each in terms_of(access) if isinstance(each, Apply) and each.op in _DIVIDES | _REMAINDER]
+    return sorted({place_value(each.args[0]) * number(each.args[1]) for each in made} - {1})
+
+
+class Spans:
+    """What intervals alone say of an access: enough for most, in no time. Raises `UnknownValue`."""
+
+    def __init__(self, access: Access, sizes: Mapping[str, int]) -> None:
+        plain, self.access = Lane({}, sizes), access
+        known = {name: Interval(value, value) for name, value in sizes.items()}
+        spans = {each.name: plain.span(each) for each in access.ranges}
+        self.empty = not all(spans.values())
+        known |= {name: Interval(span[0], span[-1]) for name, span in spans.items() if span}
+        self.bounds = Bounds(known)
+
+    @property
+    def may_overflow(self) -> bool:
+        """Whether a term of fewer than 64 bits may not hold its value."""
+        for term in terms_of(self.access):
+            limit, span = limits(term.dtype), self.bounds.of(term)
+            whole = not (is_float(term.dtype) or term.dtype in ("bool", "int64"))
+            if whole and (span == limit or span.low < limit.low or span.high > limit.high):
+                return True
+        return False
+
+    def may_leave(self, first: int, end: int) -> bool:
+        """Whether the access may lie outside of the bytes from `first` to below `end`."""
+        spans = [(self.bounds.of(part), size) for part, size in self.access.index]
+        low = sum(span.low * size for span, size in spans)
+        return low < first or sum(span.high * size for span, size in spans) + self.access.itemsize > end

@@ -39,6 +39,7 @@ _ATOMIC = re.compile(r"^atomic_add\(&?(?P<to>\w+)\[(?P<index>.+)\],\s*(?P<value>
 _ATOMIC_VECTOR = re.compile(
     r"^atomic_add_vec<[^()]*>\((?P<to>\w+),\s*(?P<index>\w+),\s*(?P<value>\w+)(?:,.+)?\);$", re.S
 )
+_BRANCH = re.compile(r"(?:else\b|if\s*\()(?!.*LIKELY\()", re.S)
 _LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]$")
 _REDUCE_ALL = re.compile(r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\].*?\{.*?\}\s*,\s*(\w+)\s*\)")
 # A buffer of the kernel's own, and a second name for a parameter that two arguments would share.
@@ -94,7 +95,8 @@ def read_cpp_program(kernel: Kernel) -> Program:
             checks.append(reader.check(asserts[statement.line], statement, place))
         elif (store := reader.store(statement, place)) is not None:
             reader.local.get(store.parameter, stores).append(store)
-    for (block, number), statement in _statements(root, lambdas=True):  # also what reaches no store
+    # Also what reaches no store, and is a load.
+    for (block, number), statement in _statements(root, lambdas=True):
         if match := _ASSIGN.match(statement.text):
             reader.defined(match["name"], block, number)
 
@@ -152,6 +154,19 @@ def _statements(
             yield from _statements(item, lambdas=lambdas)
 
 
+def lines_in_branches(source: str) -> set[int]:
+    """The lines of statements in a branch that may not be taken.
+
+    `C10_LIKELY` and `C10_UNLIKELY` part a loop into vectors and its rest: both are reached.
+    """
+    found: set[int] = set()
+    for place, statement in _statements(_blocks(source), lambdas=True):
+        headers = (block.header for block, _ in _upward(place))
+        if any(map(_BRANCH.match, (statement.text, *headers))):
+            found.add(statement.line)
+    return found
+
+
 def _upward(place: _Place) -> Iterator[_Place]:
     """A place, and the places of the blocks around it, innermost first."""
     block, at = place
@@ -188,9 +203,9 @@ class _Reader:
             """The value stored in a local buffer of the kernel, at the index that is read."""
             if not isinstance(term, Element) or term.parameter not in self.local:
                 return None
-            index = say(term.index, lambda element: element.parameter)
+            index = say(term.index)
             for store in reversed(self.local[term.parameter]):
-                if say(store.index, lambda element: element.parameter) == index:
+                if say(store.index) == index:
                     return store.value
             return Unread(term.parameter)
 

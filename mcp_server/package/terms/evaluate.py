@@ -38,10 +38,14 @@ class UnknownValue(Exception):
     """The value is unknown: an element was not recorded, or code was not read."""
 
 
+def _unseen(_element: Element, _offset: int) -> None:
+    """No element is recorded."""
+
+
 class Evaluator:
     """Evaluates terms for given loop variables and sizes; `read` gives the value of an element, or None."""
 
-    def __init__(self, positions: Mapping[str, int], sizes: Mapping[str, int], read: Read) -> None:
+    def __init__(self, positions: Mapping[str, int], sizes: Mapping[str, int], read: Read = _unseen) -> None:
         self.positions, self.sizes, self.read = dict(positions), sizes, read
         self._known: dict[Term, Scalar] = {}
 
@@ -142,20 +146,16 @@ def fold(kind: str, values: Sequence[Scalar], dtype: str) -> Scalar:
         case "any" | "all":
             return any(values) if kind == "any" else all(values)
         case "max" | "min":
-            extreme, start = (_greatest, -INF) if kind == "max" else (_least, INF)
-            return rounded(reduce(extreme, values, start), dtype)
+            start = -INF if kind == "max" else INF
+            return rounded(reduce(FUNCTIONS[f"{kind}imum"], values, start), dtype)
         case "argmax" | "argmin":
             best = fold(kind[3:], values, "float64")
             return next((n for n, v in enumerate(values) if v == best or v != v), 0)
     raise UnknownValue(kind)
 
 
-def _greatest(a: Scalar, b: Scalar) -> Scalar:
-    return NAN if a != a or b != b else max(a, b)
-
-
-def _least(a: Scalar, b: Scalar) -> Scalar:
-    return NAN if a != a or b != b else min(a, b)
+def _extreme(choose: Callable[[Scalar, Scalar], Scalar]) -> Callable[[Scalar, Scalar], Scalar]:
+    return lambda a, b: NAN if a != a or b != b else choose(a, b)
 
 
 def _divided(a: Scalar, b: Scalar) -> Scalar:
@@ -228,8 +228,8 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
     "remainder": lambda a, b: math.fmod(a, b) if isinstance(a, float) else a - b * _cut(a, b),
     "square": lambda a: a * a,
     "round": _rounding(round),
-    "minimum": _least,
-    "maximum": _greatest,
+    "minimum": _extreme(min),
+    "maximum": _extreme(max),
     "and": lambda a, b: bool(a) and bool(b),
     "or": lambda a, b: bool(a) or bool(b),
     "not": operator.not_,

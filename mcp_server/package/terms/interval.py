@@ -270,8 +270,8 @@ def ordinal(value: Scalar, dtype: str) -> int:
     if not is_float(dtype):
         return int(value)
     code, whole = ("d", "q") if dtype == "float64" else ("f", "i")
-    (bits,) = struct.unpack(whole, struct.pack(code, value))
-    return int(bits) if bits >= 0 else -int(bits & (0x7FFFFFFF if code == "f" else 0x7FFFFFFFFFFFFFFF))
+    (bits,) = struct.unpack(whole, struct.pack(code, abs(value)))
+    return int(math.copysign(1, value)) * int(bits)
 
 
 def from_ordinal(rank: int, dtype: str) -> Scalar:

@@ -104,7 +104,7 @@ def places(
     ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
 ) -> tuple[list[dict[str, int]], bool]:
     """The combinations of loop variables, and whether these are all of them."""
-    evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
+    evaluator = Evaluator({}, sizes)
     total = prod(len(evaluator.span(each)) for each in ranges)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
     return list(found), total <= most
@@ -188,15 +188,12 @@ def index_checks(
     `shape` and `stride` are those of the tensor, in elements. Where the index does not belong to one
     dimension, the whole offset is checked against all that the tensor reaches.
     """
-    accesses: list[_Access] = []
-    for store in program.stores:
-        if store.parameter == parameter and _is_loaded(store.index):
-            accesses.append((store.line, store.index, store.ranges, None))
-        for term in (store.value, store.index):
-            found_there = loads(term, store.ranges)
-            accesses += (made for each, made in found_there if each == parameter and _is_loaded(made[1]))
     found: dict[tuple[Term, tuple[str, ...]], Check] = {}
-    for line, place, ranges, test in accesses:
+    for name, (line, place, ranges, test) in (
+        each for store in program.stores for each in accesses_of(store)
+    ):
+        if name != parameter or not _is_loaded(place):
+            continue
         value, size = _index_and_size(place, shape, stride)
         if understood(value) and len(found) < _MOST_ACCESSES:
             names = tuple(each.name for each in ranges)
@@ -214,14 +211,14 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
     loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]
     if len(loads) != 1 or _is_loaded(loads[0].index):
         raise UnknownValue(parameter)
-    evaluator = Evaluator({}, sizes, lambda _element, _offset: None)
+    evaluator = Evaluator({}, sizes)
     spans = {each.name: evaluator.span(each) for each in used(loads[0].index, check.ranges)}
     if not all(spans.values()):
         raise UnknownValue("a loop without a turn")
     base = {name: span[0] for name, span in spans.items()}
 
     def at(place: Mapping[str, int]) -> int:
-        return int(Evaluator(place, sizes, evaluator.read).value(loads[0].index))
+        return int(Evaluator(place, sizes).value(loads[0].index))
 
     first, last = at(base), at({name: span[-1] for name, span in spans.items()})
     long = {name: span for name, span in spans.items() if len(span) > 1}
@@ -238,28 +235,34 @@ _Access = tuple[int, Term, tuple[Range, ...], Term | None]
 """The line, the place in elements, the loops around it, and the test under which it is made."""
 
 
-def loads(
-    term: Term, ranges: tuple[Range, ...], test: Term | None = None, seen: set[Term] | None = None
+def accesses_of(store: Store) -> Iterator[tuple[str, _Access]]:
+    """A store, and the loads behind its value and its index, by tensor."""
+    yield store.parameter, (store.line, store.index, store.ranges, None)
+    for term in (store.value, store.index):
+        yield from _loads(term, store.ranges, None, set())
+
+
+def _loads(
+    term: Term, ranges: tuple[Range, ...], test: Term | None, seen: set[Term]
 ) -> Iterator[tuple[str, _Access]]:
-    """The loads behind a term by tensor, those of their indices included; each by the first way to it."""
-    seen = set() if seen is None else seen
+    """The loads behind a term, those of their indices included; each by the first way to it."""
     if term in seen:
         return
     seen.add(term)
     match term:
         case Element(parameter=name, index=index, line=line):
             yield name, (line, index, ranges, test)
-            yield from loads(index, ranges, test, seen)
+            yield from _loads(index, ranges, test, seen)
         case Apply(op="where", args=(choice, first, second)):
-            yield from loads(choice, ranges, test, seen)
+            yield from _loads(choice, ranges, test, seen)
             for branch, holds in ((first, choice), (second, Apply("not", (choice,), "bool"))):
                 both = holds if test is None else Apply("and", (test, holds), "bool")
-                yield from loads(branch, ranges, both, seen)
+                yield from _loads(branch, ranges, both, seen)
         case Apply(args=args):
             for each in args:
-                yield from loads(each, ranges, test, seen)
+                yield from _loads(each, ranges, test, seen)
         case Fold(body=body, ranges=inner):
-            yield from loads(body, (*ranges, *inner), test, seen)
+            yield from _loads(body, (*ranges, *inner), test, seen)
 
 
 def _is_loaded(place: Term) -> bool:

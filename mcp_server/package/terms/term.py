@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 Scalar = bool | int | float
 
@@ -304,7 +305,7 @@ class _Writer:
         return f"{op}({', '.join(map(self.text, args))})"
 
 
-def say(term: Term, name_of: NameOf, atens: Collection[str] = ()) -> str:
+def say(term: Term, name_of: NameOf = attrgetter("parameter"), atens: Collection[str] = ()) -> str:
     """The term as text. `atens`, the operators of the launch, decide between `log1p(64)` and `log(65)`."""
     text = _Writer(name_of, atens).text(term)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."

@@ -295,7 +295,7 @@ def in_words(text: str) -> str:
         term = Translator({}).term(read_cpp(text), lambda name: Size(name), 0)
     except (NotRead, RecursionError, IndexError):
         return text
-    return say(term, lambda element: element.parameter) if understood(term) else text
+    return say(term) if understood(term) else text
 
 
 def operator(op: str, args: tuple[Term, ...]) -> Term:

@@ -190,7 +190,9 @@ class Reader:
         """The value of a variable just before a statement."""
         statement = self._definition(name, at)
         if _INDEX.fullmatch(name) and not (statement and isinstance(statement.value, ast.Name)):
-            return Position(name, self._index_dtype(statement))  # but for a second name: `rindex = r0_index`
+            # But for a second name: `rindex = r0_index`. It has the type that it is computed in.
+            value = self._value(statement) if statement else None
+            return Position(name, value.dtype if value and value.dtype in ("int32", "int64") else "int64")
         if statement is not None:
             if statement not in self._known:
                 self._known[statement] = Unread(name)  # for a value that depends on itself
@@ -204,32 +206,24 @@ class Reader:
             return Size(name, "int32")
         return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
 
-    def _index_dtype(self, statement: _Assign | None) -> str:
-        """The type that an index of the iteration space is computed in; the wide one if unknown."""
-        if statement is None:
-            return "int64"
-        dtype = self.term(statement.value, self.statements.index(statement), statement.line).dtype
-        return dtype if dtype in ("int32", "int64") else "int64"
+    def _value(self, statement: _Assign) -> Term:
+        return self.term(statement.value, self.statements.index(statement), statement.line)
 
     def _definition(self, name: str, at: int) -> _Assign | None:
         found = (s for s in reversed(self.statements[:at]) if isinstance(s, _Assign) and s.name == name)
         return next(found, None)
 
     def _assigned(self, statement: _Assign) -> Term:
-        at = self.statements.index(statement)
+        at, line = self.statements.index(statement), statement.line
         match statement.value:
             case ast.Call(func=function, args=ends) if ast.unparse(function) in ("range", "tl.range"):
-                return self._looped(statement, [self.term(end, at, statement.line) for end in ends[:3]])
+                return self._looped(statement, [self.term(end, at, line) for end in ends[:3]])
             case ast.Call(func=function, args=[operand, *_]) if ast.unparse(function) in _WITH_INDEX:
                 if statement.number is not None:
                     kind = _WITH_INDEX[ast.unparse(function)]
                     kind = f"arg{kind}" if statement.number else kind
-                    return self._reduced(kind, read_python(operand), at, statement.line)
-        return (
-            self.term(statement.value, at, statement.line)
-            if statement.number is None
-            else Unread(statement.name)
-        )
+                    return self._reduced(kind, read_python(operand), at, line)
+        return Unread(statement.name) if statement.number is not None else self._value(statement)
 
     def _looped(self, statement: _Assign, ends: list[Term]) -> Term:
         """The variable of a loop: its first value, and a step for each turn."""
