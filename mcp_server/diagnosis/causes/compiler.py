@@ -26,8 +26,7 @@ COMPILE = "aoti_compile_and_package(...)"
 def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
     """The suspect that a decision of the compiler may explain: wrong numbers of code that it generated.
 
-    None where the program is not known, or the difference has another explanation (TF32, chance, memory that
-    nothing wrote, other weights).
+    None without a program, and where the difference has another explanation (TF32, chance, other weights).
     """
     first = case.with_eager.first if case.with_eager is not None else None
     if first is None or first.kind != "error" or case.with_eager is None or case.with_eager.other_constants:
@@ -49,10 +48,7 @@ def may_be_decided(suspect: Suspect) -> bool:
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """The suspect that an option of the compiler may explain: as above, a failed compile, or a bad access.
-
-    The compile must have been of torch's own making, and the access in a kernel that it generated.
-    """
+    """The suspect that an option may explain: as above, a failed compile, or a generated kernel's access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found
@@ -98,11 +94,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def trial_of(found: Bisected) -> Trial:
-    """What `bisect` did with the whole program, as the trial of one intervention.
-
-    It was compiled as it is, with the workaround, and before that in a smaller form with the decision off and
-    on again. A workaround that only helps the smaller form says nothing about the whole.
-    """
+    """What `bisect` did with the whole program, as a trial; a smaller form of it says nothing of the whole."""
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
     kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"

@@ -95,10 +95,7 @@ def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, C
 
 @dataclass(frozen=True)
 class _Overlap:
-    """How memory of an input changed under a call; `place`, `name` and what the event tells are filled in.
-
-    Without `before` the fix stands in place of the line of the call.
-    """
+    """How memory of an input changed under a call. Without `before` the fix replaces the line of the call."""
 
     summary: str
     fact: str
@@ -167,11 +164,7 @@ def _overlap(
 
 
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that was written while a call of a failed program ran.
-
-    Else an input with the same content in several calls of a worker thread: that may be right for the
-    program.
-    """
+    """An input that was written under a call, else one that worker threads pass again and again unchanged."""
     calls = case.calls if case.failed else []
     own = written_inputs(case)
     for call in calls:
@@ -283,10 +276,7 @@ TWICE = Intervention(
 
 
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that the call, or a reference that the model computed before it, has changed.
-
-    Only if a check of the program failed and the package still gives what its exported program gives.
-    """
+    """An input that the call has changed, where a check failed and package and program agree."""
     root = case.script_run.root if case.script_run is not None else None
     changed = written_inputs(case).difference(case.plain_run.left_alone if case.plain_run else [])
     checked = root is not None and "result_check" in root.family.tags
@@ -321,8 +311,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     """Inputs that the package may copy and then update the copy: position, and the alignment that avoids it.
 
-    For a captured call these are the misaligned ones. For a call from a file the addresses show only in the
-    run.
+    Of a captured call only misaligned ones; the addresses of a call from a file show only in the run.
     """
     if case.view is None:
         return {}
@@ -339,8 +328,7 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for each misaligned input that the call, made again, does not change.
 
-    Only for calls that come back. If the program failed, its own check must be what failed: any other failure
-    has another cause.
+    Only for calls that come back, and if the program failed, over its own check.
     """
     plain, hooked = case.plain_run, case.captured
     if plain is None or plain.failure not in ("none", "differs"):
@@ -383,10 +371,7 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
-    """A constant that each call updates, in a package that several threads call in turn.
-
-    Only where a check of the program failed and the call by itself is right.
-    """
+    """A constant that each call updates, in a package that several threads call in turn."""
     view, load = case.view, case.suspect_load
     wrong_alone = case.failure_of("plain") not in (None, "none", "differs")
     if view is None or load is None or wrong_alone or case.equals_eager is False or not check_failed(case):
@@ -420,10 +405,7 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def in_turn(calls: list[CapturedCall]) -> list[str]:
-    """The names of the threads, if one called again after another had; else none.
-
-    One thread that goes on where another has ended may well continue its state.
-    """
+    """The threads, if one called again after another had: a mere successor may continue its state."""
     order = sorted(calls, key=lambda call: call.t)
     turns = [key for key, _ in groupby(order, key=lambda call: (call.thread, call.thread_name))]
     first = next((n for n, turn in enumerate(turns) if turn in turns[n + 1 :]), len(turns))

@@ -88,8 +88,7 @@ def _difference(
 ) -> tuple[str, str, str] | None:
     """What differs: (aspect, given, compiled). `home` is the index of the package's CUDA device.
 
-    Another type of device counts only if the update failed. The package reads a user-managed constant on
-    whichever device it is, because nothing copies it.
+    Another type of device counts only if the update failed: nothing copies a user-managed constant.
     """
     kind = given.device.partition(":")[0]
     if update.outcome == "failed" and kind not in ("", constant.device_type):
@@ -173,11 +172,7 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
 
 
 def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update that leaves some of the model's constants at what they were.
-
-    Not where the model that the check sees has these values, too. That they matter was seen only where it has
-    others, or where a constant of the same values was given.
-    """
+    """An update that leaves constants as they were, unless the model that the check sees has them so, too."""
     stale = _stale(update, case)
     if not update.missing or not update.constants or update.outcome != "ok" or stale == []:
         return
@@ -276,10 +271,9 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
 
 
 def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update of the inactive half of the constants. A package's loader cannot swap the halves.
+    """The last update before the call, of the half of the constants that is not in use.
 
-    The first argument after the map selects the half (torch 2.8-2.15). Only the last update before the
-    suspect call counts.
+    The first argument after the map selects the half (torch 2.8-2.15); a package's loader cannot swap them.
     """
     call, load = case.suspect_call, case.suspect_load
     if call is None or load is None or load.loader != "AOTIModelPackageLoader":
@@ -361,8 +355,7 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
 def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], CapturedUpdate, str] | None:
     """Constants whose values are not those of their update: names, the update, and how that was seen.
 
-    By their values at the call. If nobody read these, by the count of writes, else by the values at a failed
-    check.
+    At the call, where somebody read them, else by the count of writes, else at a failed check.
     """
     own = written_by_calls(case)
     check = _check(call, case)
@@ -438,10 +431,9 @@ COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the pr
 
 
 def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
-    """Views given as constants: in the update that did not come back, else the last one before the call.
+    """Views given as constants, in an update that did not come back, else in the last one before the call.
 
-    That update may belong to another package of the process, since a write beyond a constant can hit any
-    memory.
+    It may be of another package of the process: a write beyond a constant can hit any memory.
     """
     call = case.suspect_call
     given = [u for u in case.updates if u.views and u.how in COPIES and not u.user_managed]

@@ -105,8 +105,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
     """The only launch of `torch.ops.namespace.name.overload` (None for several), and its model lines.
 
-    Lines of the exported program come first: in the package an operator also has those of what was fused with
-    it.
+    Those of the exported program first: the package also has lines of what was fused with it.
     """
     exported = case.exported.special if case.exported is not None else ()
     written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]

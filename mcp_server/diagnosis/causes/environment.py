@@ -105,10 +105,7 @@ LIMITS = {
 
 
 def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
-    """A limit whose signal ended the program's own run.
-
-    SIGKILL counts if the run took at least as long as the hard limit on processor time allows one thread.
-    """
+    """A limit whose signal ended the program's run; SIGKILL may be that of the hard one on processor time."""
     run = case.script_run or case.runs.get("command")
     if run is None:
         return
@@ -158,8 +155,7 @@ ON_LARGE_STACK = Intervention(
 def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
     """A call that dies again on a stack smaller than usual; a large stack is tried.
 
-    Not for a usual stack: a large one may let a bad pointer pass by chance, and nothing else would be
-    evidence.
+    On a usual stack that would be no evidence: a large one may let a bad pointer pass by chance.
     """
     plain, call = case.plain_run, case.call
     signal = plain.finished.signal if plain is not None else None
@@ -225,10 +221,7 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _ends(capture: Captured, *, reported: bool) -> list[CapturedEnd]:
-    """Ends of children whose phases all went well and were the last ones; with `reported`, of any process.
-
-    If the program went on to other phases, the end of that child did not matter to it.
-    """
+    """Ends of children (with `reported`, of any process) that came last, after phases that all went well."""
     pids = {process.pid for process in capture.processes}
     children = {process.pid for process in capture.processes if reported or process.parent in pids}
     phases = [*capture.compiles, *capture.loads, *capture.updates, *capture.calls, *capture.assertions]

@@ -76,10 +76,7 @@ def _fixed_component(
 
 
 def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:
-    """Another value than exported, in the suspect call or in another one of that package.
-
-    A check of the program may be of any of them.
-    """
+    """Another value than exported, in the suspect call or another one: a check may be of any of them."""
     path, call = _path(place, case), None
     leaf = case.leaves[place] if place < len(case.leaves) else {"kind": "tensor"}
     got = str(leaf.get("value")) if leaf.get("kind") != "tensor" else None
@@ -167,10 +164,7 @@ def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal, float]]:
 
 
 def _scalars(case: DiagnosisState) -> list[Scalar]:
-    """Of a package that was given with a file of inputs, and of a program whose outputs were called wrong.
-
-    None in a place of an optional argument is none.
-    """
+    """Scalars of a call from a file, or of one whose outputs were called wrong; None is no scalar."""
     asked = isinstance(case.workload, PackageWorkload) or case.symptom.judges
     if not asked or case.given is None:
         return []
@@ -188,9 +182,9 @@ def _exported_paths(case: DiagnosisState) -> tuple[str, ...]:
 
 
 def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
-    """Scalars that the code does not have as they are, with literals that may stand for them.
+    """Scalars that the code does not have as they are, with any literals that may stand for them.
 
-    Any literal may, since the package does not say what a scalar was. A division on CUDA has its reciprocal.
+    A division on CUDA has its reciprocal.
     """
     scalars = [scalar for scalar in _scalars(case) if scalar.place < len(_exported_paths(case))]
     literals = literals_of(case.package) if case.package is not None and scalars else []

@@ -40,8 +40,7 @@ def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
 def hung_inside(case: DiagnosisState) -> bool:
     """Whether the program did not end for one call, of one thread, that can be made again with probes.
 
-    Not where several threads wait, the call is in an operator in Python, its load was made before a fork, or
-    its constants were updated, which a traced call does without.
+    Not in an operator in Python, after a fork, or after updates, which a traced call does without.
     """
     run, open_calls = case.script_run, [call for call in case.calls if call.outcome == "unfinished"]
     if run is None or run.failure != "timeout" or case.view is None:

@@ -174,10 +174,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def died(case: DiagnosisState) -> list[ThreadStack]:
-    """The stack of the thread in which the signal ended the plain run.
-
-    Empty for a late error of CUDA: it ends the process at the next call, wherever that is.
-    """
+    """The stack of the thread in which the signal ended the plain run; empty for a late error of CUDA."""
     plain = case.plain_run
     late = plain is not None and plain.root is not None and plain.root.family.late
     if plain is None or plain.failure != "signal" or late:

@@ -98,9 +98,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
 def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     """Models of one package that were compiled to one path, each over the one before, then packaged.
 
-    `aot_compile` names its path by the generated code, without the values of weights (torch 2.8-2.15): models
-    of one architecture share it. Only if a check refused the output of such a model and the package confirms
-    it.
+    `aot_compile` names its path by the generated code, without the values of weights (torch 2.8-2.15).
     """
     hooked, call, load = case.captured, case.suspect_call, case.suspect_load
     if case.package is None or call is None or load is None or call.outcome != "ok":
@@ -154,8 +152,7 @@ TRAINING = "training"
 class _Comparison:
     """The failed comparison, or check, with what the package has; `how` a module is known to matter to it.
 
-    `updates` gave constants to the package after its compile. `reachable` are those that an update can
-    replace; the others were folded into the code.
+    `updates` came after the compile, and `reachable` are the constants that were not folded into the code.
     """
 
     failed: CapturedAssertion | CapturedEnd
@@ -313,11 +310,7 @@ def _attributes(
 def _of_another_class(
     near: list[ModuleSnapshot], exported: CapturedExport, compared: _Comparison, case: DiagnosisState
 ) -> Iterator[Suspect]:
-    """A module with the weights of the package, of another class than the exported one.
-
-    That may be a reference written on purpose. Unless the package is an old one, any suspect at a launch or
-    in the state is therefore a better explanation.
-    """
+    """A module with the package's weights, of another class than the exported one: perhaps on purpose."""
     judged = [module for module in near if module.named] or near
     if not judged or exported.type in {module.type for module in judged}:
         return

@@ -145,10 +145,7 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """Finite values in place of those that are not, in this input and in others with NaN.
-
-    All at once: else NaN of one input would hide the effect of the other.
-    """
+    """Finite values in place of others, in this input and all with NaN: one would hide the other."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
@@ -179,7 +176,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
     """The launch that writes NaN as a constant: the first maker, or one that is left with clean inputs.
 
-    None if the program fails over NaN, which is then not intended. A package alone does not tell.
+    None if the program fails over NaN, which is then not intended.
     """
     if not case.outputs_nan or case.own_roots:
         return None

@@ -47,10 +47,7 @@ LARGEST = 2**31 - 1  # of a size, where the check has no limit of its own
 
 
 def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
-    """A failed check of a value that only the data tells (`.item()`, the length of a `nonzero`).
-
-    Who gave that value, for the first symbol of the check that is read from a tensor.
-    """
+    """Who gave a value that only the data tells (`.item()`, the length of a `nonzero`) and that fails a check."""
     error = next((root for _, root in case.roots if root.family.id == "runtime_assert"), None)
     if error is None or case.view is None or case.package is None:
         return
@@ -212,7 +209,7 @@ def _expectation_failed(case: DiagnosisState) -> bool:
 def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
     """The first operator whose integers do not fit, where what the user expects failed and all else agrees.
 
-    A healthy program may mean it so: hashes and checksums are computed modulo the range of their dtype.
+    A healthy program may mean it so: hashes are computed modulo the range of their dtype.
     """
     events = case.eager_events("node_overflow")
     if not events or not (case.equals_eager and _expectation_failed(case)):
@@ -259,10 +256,7 @@ def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def exact_trial(case: DiagnosisState) -> Trial | None:
-    """The program with its overflowing operators in int64, compared with what is expected of the call.
-
-    None where nothing is expected, and where the program as it is gives that.
-    """
+    """The program with its overflowing operators in int64, where what is expected is not what it gives."""
     compared: Event | None = case.interpreted.last("compared_exact") if case.interpreted is not None else None
     before, exact, again = compared["equal"] if compared is not None else (True, True, True)
     if before or again:

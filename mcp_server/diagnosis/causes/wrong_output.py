@@ -51,8 +51,7 @@ def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
 def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     """Outputs that differ from a reference with other random numbers, or from each other by dropout.
 
-    A package alone does not tell whether its numbers are meant: a model that samples draws them on purpose.
-    Dropout is another matter: a model that was exported for use has none.
+    A model that samples draws on purpose, but one that was exported for use has no dropout.
     """
     drawing = drawing_launches(case)
     if not drawing:
@@ -99,10 +98,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that change from call to call, or with the content of fresh memory.
-
-    Not if random numbers are drawn: then a difference is expected.
-    """
+    """Outputs that change with the content of fresh memory, or from call to call though nothing is drawn."""
     if case.differs_in("second"):
         if drawing_launches(case):
             return
@@ -298,10 +294,7 @@ def _by_users_code(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs of a call that ends well and are not what the user expects.
-
-    This is the failure itself and names no cause: any suspect that explains it comes before it.
-    """
+    """Outputs that are not what the user expects: the failure itself, after all that explains it."""
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return

@@ -34,15 +34,6 @@ from mcp_server.tools.context import Context
 
 
 @dataclass(frozen=True)
-class Edit:
-    """Text `old` of a kernel replaced by `new`, once."""
-
-    kernel: str
-    old: str
-    new: str
-
-
-@dataclass(frozen=True)
 class _Way:
     """A way to do a launch: the change of its kernel, what the call is then with, and the model code.
 
@@ -121,31 +112,30 @@ HOWS = {
 REPAIRS = {"overflow": "indices of 64 bits", "order": "a barrier between load and store"}
 
 
-async def edit_kernel(context: Context, call: TriedCall, edit: Edit) -> Intervention:
-    """The intervention of one replacement, with its package made.
+async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:
+    """The intervention of one replacement in the text of a kernel, with its package made.
 
     Raises `ProblemError`: no such kernel, a text that does not occur exactly once, a replacement with side
     effects, or one that does not compile.
     """
-    package = await _package(call)
-    kernel = kernel_named(package, edit.kernel)
-    made = await _made(context, call, package, kernel, replaced_once(kernel, edit.old, edit.new))
+    made, _ = await _changed(context, call, name, lambda kernel: replaced_once(kernel, old, new))
     return Intervention(
-        key=f"kernel:{edit.kernel}:{edit.old}:{edit.new}",
+        key=f"kernel:{name}:{old}:{new}",
         kind=Kind.KERNEL,
-        what=f"the call with `{edit.new}` in place of `{edit.old}` in {edit.kernel}",
+        what=f"the call with `{new}` in place of `{old}` in {name}",
         options=Options(package=made),
-        before_code=edit.old,
-        after_code=edit.new,
-        spelling=("--kernel", edit.kernel, "--replace", edit.old, edit.new),
+        before_code=old,
+        after_code=new,
+        spelling=("--kernel", name, "--replace", old, new),
     )
 
 
 async def with_literal(context: Context, call: TriedCall, literal: Literal, new: float) -> Path:
     """A copy of the package in which a kernel has `new` for that literal. Raises `ProblemError`."""
-    package = await _package(call)
-    kernel = kernel_named(package, literal.kernel)
-    return await _made(context, call, package, kernel, with_number(kernel, literal.value, new))
+    made, _ = await _changed(
+        context, call, literal.kernel, lambda kernel: with_number(kernel, literal.value, new)
+    )
+    return made
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
@@ -180,7 +170,7 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         source = way.change(kernel)
     except ProblemError as problem:
         return replace(made, unavailable=str(problem))
-    changed = await _made(context, call, package, kernel, source)
+    changed = await with_kernel(package, kernel, source, context, python=call.python, env=call.env)
     shared = len(launches_of(package, name))
     others = f" (in all its {shared} launches)" if shared > 1 else ""
     return replace(
@@ -207,13 +197,15 @@ async def with_constant_of_siblings(context: Context, call: TriedCall, origin: O
     """The odd constant of an origin made that of the siblings. Raises `ProblemError` if it is not found."""
     found = origin.odd_constant
     assert found is not None, "only an origin with an odd constant is asked about"
-    package = await _package(call)
-    kernel = kernel_named(package, origin.kernel)
-    source = with_number(kernel, found.value, found.usual)
-    if source == kernel.source:
-        raise ProblemError("the kernel does not load this number", value=found.value, allowed=kernel.name)
+
+    def change(kernel: Kernel) -> str:
+        source = with_number(kernel, found.value, found.usual)
+        if source == kernel.source:
+            raise ProblemError("the kernel does not load this number", value=found.value, allowed=kernel.name)
+        return source
+
     old, new = number(found.value, "float32"), number(found.usual, "float32")
-    made = await _made(context, call, package, kernel, source)
+    made, spelling = await _changed(context, call, origin.kernel, change)
     where = origin.layer or f"launch {origin.launch_index}"
     return Intervention(
         key=f"constant:{origin.kernel}:{old}:{new}",
@@ -223,18 +215,8 @@ async def with_constant_of_siblings(context: Context, call: TriedCall, origin: O
         before_code=old,
         after_code=new,
         action=f"use {new} in {where} as the other layers do",
-        spelling=_spelled(kernel, source),
+        spelling=spelling,
     )
-
-
-def _spelled(kernel: Kernel, changed: str) -> tuple[str, ...]:
-    """The arguments of `try-fix` for a change of one line; none where several lines changed."""
-    lines = zip(kernel.source.split("\n"), changed.split("\n"), strict=True)
-    pairs = [(old.strip(), new.strip()) for old, new in lines if old != new]
-    if len(pairs) != 1:
-        return ()
-    old, new = (text.partition(" = ")[2].rstrip(";") for text in pairs[0])
-    return ("--kernel", kernel.name, "--replace", old, new) if kernel.source.count(old) == 1 else ()
 
 
 async def correct_expression(context: Context, call: TriedCall, origin: Origin) -> Intervention:
@@ -242,38 +224,57 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
 
     Raises `ProblemError` for what cannot be edited or does not compile.
     """
-    correction = origin.correction
-    assert correction is not None, "only an origin with a correction is corrected"
-    package = await _package(call)
-    kernel = kernel_named(package, origin.kernel)
-    if correction.old is not None and correction.new is not None:
-        source = with_number(kernel, correction.old, correction.new)
-    else:
-        source = with_limits(kernel, correction.lines, correction.low, correction.high)
+    found = origin.correction
+    assert found is not None, "only an origin with a correction is corrected"
+
+    def change(kernel: Kernel) -> str:
+        if found.old is not None and found.new is not None:
+            return with_number(kernel, found.old, found.new)
+        return with_limits(kernel, found.lines, found.low, found.high)
+
+    made, _ = await _changed(context, call, origin.kernel, change)
+    launch = f"launch {origin.launch_index}"
     return Intervention(
         key=f"kernel:{origin.kernel}:corrected",
         kind=Kind.KERNEL,
-        what=f"the call with `{correction.text}` in place of `{origin.expression}` in launch "
-        f"{origin.launch_index}",
-        options=Options(package=await _made(context, call, package, kernel, source)),
+        what=f"the call with `{found.text}` in place of `{origin.expression}` in {launch}",
+        options=Options(package=made),
         before_code=origin.expression,
-        after_code=correction.text,
+        after_code=found.text,
     )
 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
     """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` where it cannot be made."""
-    package = await _package(call)
-    kernel = kernel_named(package, found.kernel)
-    wide = found.kind == "overflow"
-    source = with_wide_indices(kernel) if wide else with_barrier(kernel, found.line)
+    repair = with_wide_indices if found.kind == "overflow" else partial(with_barrier, line=found.line)
+    made, spelling = await _changed(context, call, found.kernel, repair)
     return Intervention(
         key=f"kernel:{found.kernel}:{found.kind}",
         kind=Kind.KERNEL,
         what=f"the call with {REPAIRS[found.kind]} in {found.kernel}",
-        options=Options(package=await _made(context, call, package, kernel, source)),
-        spelling=_spelled(kernel, source),
+        options=Options(package=made),
+        spelling=spelling,
     )
+
+
+async def _changed(
+    context: Context, call: TriedCall, name: str, change: Callable[[Kernel], str]
+) -> tuple[Path, tuple[str, ...]]:
+    """A copy of the package with that kernel changed, and the arguments of `try-fix` for it.
+
+    There are none where other than one line changed, or its text stands in the kernel more than once.
+    """
+    package = await _package(call)
+    kernel = kernel_named(package, name)
+    source = change(kernel)
+    made = await with_kernel(package, kernel, source, context, python=call.python, env=call.env)
+    lines = zip(kernel.source.split("\n"), source.split("\n"), strict=False)
+    pairs = [(old.strip(), new.strip()) for old, new in lines if old != new]
+    if len(pairs) != 1:
+        return made, ()
+    old, new = (text.partition(" = ")[2].rstrip(";") for text in pairs[0])
+    once = kernel.source.count(old) == 1
+    return made, ("--kernel", name, "--replace", old, new) if once else ()
 
 
 async def _package(call: TriedCall) -> Package:
@@ -282,7 +283,3 @@ async def _package(call: TriedCall) -> Package:
         raise ProblemError("kernels are changed in a .pt2 package", value=str(call.request.get("library")))
     model = str(call.request.get("model_name", "model"))
     return (await anyio.to_thread.run_sync(view_package, Path(str(path)), model)).package
-
-
-async def _made(context: Context, call: TriedCall, package: Package, kernel: Kernel, source: str) -> Path:
-    return await with_kernel(package, kernel, source, context, python=call.python, env=call.env)

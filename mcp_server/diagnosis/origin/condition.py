@@ -181,10 +181,9 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> Condition | None:
-    """When the expression is bad, around the offending value; None if that cannot be verified.
+    """When the expression is bad, around the offending value (None: what is good at all), if verified.
 
-    `questions` has one for each point of the loops that reads the element, the faulty point first. Without an
-    offending value the result says what the element may be.
+    `questions` has one for each point of the loops that reads the element, the faulty point first.
     """
     points = _Points(questions)
     good = points.ranges()
@@ -260,8 +259,7 @@ def condition_of(
 ) -> Condition | None:
     """When the first expression is bad, as one element of an input varies and the others stay.
 
-    The other expressions are the same one at other points of the loops. `blamed` counts the failing points by
-    element: the element with most of them is varied first.
+    The others are the same at other points of the loops. `blamed` counts the failing points by element.
     """
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):

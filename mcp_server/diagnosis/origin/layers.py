@@ -39,10 +39,7 @@ _SIGNS = {
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """The name of the launch's layer: from the weights that it indexes or reads, else from its neighbours.
-
-    `tables` are variables that are looked at first. Empty when no named weight is near.
-    """
+    """The launch's layer: from the weights of `tables`, or that it reads, else from its neighbours."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
@@ -82,10 +79,7 @@ class Sibling:
 def siblings(
     view: PackageView, launch: Launch, term: Term, checked: bool, *, inside: bool = False
 ) -> list[Sibling]:
-    """The other launches that compute (or, `checked`, check) a term of the same shape.
-
-    `inside`: also as a part of what they compute.
-    """
+    """The other launches that compute (`checked`: check) a term of the same shape, or have it `inside`."""
     shape, _ = key(term)
     words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _NAMED_IN_TEXT}
     found: list[Sibling] = []
@@ -154,10 +148,7 @@ def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
 
 
 def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str], which: str = "") -> Difference:
-    """The constants that no sibling has; empty when there are none.
-
-    `which` says what these siblings have in common.
-    """
+    """The constants that no sibling has; empty when there are none. `which` siblings these are."""
     own = key(term)[1] if others else ()
     theirs = [Counter(sibling.constants[place] for sibling in others) for place in range(len(own))]
     found = [place for place in range(len(own)) if own[place] not in theirs[place]]

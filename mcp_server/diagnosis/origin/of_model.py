@@ -56,10 +56,7 @@ class Outside:
 
 
 def outside_of(walker: Walker, computed: Computed) -> Outside | None:
-    """The operation that made NaN or an infinity of operands outside of its domain.
-
-    A NaN that is made of an infinity is followed to what made that. None where a mask or an overflow did.
-    """
+    """The operation whose operands outside of its domain made NaN, or the infinity behind the NaN."""
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
@@ -138,10 +135,7 @@ def _kept(x: str, domain: Domain) -> str:
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """All lines with this operation, as they are and guarded; None if one cannot be, or there is none.
-
-    A guard in a kernel keeps every such operation in its domain, so that one line alone may not be the fix.
-    """
+    """All lines with this operation, as they are and guarded; None if one cannot be, or there is none."""
     before, after = [], []
     for code in dict.fromkeys(code.strip() for code in codes):
         guarded = guarded_line(code, op)
@@ -199,7 +193,7 @@ _LARGEST = 1 << 31  # an end beyond it is the type's, not the expression's
 def why_of_model(term: Term, value: Scalar, allowed: Allowed, made_here: str) -> str:
     """Why an index out of its bound is the fault of its expression; empty where its operands may be at fault.
 
-    `made_here` is the tensor that is indexed, if the model computes it: its size is the model's as well.
+    `made_here` is the tensor that is indexed, if the model computes it.
     """
     above = value > allowed.high
     applied = [each for each in parts(unwrapped(term)) if isinstance(each, Apply)]
