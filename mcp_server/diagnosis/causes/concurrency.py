@@ -41,15 +41,13 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         first, second = pair
         fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
+        loaded = "the model was loaded with run_single_threaded=True"
         lines = [*load.stack[:1], *first.stack[:1]]
         yield _Race(
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
             summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
             "and several threads called it at the same time.",
-            evidence=(
-                seen("capture", fact),
-                seen("capture", "the model was loaded with run_single_threaded=True"),
-            ),
+            evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13): only a lock is right for every model.
             fix=Fix(
@@ -64,13 +62,12 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
         names = ", ".join(call.moved[:4])
         update = next((u for u in hooked.updates if set(call.moved) <= set(u.constants)), None)
         lines = [*(update.stack[:1] if update else []), *call.stack[:1]]
+        fact = f"at the call, {names} is no longer where load_constants was given it"
         yield _Race(
             guilty=component("constant", call.moved[0], lines),
             summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: "
             "the package keeps its old address and reads whatever is there now.",
-            evidence=(
-                seen("capture", f"at the call, {names} is no longer where load_constants was given it"),
-            ),
+            evidence=(seen("capture", fact),),
             fix=Fix(
                 action="keep the tensors given with user_managed=True where they are, or call load_constants "
                 "again after they moved"
@@ -217,14 +214,9 @@ def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
         f"output {output} of a call is a view of its input {place}; by two calls later the program had "
         "written into that input, and still kept the output"
     )
+    lines, view = [*first.stack[:2], *checks], f"output {output} is a view of it"
     yield _Race(
-        guilty=component(
-            "input",
-            f"input {place}",
-            [*first.stack[:2], *checks],
-            value=f"output {output} is a view of it",
-            index=place,
-        ),
+        guilty=component("input", f"input {place}", lines, value=view, index=place),
         summary=f"Output {output} of the package shares the memory of input {place}: the program wrote new "
         "values into that input while it kept the output, which changed with it.",
         evidence=(seen("capture", fact), *agreement(case)),
@@ -247,18 +239,16 @@ def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
         if len(group) < 2 or not changed:
             continue
         items = [inputs[index] for index in group if index < len(inputs)]
+        name = name_of(items[0]) if items else "inputs"
+        fact = f"inputs {group} have one storage; input {changed[0]} is written"
         yield Suspect(
             category="concurrency",
-            guilty=component(
-                "input", name_of(items[0]) if items else "inputs", case.call_locations, index=group[0]
-            ),
+            guilty=component("input", name, case.call_locations, index=group[0]),
             summary=f"{', '.join(item.label for item in items)} share one memory, and the package writes "
             f"input {changed[0]} in place: it was compiled for separate tensors, so that one update is seen "
             "through the other.",
             level=CausalLevel.CALL,
-            evidence=(
-                seen("check_devices", f"inputs {group} have one storage; input {changed[0]} is written"),
-            ),
+            evidence=(seen("check_devices", fact),),
             fix=Fix(action="pass a tensor of its own for each input", after="x.clone()"),
             harmful=not case.handled,
             observed=False,
@@ -268,10 +258,7 @@ def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
 MOST_LINES = 3
 # Inputs that the call changes in place are changed again.
 TWICE = Intervention(
-    key="call:twice",
-    kind=Kind.CALL,
-    what="the call made twice on the same tensors",
-    options=Options(twice=True),
+    "call:twice", Kind.CALL, "the call made twice on the same tensors", options=Options(twice=True)
 )
 
 
@@ -290,6 +277,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
     of_launch = next((lines for number in writers if (lines := launch_lines(number, case))), [])
     lines = list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *of_launch]))[:MOST_LINES]
     fact = f"{item.label} is modified in place by the call, as it is by the model"
+    agree = "package and exported program agree on the inputs of the call"
     replayed = case.call is not None and case.call.operation == "replay"
     yield Suspect(
         category="wrong_output",
@@ -297,10 +285,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The package matches its exported program, but {fact}. A reference computed from the same "
         "tensor after the call therefore sees different values.",
         level=CausalLevel.FAULT_SITE,
-        evidence=(
-            seen("inspect_package", fact),
-            seen("interpret", "package and exported program agree on the inputs of the call"),
-        ),
+        evidence=(seen("inspect_package", fact), seen("interpret", agree)),
         fix=Fix(action="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
         # It can only confirm: a reference that was made before the call is out of its reach.
         intervention=confirming(TWICE, case) if replayed else None,
@@ -342,30 +327,23 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         item = case.compiled_inputs[place]
         offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
-        unaligned = f"its address is no multiple of {size} bytes"
         where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
-        copied = f"run_impl copies {item.label} where {unaligned}, and writes the copy"
+        copied = f"run_impl copies {item.label} where its address is no multiple of {size} bytes"
+        left = f"the call leaves input {place}, at such an address, as it was"
+        aligned = f"the call with an aligned copy of input {place}"
         yield Suspect(
             category="input_mismatch",
             guilty=input_component(item, [*own[:1], *case.call_locations], f"at {where}"),
             summary=f"The model updates {item.label} in place, and was given it at {where}: the package "
             "copies such an input and updates the copy, so that the caller's tensor stays as it was.",
             level=CausalLevel.CALL,
-            evidence=(
-                seen("inspect_package", copied),
-                seen("run", f"the call leaves input {place}, at such an address, as it was"),
-            ),
+            evidence=(seen("inspect_package", f"{copied}, and writes the copy"), seen("run", left)),
             fix=Fix(
                 action="give the call a tensor of its own and copy it back, or lay the views out so that "
                 f"each begins at a multiple of {size} bytes",
                 after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
             ),
-            intervention=Intervention(
-                f"align {place}",
-                Kind.INPUT,
-                f"the call with an aligned copy of input {place}",
-                (Change("align", input=place),),
-            ),
+            intervention=Intervention(f"align {place}", Kind.INPUT, aligned, (Change("align", input=place),)),
             harmful=not case.ended_well,
         )
 
@@ -387,6 +365,7 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
     behind = next((found for number in writers if (found := launch_lines(number, case))), [])
     lines = [*calls[-1].stack[:1], *(case.lines_in_place[:2] or behind)]
     shown = ", ".join(threads[:3])
+    turns = f"{shown} took turns in {counted(len(calls), 'call')} of one load"
     yield _Race(
         guilty=component("constant", fqn, lines, value=f"one state for {len(threads)} threads"),
         summary=f"Every call of the package updates its constant {fqn} and computes with it, and "
@@ -394,7 +373,7 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
         "another left.",
         evidence=(
             seen("inspect_package", f"a call writes constant {fqn}, and its outputs depend on it"),
-            seen("capture", f"{shown} took turns in {counted(len(calls), 'call')} of one load"),
+            seen("capture", turns),
         ),
         fix=Fix(
             action="load the package once for each stream of calls, or make the state an input and an output "

@@ -21,7 +21,7 @@ from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspec
 from mcp_server.logs.captured import Captured, CapturedEnd, CapturedLoad, Phase
 from mcp_server.logs.facts import ThreadStack
 from mcp_server.logs.traceback import is_user_file
-from mcp_server.model import Fix, ModelLocation, ScriptWorkload
+from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
 from mcp_server.plurals import counted
 
 
@@ -38,11 +38,10 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         if kind == "package" and case.package is not None:
             name = case.package.path.name
         refused = any(problem.category in root.candidates for _, root in case.roots)
+        value = problem.what[:200] if name != problem.what else None
         yield Suspect(
             category=problem.category,
-            guilty=component(
-                kind, name, case.failing_locations, value=problem.what[:200] if name != problem.what else None
-            ),
+            guilty=component(kind, name, case.failing_locations, value=value),
             summary=f"{problem.what[:1].upper()}{problem.what[1:]}.",
             level=level,
             evidence=(seen("check_devices", problem.what),),
@@ -71,22 +70,25 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
     elif loading and error.file_bytes is not None and largest is not None and largest > error.file_bytes:
         name, limit = "file size", error.file_bytes
         fact = (
-            f"no file of the process may be larger than {limit} bytes, and one in the package has {largest}"
+            f"no file of the process may be larger than {limit} bytes, and one of the package has {largest}"
         )
         fix = "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE) before the load"
     else:
         return
-    facts = [seen("capture", fact)]
-    if case.failure_of("plain") == "none":
-        facts.append(seen("run", "the same, made again in a process of its own, went well"))
     yield _Reached(
         guilty=component("environment", name, phase.stack, value=f"limit {limit}"),
         summary=f"The process had reached its limit on {name}, {limit}; the error is due to that, whatever "
         "its text says.",
-        evidence=tuple(facts),
+        evidence=(seen("capture", fact), *_well_alone("the same", case)),
         fix=Fix(action=fix),
         harmful=case.failed,
     )
+
+
+def _well_alone(what: str, case: DiagnosisState) -> Iterator[Evidence]:
+    """That the call in a process of its own does not fail."""
+    if case.failure_of("plain") == "none":
+        yield seen("run", f"{what}, made again in a process of its own, went well")
 
 
 # Signals of a limit: its name, its variable, and what to do.
@@ -126,18 +128,13 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
     if seconds is not None:
         saw = f"the hook saw a limit of {seconds} s on the processor time of the process ({variable})"
         facts.append(seen("capture", saw))
-    if case.failure_of("plain") == "none":
-        facts.append(seen("run", "the call, made again in a process of its own, went well"))
+    lines, limit = phase.stack[:2] if phase is not None else [], variable
+    if seconds is not None:
+        limit, variable = f"limit {seconds} s", f"{variable}, {seconds} s"
     yield _Reached(
-        guilty=component(
-            "environment",
-            name,
-            phase.stack[:2] if phase is not None else [],
-            value=f"limit {seconds} s" if seconds is not None else variable,
-        ),
-        summary=f"The process was ended by {signal}: it had reached its limit on {name} "
-        f"({variable}{f', {seconds} s' if seconds is not None else ''}).",
-        evidence=tuple(facts),
+        guilty=component("environment", name, lines, value=limit),
+        summary=f"The process was ended by {signal}: it had reached its limit on {name} ({variable}).",
+        evidence=(*facts, *_well_alone("the call", case)),
         fix=Fix(action=fix),
         observed=signal in LIMITS,
     )
@@ -164,16 +161,11 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
     size = next((step["stack"] for step in call.steps[-1:] if "stack" in step), None)
     if size is None:
         return
-    died = case.captured.failing
-    trial = case.trials.get(ON_LARGE_STACK.key)
+    died, trial = case.captured.failing, case.trials.get(ON_LARGE_STACK.key)
+    lines, value = died.stack[:2] if died is not None else [], f"{size} bytes"
     yield Suspect(
         category="environment",
-        guilty=component(
-            "environment",
-            "stack of the calling thread",
-            died.stack[:2] if died is not None else [],
-            value=f"{size} bytes",
-        ),
+        guilty=component("environment", "stack of the calling thread", lines, value=value),
         summary=f"The call died of {signal} because it needs more stack than its thread has, "
         f"{size} bytes: no pointer is bad.",
         level=CausalLevel.CALL if trial is not None and trial.proves else CausalLevel.SYMPTOM,
@@ -308,8 +300,6 @@ def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
         seen("read_log", f"{signal} ended the program at {place}"),
         seen("capture", f"no compile, load, update or call was open{before}"),
     ]
-    if case.failure_of("plain") == "none":
-        facts.append(seen("run", "the last call, made again in a process of its own, went well"))
     late = (
         " A package that had written beyond its memory in an earlier call could show as this, too; nothing "
         "points to that."
@@ -320,7 +310,7 @@ def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The program died of {signal} at {place}, in code of its own: no compile, load or call of "
         f"AOTInductor was running.{late if calls else ''}",
         level=CausalLevel.SYMPTOM,
-        evidence=tuple(facts),
+        evidence=(*facts, *_well_alone("the last call", case)),
         fix=Fix(
             action="see what memory that line reads or writes: what owns it (a mapping, a buffer, a file, a "
             "C library) has to stay open until then, or the tensor has to be a copy",
@@ -373,11 +363,10 @@ def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
         who, what = ("linker", "library") if linked else ("compiler", "header")
         whole = linked or int(line or "0") <= _FIRST_LINES
         fact = f"{variable} had {directory} when the compile began"
+        value = f"{detail}; found through {variable}"
         yield Suspect(
             category="toolchain",
-            guilty=component(
-                "toolchain", file, failed[-1].stack[:2], value=f"{detail}; found through {variable}"
-            ),
+            guilty=component("toolchain", file, failed[-1].stack[:2], value=value),
             summary=f"The {who} found {file} through {variable}, and cannot read it "
             f"{f'as a {what}' if whole else f'line {line}'}: {detail.rstrip('.')}.",
             level=CausalLevel.BUILD,

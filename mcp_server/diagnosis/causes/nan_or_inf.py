@@ -19,8 +19,8 @@ from mcp_server.diagnosis.components import (
 )
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
-from mcp_server.diagnosis.interventions.eager_launch import eager_key, in_eager
 from mcp_server.diagnosis.interventions.input import replace_where, together
+from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, first_made

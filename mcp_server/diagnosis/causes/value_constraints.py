@@ -47,7 +47,7 @@ LARGEST = 2**31 - 1  # of a size, where the check has no limit of its own
 
 
 def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
-    """Who gave a value that only the data tells (`.item()`, the length of a `nonzero`) and that fails a check."""
+    """Who gave a value that only the data tells (`.item()`, a length of `nonzero`) and that fails a check."""
     error = next((root for _, root in case.roots if root.family.id == "runtime_assert"), None)
     if error is None or case.view is None or case.package is None:
         return

@@ -16,7 +16,7 @@ from mcp_server.diagnosis.components import (
     seen,
     users_code,
 )
-from mcp_server.diagnosis.interventions.eager_launch import eager_key, in_eager
+from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload

@@ -50,7 +50,7 @@ from mcp_server.diagnosis.origin.of_model import (
     read_by,
     why_of_model,
 )
-from mcp_server.diagnosis.origin.values import NoValues, Phase, Tensor, Values
+from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.diagnosis.origin.walk import (
     Computed,
     Given,
@@ -152,7 +152,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
     return sorted(found)
 
 
-def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -> Origin | None:
+def find_origin(view: PackageView, fault: Fault, values: ProbedValues | None = None) -> Origin | None:
     """Where the bad value of a fault was computed; None when it is not known.
 
     `values` are what launch probes saw of the failing call: `ProbedValues(launches)` with the launches of
@@ -160,7 +160,7 @@ def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -
     """
     if not 0 <= fault.launch < len(view.wrapper.launches):
         return None
-    finder = _Finder(view, fault, values or NoValues())
+    finder = _Finder(view, fault, values or ProbedValues())
     try:
         if fault.kind == "value":
             return finder.of_value()
@@ -188,11 +188,11 @@ class _Bound:
 
 
 class _Finder:
-    def __init__(self, view: PackageView, fault: Fault, values: Values) -> None:
+    def __init__(self, view: PackageView, fault: Fault, values: ProbedValues) -> None:
         self.view, self.fault = view, fault
         self.walker = Walker(view, values)
         self.launch = view.wrapper.launches[fault.launch]
-        self.seen = not isinstance(values, NoValues)
+        self.seen = values.launches is not None
 
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):

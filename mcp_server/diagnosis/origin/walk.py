@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.origin.values import Phase, Tensor, Values
+from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.package.dataflow import SOURCES, Dataflow, Step
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.statements import whole_number
@@ -100,7 +100,7 @@ class Walked:
 class Walker:
     """Walks in one package, with the values of one failing call."""
 
-    def __init__(self, view: PackageView, values: Values) -> None:
+    def __init__(self, view: PackageView, values: ProbedValues) -> None:
         self.view, self.values = view, values
         self._elements: dict[tuple[int, str, int, int], Scalar | None] = {}
         self._scalars: dict[int, Mapping[str, int]] = {}
