@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import (
-    Condition,
-    Dormant,
-    OddConstant,
-    OffendingElement,
-    Origin,
-)
+from mcp_server.diagnosis.origin import OddConstant, OffendingElement, Origin
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
     ElementKey,
-    condition_at,
     condition_of,
     culprit_of,
     explained,
     finite,
-    is_input,
 )
 from mcp_server.diagnosis.origin.expression import (
     Closing,
@@ -32,11 +23,9 @@ from mcp_server.diagnosis.origin.expression import (
     offending,
     operands,
     shown,
-    tensor_of,
 )
 from mcp_server.diagnosis.origin.layers import (
     Difference,
-    Sibling,
     difference,
     layer_of,
     of_bound,
@@ -198,7 +187,8 @@ class _Finder:
         if not understood(check.value):
             return None
         # The points of the loops at which the check fails; the first point where nothing was seen.
-        points = _points_of(self.walker, self.launch, check, _SCANNED)
+        every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
+        points = [self.walker.evaluator(self.launch, place) for place in every]
         failing = points[:1]
         if self.seen:
             failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
@@ -263,12 +253,11 @@ class _Finder:
         blamed: Counter[ElementKey],
     ) -> Origin:
         """The origin; `point` is the one of the loops at which `check` fails."""
-        following = self.walker.through(start) if isinstance(start, Produced) else start
-        if following is None:
-            assert isinstance(start, Produced), "a start that is no operator's goes on"
-            walked = Walked(start)
+        if isinstance(start, Produced):
+            read = self.walker.through(start)
+            walked = self.walker.back(read) if read is not None else Walked(start)
         else:
-            walked = self.walker.back(following)
+            walked = self.walker.back(start)
         source = walked.source
         if isinstance(source, Produced) and is_carrier(source.launch):
             raise UnknownValue("the values that the operator moved were not seen")
@@ -340,20 +329,13 @@ class _Finder:
         if made is not None:
             term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
-        dormant = list(self._dormant(others, origin.condition)) if checked and origin.condition else []
         found = difference(term, others, atens)
         odd = OddConstant(value=found.old, usual=found.new) if found.odd else None  # type: ignore[arg-type]
         if checked and check is not None and not found.text:
             alike = of_bound(others, check)
             rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
             found = difference(term, alike, atens, f"with {rows} rows")
-        origin = origin.model_copy(
-            update={
-                "sibling_difference": found.text,
-                "dormant": dormant,
-                "odd_constant": odd,
-            }
-        )
+        origin = origin.model_copy(update={"sibling_difference": found.text, "odd_constant": odd})
         left = outside_of(self.walker, source) if check is None else None
         if left is None:
             return origin, found
@@ -365,27 +347,6 @@ class _Finder:
             more |= {"elements": elements[:_OFFENDING], "element_count": len(elements)}
             more["operands"] = origin.operands or operands(behind)
         return origin.model_copy(update=more), found
-
-    def _dormant(self, others: Sequence[Sibling], here: Condition) -> Iterator[Dormant]:
-        """The same check of the same input in other launches, with the values that pass there."""
-        for sibling in others:
-            check, launch = sibling.check, sibling.launch
-            if check is None:
-                continue
-            try:
-                (point,) = _points_of(self.walker, launch, check, 1)
-                allowed = Allowed.between(*_ends(check, point), check.value.dtype)
-                expression = Closing(self.walker).close(Computed(launch, check.value, point))
-            except (UnknownValue, ValueError):
-                continue
-            known = expression.leaves.values()
-            leaf = next((n for n in known if is_input(n) and tensor_of(n, self.walker) == here.label), None)
-            if leaf is None:
-                continue
-            found = condition_at([expression], expression.term, leaf, allowed, here.label, None)
-            if found is not None:
-                layer = layer_of(self.view, launch, tables_of(self.view, launch, check))
-                yield Dormant(launch_index=launch.index, layer=layer, passes=found.text)
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
@@ -402,12 +363,6 @@ def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | N
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1
-
-
-def _points_of(walker: Walker, launch: Launch, check: Check, most: int) -> list[Evaluator]:
-    """The points of the loops at which a check may come out differently. Raises `UnknownValue`."""
-    every, _ = places(_relevant(check), walker.scalars(launch), most)
-    return [walker.evaluator(launch, place) for place in every]
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
