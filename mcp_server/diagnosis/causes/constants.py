@@ -28,19 +28,16 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given with another dtype, shape or device, with NaN, under other names, or not at all."""
     if case.package is None:
         return
-    compiled = {constant.fqn: constant for constant in case.package.constants}
+    looks = (_different, _unreached, _not_finite, _partial, _misnamed, _named_as_in_the_model, _idle)
     for update in case.updates:
-        found = [
-            *_different(update, compiled, case),
-            *_unreached(update, compiled, case),
-            *_not_finite(update, case),
-            *_partial(update, case),
-            *_misnamed(update, case),
-            *_named_as_in_the_model(update, case),
-            *_idle(update, case),
-        ]
-        for suspect in found:
-            yield replace(suspect, harmful=case.failed)
+        for look in looks:
+            for suspect in look(update, case):
+                yield replace(suspect, harmful=case.failed)
+
+
+def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
+    """The package's constants by their names in the model."""
+    return {each.fqn: each for each in case.package.constants} if case.package is not None else {}
 
 
 _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
@@ -51,25 +48,22 @@ def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Com
     return component("constant", name, update.stack[:2], value=value)
 
 
-def _different(
-    update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: DiagnosisState
-) -> Iterator[Suspect]:
+def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form than compiled."""
-    load = case.captured.load_of(update)
+    load, compiled = case.captured.load_of(update), _compiled(case)
     home = load.device_index if load is not None else None
     pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
     compared = {name: _difference(*pair, update, home) for name, pair in pairs.items()}
     wrong = {name: difference for name, difference in compared.items() if difference is not None}
     for name, (aspect, got, wanted) in wrong.items():
         fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
+        consequence = "its bytes are copied without a check."
         if aspect == "device" and update.outcome == "failed":
             consequence = "the update rejects it."
         elif aspect == "device":
             consequence = "the package reads it on that device without copying it."
         elif update.user_managed:
             consequence = "the package reads its memory as compiled, without a check."
-        else:
-            consequence = "its bytes are copied without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
         yield _OfUpdate(
@@ -108,7 +102,7 @@ def _difference(
 
 
 def _cast(name: str, dtype: str) -> Intervention:
-    """The updates with this constant cast to the dtype that the package was compiled for."""
+    """The updates with this constant as compiled."""
     return Intervention(
         key=f"constant:cast:{name}",
         kind=Kind.CONSTANT,
@@ -131,19 +125,16 @@ def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
         return Fix(action=f"move it to {compiled} before the update{also}")
     if aspect == "stride":
         kept = "; keep that copy alive, and copy later values into it" if update.user_managed else ""
-        return Fix(
-            action=f"pass a tensor with the compiled strides{kept}", after=f"state[{name!r}].contiguous()"
-        )
+        action = f"pass a tensor with the compiled strides{kept}"
+        return Fix(action=action, after=f"state[{name!r}].contiguous()")
     return Fix(action=f"pass {name} with shape {compiled}, or export and compile again with the new shape")
 
 
-def _unreached(
-    update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: DiagnosisState
-) -> Iterator[Suspect]:
+def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """Parameters of the exported model that the package does not keep: an update leaves them stale."""
     if case.exported is None or update.outcome != "ok":
         return
-    for name in sorted(set(case.exported.state) - set(compiled)):
+    for name in sorted(set(case.exported.state) - set(_compiled(case))):
         fact = f"{name} is in the exported model and not among the package's constants"
         yield _OfUpdate(
             guilty=_updated(name, update),
@@ -159,15 +150,14 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
-    call, test = case.call, None
-    if call is not None and call.operation == "replay" and call.updated:
-        test = compiled_values(call.steps)
+    call = case.call
+    replayed = call is not None and call.operation == "replay" and call.updated
     yield _OfUpdate(
         guilty=_updated(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
-        intervention=test,
+        intervention=compiled_values(call.steps) if call is not None and replayed else None,
     )
 
 
@@ -199,8 +189,8 @@ def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
         if (earlier.pid, earlier.load) == (update.pid, update.load) and earlier.n < update.n:
             package |= earlier.digests
     names = set(update.missing)
-    checks: list[CapturedAssertion | CapturedEnd] = [*hooked.assertions, *hooked.ends]
-    near = [module for check in checks for module in check.modules if names <= module.digests.keys()]
+    modules = (m for check in (*hooked.assertions, *hooked.ends) for m in check.modules)
+    near = [module for module in modules if names <= module.digests.keys()]
     if not near or not names <= package.keys():
         return None
     return [name for name in update.missing if near[0].digests[name] != package[name]]
@@ -213,9 +203,8 @@ def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
     left = update.missing[0]
     for name in (name for name in digests if name != left and digests[name] == digests.get(left)):
         if name in update.constants:
-            return (
-                f" (compiled with the values of {name}: a tied weight is a constant of its own in a package)"
-            )
+            tied = "a tied weight is a constant of its own in a package"
+            return f" (compiled with the values of {name}: {tied})"
         if name not in update.compiled:
             return f" (tied to {name} in the model: the package has the two under this name alone)"
     return ""
@@ -239,10 +228,9 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         fix = Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
     else:
         fix = Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
+    value = "not given" if name in update.compiled else "not a constant of the package"
     yield _OfUpdate(
-        guilty=_updated(
-            name, update, "not given" if name in update.compiled else "not a constant of the package"
-        ),
+        guilty=_updated(name, update, value),
         summary=f"{update.how} was refused: {differ}.",
         evidence=(seen("capture", differ), seen("run", text[:300])),
         fix=fix,
@@ -283,14 +271,13 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     if not filled_idle or here[-1:] != [update]:
         return
     # The call after the same updates, all of the half in use.
-    test = None
+    test, steps = None, list(case.call.steps) if case.call is not None else []
     if case.call is not None and case.call.operation == "replay":
-        steps = tuple(
-            {**step, "arguments": [False, *step["arguments"][1:]]} if step["do"] == "constants" else step
-            for step in case.call.steps
-        )
+        for n, step in enumerate(steps):
+            if step["do"] == "constants":
+                steps[n] = {**step, "arguments": [False, *step["arguments"][1:]]}
         what = "the call after an update of the half in use"
-        test = Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=steps))
+        test = Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
     yield _OfUpdate(
         guilty=_updated(next(iter(update.constants)), update, "given to the half that is not in use"),

@@ -30,14 +30,12 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         leaf = case.leaves[place]
         got = f"a tensor {leaf.get('dtype', '')}{list(leaf.get('shape') or ())}"
         path = _path(place, case)
-        now = f"argument {place} ({path}) is {got}"
+        fact = f"argument {place} ({path}) is {got}; it was {fixed!r} at export"
         yield _Argument(
             guilty=_fixed_component(place, got, fixed, case),
             summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the "
             "package has no input for the tensor that is passed there.",
-            evidence=(
-                seen("read_exported", f"{now}; it was {fixed!r} at export: the package has no input for it"),
-            ),
+            evidence=(seen("read_exported", f"{fact}: the package has no input for it"),),
             fix=Fix(
                 action="export the model with a tensor there (one that changes nothing stands for "
                 f"{fixed!r}), or one package for each form of the call"
@@ -139,10 +137,9 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
     for scalar in _scalars(case):
         if scalar.place >= wanted:
             fact = f"the call has {len(case.leaves)} arguments, and the model was exported with {wanted}"
+            value = f"{scalar.value} (exported: none)"
             yield _Argument(
-                guilty=component(
-                    "input", scalar.path, value=f"{scalar.value} (exported: none)", index=scalar.place
-                ),
+                guilty=component("input", scalar.path, value=value, index=scalar.place),
                 summary=f"{scalar.path} = {scalar.value} is one argument more than the model was exported "
                 "with: the package drops it without a word.",
                 evidence=(seen("check_devices", fact),),

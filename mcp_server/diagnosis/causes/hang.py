@@ -82,10 +82,9 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     op = operator_inside(plain.log.threads, case)
     if not op and case.trace is not None and case.trace.last is not None:
         return  # the journal says more
+    lines = lines_inside(plain.log.threads)
     yield _Hang(
-        guilty=component(
-            "op" if op else "call", op or "call of the package", lines_inside(plain.log.threads)
-        ),
+        guilty=component("op" if op else "call", op or "call of the package", lines),
         summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
         evidence=(seen("run", f"no end after {plain.finished.wall_s:.0f} s"),),
         fix=Fix(action=_end_of(op)),

@@ -332,9 +332,7 @@ def _of_another_class(
         f"{'. An earlier load of the package was reused' if old else ''}.",
         level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
         evidence=(seen("capture", fact), *agreement(case)),
-        fix=Fix(
-            action=f"export and compile {module.type}, and keep packages apart by the code of their model"
-        ),
+        fix=Fix(action=f"export and compile {module.type}; keep packages apart by the code of their model"),
         harmful=case.failed,
         observed=bool(case.equals_eager),
     )

@@ -259,10 +259,9 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
     if len(again) >= LEAST_LOADS and sum(load.bytes for load in again) >= asked:
         where = phase.stack or [line for load in again for line in load.stack[:1]]
         name = again[0].package.name
+        alive_now = f"{len(again)} loads alive"
         yield _Retained(
-            guilty=component(
-                "call", f"aoti_load_package({name})", where[:4], value=f"{len(again)} loads alive"
-            ),
+            guilty=component("call", f"aoti_load_package({name})", where[:4], value=alive_now),
             summary=f"There is no memory left: {name} is loaded {len(again)} times at once, and each load "
             f"maps its own constants and code ({again[0].bytes} bytes in the package).",
             evidence=(fact, seen("capture", f"{counted(len(again), 'load')} of {name} were never released")),
@@ -309,15 +308,14 @@ def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:
     name, file = next(iter(call.lost.items()))
     others = f" and {counted(len(call.lost) - 1, 'other')}" if len(call.lost) > 1 else ""
     why = f"its file {file} is shorter than what was mapped" if file else "the memory was freed or unmapped"
+    fact = f"before the call {counted(len(call.lost), 'constant')} could not be read"
     yield Suspect(
         category="constants",
         guilty=component("constant", name, case.call_locations, value="unreadable memory"),
         summary=f"The memory of constant {name}{others} cannot be read: {why}. The package reads it in place "
         "(user_managed=True), so the call ends in a signal.",
         level=CausalLevel.STATE,
-        evidence=(
-            seen("capture", f"before the call {counted(len(call.lost), 'constant')} could not be read"),
-        ),
+        evidence=(seen("capture", fact),),
         fix=Fix(
             action="keep the file of mapped weights as it is while the package is in use (replace it by a "
             "rename), or give the package its own copy",

@@ -66,10 +66,9 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     if training:
         fix = Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
     drawn = seen("inspect_package", f"launch {launch.index} is {launch.kernel}")
+    lines = launch_lines(launch.index, case) or case.call_locations
     found = _Wrong(
-        guilty=component(
-            "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
-        ),
+        guilty=component("op", op, lines, launch=launch.index),
         summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
         "those of any reference that draws others or none.",
         level=CausalLevel.STATE,
@@ -110,9 +109,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             "draws random numbers.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("repeat_call", f"two calls on the same inputs differ{at}"),),
-            fix=Fix(
-                action="make it depend only on its arguments: no hidden state, race or uninitialised memory"
-            ),
+            fix=Fix(action="make it depend on its arguments only: no hidden state, race or unset memory"),
             weak=True,
             settle="Compare the outputs with those of eager mode (compare_with_eager) to settle it.",
         )
@@ -277,13 +274,9 @@ def _by_users_code(case: DiagnosisState) -> Iterator[Suspect]:
     launch = next((each for each in case.launches if name in (each.symbol, each.kernel)), None)
     lines = launch_lines(launch.index, case) if launch is not None else []
     more = f" and {', '.join(others[:2])}" if others else ""
+    kind, index = ("kernel", launch.index) if launch is not None else ("op", None)
     yield _Wrong(
-        guilty=component(
-            "kernel" if launch is not None else "op",
-            name,
-            lines or case.call_locations,
-            launch=launch.index if launch is not None else None,
-        ),
+        guilty=component(kind, name, lines or case.call_locations, launch=index),
         summary=f"The program's own check failed, and the call runs {name}{more}, the user's code.",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("inspect_package", f"{name} is code of the program, in package and model alike"),),
@@ -313,9 +306,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     if not facts:
         return
     # A command that fails on right outputs, too, looks like this as well.
-    alone = (
-        " The check command alone says so: give the outputs that are right (expect), on which it has to pass."
-    )
+    alone = " The check command alone says so: give the right outputs (expect), on which it has to pass."
     yield _Wrong(
         guilty=Component(kind="package", name=""),
         summary=f"The call ends well, and {facts[0].fact}; what was tried does not say why."
@@ -361,16 +352,15 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
     number = next((each.index for each in case.launches if name in (each.symbol, each.kernel)), None)
+    lines = launch_lines(number, case) or case.call_locations
     why = (
-        f"{name}, the model's own kernel, computes something else."
-        if len(own) == 1
-        else "the model was exported with other weights or in another mode, or the reference is another "
-        "model, or it was computed from other inputs."
+        "the model was exported with other weights or in another mode, or the reference is another model, or "
+        "it was computed from other inputs."
     )
+    if len(own) == 1:
+        why = f"{name}, the model's own kernel, computes something else."
     yield _Wrong(
-        guilty=component(
-            "kernel" if len(own) == 1 else "script", name, launch_lines(number, case) or case.call_locations
-        ),
+        guilty=component("kernel" if len(own) == 1 else "script", name, lines),
         summary="The package gives what its exported program gives, and the reference differs from both: "
         f"{why}",
         level=CausalLevel.FAULT_SITE,

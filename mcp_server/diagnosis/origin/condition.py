@@ -307,7 +307,9 @@ def _condition_at(
         return None
 
 
-_SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "mod": "%"}
+# Operators that are written between their operands.
+SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "mod": "%"}
+SIGNS |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _QUIET = frozenset({"where", "cast"})  # pass on what others made
 
 
@@ -389,7 +391,7 @@ def explained(expression: Expression) -> str:
 def applied_text(term: Apply, evaluator: Evaluator) -> str:
     """An operation with the values of its operands: `acos(-1.0000001)`, `0 / 0`."""
     given = [_exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
-    sign = _SIGNS.get(term.op)
+    sign = SIGNS.get(term.op)
     return f"{given[0]} {sign} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
 
 

@@ -24,19 +24,17 @@ from mcp_server.diagnosis.origin.expression import (
     operands,
     shown,
 )
-from mcp_server.diagnosis.origin.layers import (
+from mcp_server.diagnosis.origin.of_model import (
     Difference,
+    correction_of,
     difference,
     layer_of,
     of_bound,
-    siblings,
-    tables_of,
-)
-from mcp_server.diagnosis.origin.of_model import (
-    correction_of,
     operation_of,
     outside_of,
     read_by,
+    siblings,
+    tables_of,
     why_of_model,
 )
 from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor

@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 
 from mcp_server.diagnosis.origin.condition import Allowed
-from mcp_server.diagnosis.origin.layers import Sibling, difference, of_bound
-from mcp_server.diagnosis.origin.of_model import why_of_model
+from mcp_server.diagnosis.origin.of_model import Sibling, difference, of_bound, why_of_model
 from mcp_server.package.terms.program import Check
 from mcp_server.package.terms.term import Number, key
 from mcp_server.package.terms.translate import chosen, operator

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.origin.condition import applied_text, culprit_at, culprit_of
-from mcp_server.diagnosis.origin.layers import Sibling, difference
-from mcp_server.diagnosis.origin.of_model import guarded_line, guarded_lines, outside_of
+from mcp_server.diagnosis.origin.of_model import Sibling, difference, guarded_line, guarded_lines, outside_of
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator
