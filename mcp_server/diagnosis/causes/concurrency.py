@@ -69,8 +69,7 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
             "the package keeps its old address and reads whatever is there now.",
             evidence=(seen("capture", fact),),
             fix=Fix(
-                action="keep the tensors given with user_managed=True where they are, or call load_constants "
-                "again after they moved"
+                action="keep these tensors where they are, or call load_constants again after they moved"
             ),
             harmful=case.failed,
         )
@@ -365,19 +364,16 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
     behind = next((found for number in writers if (found := launch_lines(number, case))), [])
     lines = [*calls[-1].stack[:1], *(case.lines_in_place[:2] or behind)]
     shown = ", ".join(threads[:3])
+    written_by = f"a call writes constant {fqn}, and its outputs depend on it"
     turns = f"{shown} took turns in {counted(len(calls), 'call')} of one load"
     yield _Race(
         guilty=component("constant", fqn, lines, value=f"one state for {len(threads)} threads"),
         summary=f"Every call of the package updates its constant {fqn} and computes with it, and "
         f"{len(threads)} threads call one loaded package in turn ({shown}): each goes on from the state that "
         "another left.",
-        evidence=(
-            seen("inspect_package", f"a call writes constant {fqn}, and its outputs depend on it"),
-            seen("capture", turns),
-        ),
+        evidence=(seen("inspect_package", written_by), seen("capture", turns)),
         fix=Fix(
-            action="load the package once for each stream of calls, or make the state an input and an output "
-            "of the model",
+            action="load the package once for each stream of calls, or make the state an input and output"
         ),
         harmful=case.failed,
     )

@@ -71,10 +71,7 @@ def detect_wrong_layout(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The fake function of {op} promises another size or stride than the operator returns "
             f"({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the promised one.",
             evidence=(seen(step, error.text[:300].strip(), f"{label}:{error.line}"),),
-            fix=Fix(
-                action=f"make the fake function of {op} return the size and stride of the real result; "
-                "torch.library.opcheck compares them"
-            ),
+            fix=Fix(action=f"make the fake function of {op} return the real size and stride (see opcheck)"),
         )
 
 
@@ -229,10 +226,7 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
             category="custom_op",
             guilty=component("op", op, lines, value=root.text[:200], launch=launch),
             summary=f"Operator {op} raised an exception on what it was given: {root.text[:200]}",
-            evidence=(
-                reported(root, source),
-                seen("run", f"the exception comes from {place}, which the operator calls"),
-            ),
+            evidence=(reported(root, source), seen("run", f"the operator calls {place}, which raised it")),
             fix=Fix(action=f"{action}, or keep them from it in the model", before=place),
         )
         return

@@ -69,9 +69,7 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
         fix = "close files that are not needed any more, or raise the limit on open files (ulimit -n)"
     elif loading and error.file_bytes is not None and largest is not None and largest > error.file_bytes:
         name, limit = "file size", error.file_bytes
-        fact = (
-            f"no file of the process may be larger than {limit} bytes, and one of the package has {largest}"
-        )
+        fact = f"no file of the process may have more than {limit} bytes; one of the package has {largest}"
         fix = "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE) before the load"
     else:
         return
@@ -300,10 +298,7 @@ def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
         seen("read_log", f"{signal} ended the program at {place}"),
         seen("capture", f"no compile, load, update or call was open{before}"),
     ]
-    late = (
-        " A package that had written beyond its memory in an earlier call could show as this, too; nothing "
-        "points to that."
-    )
+    late = " An earlier call that had written beyond its memory could show as this; nothing points to that."
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),

@@ -99,6 +99,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     if run is None or run.failure != "timeout" or not inside:
         return
     first, threads = inside[0], len({call.thread for call in inside})
+    stuck = [call.thread_name for call in inside[:4]]
     op = operator_inside(run.log.threads, case)
     known = {(line.file, line.line) for line in first.stack[:2]}
     lines = [line for line in lines_inside(run.log.threads) if (line.file, line.line) not in known]
@@ -123,10 +124,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     yield _Hang(
         guilty=component("op" if op and threads == 1 else "call", name, [*lines, *first.stack[:2]]),
         summary=summary,
-        evidence=tuple(
-            seen("capture", f"thread {call.thread_name} entered a call and did not return")
-            for call in inside[:4]
-        ),
+        evidence=tuple(seen("capture", f"thread {name} entered a call and did not return") for name in stuck),
         fix=Fix(action=action),
         observed=threads > 1,
     )
@@ -200,10 +198,8 @@ def _outside(threads: list[ThreadStack]) -> Suspect:
     places = [f"{line.file}:{line.line}" for line in lines]
     waits = all(map(_waits, threads))
     verb = "waits" if waits else "was"
-    facts = [
-        f"{thread.thread} {verb} at {place}, in {thread.frames[-1].function}"
-        for thread, place in zip(threads, places, strict=True)
-    ]
+    both = zip(threads, places, strict=True)
+    facts = [f"{each.thread} {verb} at {place}, in {each.frames[-1].function}" for each, place in both]
     if waits:
         who = f"All {len(threads)} threads of the program wait" if threads[1:] else "The program waits"
         summary = f"{who}, outside any call of a package."

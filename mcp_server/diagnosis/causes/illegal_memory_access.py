@@ -48,6 +48,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     # An operator in which the fault itself is has to mend its code; one that made a tensor, its promise.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
+    action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
     evidence = [seen("locate_fault", fault.text[:300], fault.tool)]
     if fault.code:
         evidence.append(seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}"))
@@ -67,10 +68,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
             generated_location=_place(fault),
             model_locations=(fault.launch.model if fault.launch else [])[:4],
         ),
-        fix=Fix(
-            action=INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind],
-            before=fault.code.strip() or None,
-        ),
+        fix=Fix(action=action, before=fault.code.strip() or None),
         intervention=_clamp(fault, blame, _user_name(blame, case)),
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
@@ -135,7 +133,8 @@ def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
     name, leaf = f"input {place}", call.leaves[place] if place < len(call.leaves) else None
     layout = f" ({leaf.dtype} {leaf.shape})" if leaf is not None else ""
     signal = case.script_run.finished.signal if case.script_run is not None else None
-    died = (seen("run", f"the program died of {signal} in that call"),) if signal else ()
+    facts = [seen("capture", f"when the call began, the memory of {name}{layout} was not mapped")]
+    facts += [seen("run", f"the program died of {signal} in that call")] if signal else []
     yield Suspect(
         category="illegal_memory_access",
         guilty=component("input", name, call.stack, value="not mapped", index=place),
@@ -143,10 +142,7 @@ def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
         f"{f' with {signal}' if signal else ''}.",
         level=CausalLevel.CALL,
         only_in_program=True,
-        evidence=(
-            seen("capture", f"when the call began, the memory of {name}{layout} was not mapped"),
-            *died,
-        ),
+        evidence=tuple(facts),
         fix=Fix(
             action="keep what owns the memory (a mapping, shared memory, a file, an array) open and whole "
             "until the call has returned, or give the call a copy",
@@ -244,31 +240,25 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         if effect is Effect.SAME:  # a bystander, in a launch that may be at fault for something else
             named["name"] = f"{guilty.name}, line {found.line}"
         # What saw the launch itself go wrong says more, until the call without the defect has been made.
-        wrong = effect is not Effect.GONE and (bool(located) or _is_judged_wrong(found.launch, case))
-        deepest = effect is Effect.GONE or found.kind == "grid"
+        every = case.with_eager.every_launch if case.with_eager is not None else None
+        judged = every is not None and any(each.launch == found.launch for each in every.wrong)
+        wrong = effect is not Effect.GONE and (bool(located) or judged)
+        level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
+        if effect is Effect.GONE or found.kind == "grid":
+            level = CausalLevel.BUILD
+        facts = [seen("inspect_package", found.sentence, found.location)]
+        facts += [seen("locate_fault", located)] if located else []
         yield Suspect(
             category=category,
             guilty=guilty.model_copy(update=named),
             summary=found.sentence,
-            level=CausalLevel.BUILD
-            if deepest
-            else CausalLevel.FAULT_SITE
-            if wrong
-            else CausalLevel.BAD_VALUE,
-            evidence=(
-                seen("inspect_package", found.sentence, found.location),
-                *((seen("locate_fault", located),) if located else ()),
-            ),
+            level=level,
+            evidence=tuple(facts),
             fix=Fix(action=DEFECT_FIXES[found.kind]) if not wrong else None,
             intervention=change,
             settle="" if change is not None else SETTLE.format(found.launch),
             observed=bool(located) or found.kind == "grid",
         )
-
-
-def _is_judged_wrong(launch: int, case: DiagnosisState) -> bool:
-    every = case.with_eager.every_launch if case.with_eager is not None else None
-    return every is not None and any(each.launch == launch for each in every.wrong)
 
 
 def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:

@@ -107,14 +107,11 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     missing = facts["max"] - high
     larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
+    lines = raising_lines(case) or _lines(candidate) or case.call_locations
+    guilty = input_component(item, lines, f"{facts['value']} at {facts['index']} (allowed: {low}..{high})")
+    elements = [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]
     return _Index(
-        guilty=input_component(
-            item,
-            raising_lines(case) or _lines(candidate) or case.call_locations,
-            f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
-        ).model_copy(
-            update={"elements": [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]}
-        ),
+        guilty=guilty.model_copy(update={"elements": elements}),
         summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(candidate.indexed) or 'a tensor'}, "
         f"where {low} to {high} are allowed.",
         evidence=(
@@ -239,12 +236,9 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
             item, where = _first_outside(part, case)
             facts, user = case.index_values[part], _launch(index.launch, case)
             outside = f"{counted(facts['outside'], 'value')} {is_(facts['outside'])} outside"
+            value = f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})"
             yield _Index(
-                guilty=input_component(
-                    item,
-                    user.model_locations,
-                    f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})",
-                ),
+                guilty=input_component(item, user.model_locations, value),
                 summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
                 evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
                 crashing=user,
@@ -262,14 +256,12 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> 
     party = _launch(maker, case)
     # With the launch's own lines, too: the one that eager mode refuses only uses the index.
     lines = {(at.file, at.line): at for at in (*party.model_locations, *launch_lines(maker.index, case))}
+    fact = f"launch {maker.index} writes {index.argument.target}"
     return _Index(
         guilty=party.model_copy(update={"value": given or None, "model_locations": list(lines.values())}),
         summary=f"Launch {maker.index} ({maker.kernel}) computes the index of {index.launch.callee}"
         f"{': ' if given else ''}{given}{depends_on(maker.index, case, '; it depends on')}.",
-        evidence=(
-            said(error),
-            seen("inspect_package", f"launch {maker.index} writes {index.argument.target}"),
-        ),
+        evidence=(said(error), seen("inspect_package", fact)),
         crashing=_launch(index.launch, case),
         fix=Fix(action=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
     )
@@ -366,19 +358,14 @@ def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
     lost = "" if found.checked else ", and its error is thrown away"
     holds = f"{index.min:.0f} to {index.max:.0f}"
     fact = f"{holder} holds {holds}; {target.name} has shape {target.shape}"
+    writes = f"launch {watched.launch} writes where {holder}"
     return _Index(
         guilty=guilty.model_copy(update={"value": f"{holds} (no dimension is larger than {found.high})"}),
         summary=f"Launch {watched.launch} ({watched.kernel}) got an index outside what it writes{lost}: "
         f"{fact}{made}{origin}.",
-        evidence=(
-            seen("dump_kernel_io", fact),
-            seen("inspect_package", f"launch {watched.launch} writes where {holder} says{lost}{made}"),
-        ),
+        evidence=(seen("dump_kernel_io", fact), seen("inspect_package", f"{writes} says{lost}{made}")),
         crashing=component("kernel", watched.kernel, lines, launch=watched.launch),
-        fix=Fix(
-            action=f"keep {holder} within the size of the dimension that is written where it is made; "
-            "torch >= 2.14 raises"
-        ),
+        fix=Fix(action=f"keep {holder} within the dimension that is written; torch >= 2.14 raises"),
     )
 
 

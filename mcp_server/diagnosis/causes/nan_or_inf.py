@@ -216,10 +216,8 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     own = {(at.file, at.line) for each in found for at in each.provenance.locations}
     places = {(each.launch.index, each.check.line) for each in found}
     check = found[0] if len(places) == 1 and lines & own else None
-    evidence = [
-        making(made),
-        seen("interpret", f"{refused['node']}, which computes from it, raised: {text}"),
-    ]
+    raised = f"{refused['node']}, which computes from it, raised: {text}"
+    evidence = [making(made), seen("interpret", raised)]
     party = component("op", str(refused["op"]), lines_of(refused))
     if check is not None:
         evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
@@ -278,10 +276,7 @@ _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_pow
 _GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
 _GUARDS = (
     (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
-    (
-        r"aten\.log(?!_softmax|ical|sumexp)",
-        "keep the argument of the logarithm above zero, with a clamp say",
-    ),
+    (r"aten\.log(?!_softmax|ical|sumexp)", "keep the argument of the logarithm above zero, with a clamp say"),
     (r"aten\.r?sqrt", "keep what is under the root above zero, with an epsilon or a clamp say"),
     (r"aten\.exp", "clamp the argument of the exponential, or take the largest one from all first"),
 )

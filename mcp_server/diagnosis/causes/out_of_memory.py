@@ -98,7 +98,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
         for symbol in (case.package.signature.symbols if case.package is not None else ())
         if symbol.symbol in names and symbol.name in labels
     )
-    size = f"{_bytes(buffer, sizes)} bytes"
+    size, lines = f"{_bytes(buffer, sizes)} bytes", [*party.model_locations[:3], *case.call_locations[:1]]
     fact = f"{buffer.name}, which launch {writer} ({party.name}) writes, is {shape} of {buffer.dtype} here"
     facts = [error, seen("inspect_package", fact)]
     # What the program itself left for the call, where it, or its shell, limited its memory.
@@ -110,12 +110,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
         facts.append(seen("capture", left))
     return Suspect(
         category="out_of_memory",
-        guilty=party.model_copy(
-            update={
-                "value": size,
-                "model_locations": [*party.model_locations[:3], *case.call_locations[:1]],
-            }
-        ),
+        guilty=party.model_copy(update={"value": size, "model_locations": lines}),
         summary=f"There is no memory for {size}: {fact}{f'; it grows with {dims}' if dims else ''}.",
         level=CausalLevel.CALL,
         evidence=tuple(facts),
@@ -265,10 +260,7 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"There is no memory left: {name} is loaded {len(again)} times at once, and each load "
             f"maps its own constants and code ({again[0].bytes} bytes in the package).",
             evidence=(fact, seen("capture", f"{counted(len(again), 'load')} of {name} were never released")),
-            fix=Fix(
-                action="load a package once and share its runner, or drop every reference to a runner before "
-                "the next is loaded"
-            ),
+            fix=Fix(action="load a package once and share its runner, or drop a runner before the next load"),
         )
 
 

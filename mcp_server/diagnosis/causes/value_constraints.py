@@ -61,32 +61,27 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
         assumed = f"{value} where {condition} is assumed" if value else f"not as assumed ({condition})"
         item = next((i for i in case.package.inputs if i.name == tensor), None)
         if item is not None:
-            ends = limits(condition)
+            ends, fact = limits(condition), f"the value that is checked is read from {item.label}"
             kept = keep_in_range(leaf_of(item), ends.get("low", -LARGEST), ends.get("high", LARGEST))
             yield Suspect(
                 category="shape_out_of_range",
                 guilty=input_component(item, raising_lines(case) or case.call_locations, assumed),
                 summary=f"The value of {item.label} is used as a size, and it is {assumed}.",
                 level=CausalLevel.CALL,
-                evidence=(
-                    said(error),
-                    seen("inspect_package", f"the value that is checked is read from {item.label}"),
-                ),
+                evidence=(said(error), seen("inspect_package", fact)),
                 fix=Fix(action=f"pass a value that keeps {condition}, or export with a wider range"),
                 intervention=kept if ends else None,
             )
         # What a launch computed is the value, or has it as its length.
         for number in case.view.writers_of_name.get(tensor, ())[:1] if item is None else ():
             depends, kernel = depends_on(number, case, ", from"), case.launches[number].kernel
+            fact = f"the size comes from launch {number}{depends}"
             yield Suspect(
                 category="shape_out_of_range",
                 guilty=launch_component(number, kernel, case),
                 summary=f"A size that launch {number} ({kernel}) makes of data{depends} is {assumed}.",
                 level=CausalLevel.BAD_VALUE,
-                evidence=(
-                    said(error),
-                    seen("inspect_package", f"the size comes from launch {number}{depends}"),
-                ),
+                evidence=(said(error), seen("inspect_package", fact)),
                 fix=Fix(action=f"check the data for {condition} before the call, or allow it at export"),
             )
         return

@@ -116,19 +116,14 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
     elif case.reads_unset:
         where = _first_difference(case, "filled")
         at = f", first in what launch {where.launch} ({where.kernel}) writes" if where is not None else ""
+        same = "repeated without a change, the call returns the same outputs"
         fact = "the same call returns different outputs when fresh memory is filled with different bytes"
         yield _Wrong(
             guilty=_changed(where, case),
             summary=f"The outputs depend on uninitialised memory{at}.",
             level=CausalLevel.BAD_VALUE,
-            evidence=(
-                seen("repeat_call", "repeated without a change, the call returns the same outputs"),
-                seen("repeat_call", fact + at),
-            ),
-            fix=Fix(
-                action="make it write all of its result and read only within its arguments; torch.empty does "
-                "not return zeros"
-            ),
+            evidence=(seen("repeat_call", same), seen("repeat_call", fact + at)),
+            fix=Fix(action="make it write all of its result, and read only within its arguments"),
         )
 
 
@@ -259,10 +254,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
             "program. Look for the error in the expected values of the check, in the inputs, or in the "
             "model.",
             evidence=(*suspect.evidence, *facts),
-            fix=Fix(
-                action="look at the inputs of that call and at what the check expects; the compilation is "
-                "correct"
-            ),
+            fix=Fix(action="look at the inputs of that call and at what the check expects"),
         )
 
 
