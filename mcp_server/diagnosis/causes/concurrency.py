@@ -68,9 +68,7 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: "
             "the package keeps its old address and reads whatever is there now.",
             evidence=(seen("capture", fact),),
-            fix=Fix(
-                action="keep these tensors where they are, or call load_constants again after they moved"
-            ),
+            fix=Fix(action="keep these tensors where they are, or call load_constants again after a move"),
             harmful=case.failed,
         )
 
@@ -209,10 +207,8 @@ def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
     number, output, place = later.overwritten[0]
     first = next((c for c in case.calls if (c.pid, c.number) == (later.pid, number)), later)
     checks = [line for check in assertions[-1:] for line in check.stack[:1]]
-    fact = (
-        f"output {output} of a call is a view of its input {place}; by two calls later the program had "
-        "written into that input, and still kept the output"
-    )
+    shared = f"output {output} of a call is a view of its input {place}"
+    fact = f"{shared}; two calls later the program had written that input, and still kept the output"
     lines, view = [*first.stack[:2], *checks], f"output {output} is a view of it"
     yield _Race(
         guilty=component("input", f"input {place}", lines, value=view, index=place),
@@ -220,8 +216,7 @@ def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
         "values into that input while it kept the output, which changed with it.",
         evidence=(seen("capture", fact), *agreement(case)),
         fix=Fix(
-            action="copy the output before its input is written anew, or give each call a tensor of its own",
-            after=f"outputs[{output}].clone()",
+            action="copy the output before its input is written anew", after=f"outputs[{output}].clone()"
         ),
         harmful=case.failed,
         observed=False,
@@ -372,9 +367,7 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
         f"{len(threads)} threads call one loaded package in turn ({shown}): each goes on from the state that "
         "another left.",
         evidence=(seen("inspect_package", written_by), seen("capture", turns)),
-        fix=Fix(
-            action="load the package once for each stream of calls, or make the state an input and output"
-        ),
+        fix=Fix(action="load the package once for each thread, or make the state an input and an output"),
         harmful=case.failed,
     )
 

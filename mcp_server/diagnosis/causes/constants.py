@@ -114,19 +114,16 @@ def _cast(name: str, dtype: str) -> Intervention:
 
 
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
+    given = f"state[{name!r}]"
     if aspect == "dtype":
-        return Fix(
-            action="convert it before the update",
-            before=f"state[{name!r}]",
-            after=f"state[{name!r}].to(torch.{compiled})",
-        )
+        return Fix(action="convert it before the update", before=given, after=f"{given}.to(torch.{compiled})")
     if aspect == "device":
         also = "" if update.user_managed else ", or pass allow_h2d_copy=True"
         return Fix(action=f"move it to {compiled} before the update{also}")
     if aspect == "stride":
         kept = "; keep that copy alive, and copy later values into it" if update.user_managed else ""
         action = f"pass a tensor with the compiled strides{kept}"
-        return Fix(action=action, after=f"state[{name!r}].contiguous()")
+        return Fix(action=action, after=f"{given}.contiguous()")
     return Fix(action=f"pass {name} with shape {compiled}, or export and compile again with the new shape")
 
 
@@ -430,17 +427,14 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
         return
     update = suspects[-1]
     names, shown = update.views, ", ".join(update.views[:4])
+    view = f"{names[0]!r}: view"
     fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
     yield _OfUpdate(
         guilty=_updated(names[0], update, "a view of a larger block of memory"),
         summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
         f"where each view begins: {shown}.",
         evidence=(seen("capture", fact, str(update.file or "")),),
-        fix=Fix(
-            action="give each constant memory of its own",
-            before=f"{names[0]!r}: view",
-            after=f"{names[0]!r}: view.clone()",
-        ),
+        fix=Fix(action="give each constant memory of its own", before=view, after=f"{view}.clone()"),
         intervention=constant_own_memory(names),
         observed=False,
         harmful=case.failed,

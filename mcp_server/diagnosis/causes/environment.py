@@ -91,16 +91,8 @@ def _well_alone(what: str, case: DiagnosisState) -> Iterator[Evidence]:
 
 # Signals of a limit: its name, its variable, and what to do.
 LIMITS = {
-    "SIGXCPU": (
-        "processor time",
-        "RLIMIT_CPU",
-        "raise the limit on processor time (ulimit -t, RLIMIT_CPU), or find out what takes so long",
-    ),
-    "SIGXFSZ": (
-        "file size",
-        "RLIMIT_FSIZE",
-        "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE), or write less",
-    ),
+    "SIGXCPU": ("processor time", "RLIMIT_CPU", "raise it (ulimit -t), or find out what takes so long"),
+    "SIGXFSZ": ("file size", "RLIMIT_FSIZE", "raise it (ulimit -f), or write less"),
 }
 
 
@@ -120,7 +112,8 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
         kind = "SIGXCPU"
     if kind is None or kind not in LIMITS:
         return
-    name, variable, fix = LIMITS[kind]
+    name, variable, advice = LIMITS[kind]
+    fix = f"the limit is {variable}: {advice}"
     seconds = seconds if kind == "SIGXCPU" else None
     facts = [seen("run", f"{signal} ended the program after {ran:.1f} s")]
     if seconds is not None:
@@ -168,10 +161,7 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
         f"{size} bytes: no pointer is bad.",
         level=CausalLevel.CALL if trial is not None and trial.proves else CausalLevel.SYMPTOM,
         evidence=(seen("capture", f"the thread of the call had a stack of {size} bytes"),),
-        fix=Fix(
-            action="give the thread more stack (threading.stack_size, ulimit -s), or make what recurses "
-            "there, or keeps large arrays, use less"
-        ),
+        fix=Fix(action="give the thread more stack (threading.stack_size, ulimit -s), or recurse less"),
         intervention=ON_LARGE_STACK,
         observed=False,
     )
@@ -294,10 +284,8 @@ def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
         return
     signal, place, calls = script.finished.signal, f"{lines[0].file}:{lines[0].line}", len(hooked.calls)
     before = f" after {counted(calls, 'call')} that came back" if calls else ""
-    facts = [
-        seen("read_log", f"{signal} ended the program at {place}"),
-        seen("capture", f"no compile, load, update or call was open{before}"),
-    ]
+    nothing = f"no compile, load, update or call was open{before}"
+    facts = [seen("read_log", f"{signal} ended the program at {place}"), seen("capture", nothing)]
     late = " An earlier call that had written beyond its memory could show as this; nothing points to that."
     yield Suspect(
         category="script_error",
@@ -329,12 +317,10 @@ def _lines(stack: ThreadStack, case: DiagnosisState) -> list[ModelLocation]:
 
 # GCC and Clang search the directories of these variables besides their own (GCC manual, "Environment
 # Variables Affecting GCC"): one bad file in them breaks every compile after the variable was set.
-_OF_LINKER = ("LIBRARY_PATH", "LD_LIBRARY_PATH")
-_OF_COMPILER = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
-_SEARCHED = {
-    "link_file": _OF_LINKER,
-    **dict.fromkeys(("cpp_error", "cpp_undeclared", "cpp_headers"), _OF_COMPILER),
-}
+_OF_LINKER: tuple[str, ...] = ("LIBRARY_PATH", "LD_LIBRARY_PATH")
+_OF_COMPILER: tuple[str, ...] = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+_SEARCHED = dict.fromkeys(("cpp_error", "cpp_undeclared", "cpp_headers"), _OF_COMPILER)
+_SEARCHED["link_file"] = _OF_LINKER
 _FIRST_LINES = 3  # an error here says that the file as a whole is no C++
 
 
@@ -366,10 +352,7 @@ def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
             f"{f'as a {what}' if whole else f'line {line}'}: {detail.rstrip('.')}.",
             level=CausalLevel.BUILD,
             evidence=(reported(root, source), seen("capture", fact)),
-            fix=Fix(
-                action=f"take {directory} out of {variable} for the compile, or put a real {what} in the "
-                f"place of {PurePosixPath(file).name} there",
-            ),
+            fix=Fix(action=f"take {directory} out of {variable} for the compile, or put a real {what} there"),
             harmful=case.failed,
             observed=whole,
         )

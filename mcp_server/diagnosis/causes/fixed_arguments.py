@@ -36,10 +36,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the "
             "package has no input for the tensor that is passed there.",
             evidence=(seen("read_exported", f"{fact}: the package has no input for it"),),
-            fix=Fix(
-                action="export the model with a tensor there (one that changes nothing stands for "
-                f"{fixed!r}), or one package for each form of the call"
-            ),
+            fix=Fix(action="export the model with a tensor there, or one package for each form of the call"),
             harmful=case.failed,
         )
     for place, fixed in case.exported.fixed:
@@ -64,13 +61,8 @@ def _fixed_component(
     place: int, got: str, fixed: object, case: DiagnosisState, call: CapturedCall | None = None
 ) -> Component:
     """The argument with what was passed, and what it was at export."""
-    return component(
-        "input",
-        _path(place, case),
-        call.stack[:2] if call is not None else case.call_locations,
-        value=f"{got} (exported: {fixed!r})",
-        index=place,
-    )
+    lines, value = call.stack[:2] if call is not None else case.call_locations, f"{got} (exported: {fixed!r})"
+    return component("input", _path(place, case), lines, value=value, index=place)
 
 
 def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:

@@ -144,8 +144,7 @@ def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
         only_in_program=True,
         evidence=tuple(facts),
         fix=Fix(
-            action="keep what owns the memory (a mapping, shared memory, a file, an array) open and whole "
-            "until the call has returned, or give the call a copy",
+            action="keep what owns the memory (a mapping, a file, an array) until the call has returned",
             after="x.clone()",
         ),
     )

@@ -104,7 +104,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     user_name = item.path or f"inputs[{item.index}]"
     places = _places(part)
     read = user_name if places == EVERYWHERE else f"{user_name}.flatten(){places}"
-    missing = facts["max"] - high
+    missing, outside = facts["max"] - high, share(facts["outside"], facts["elements"], "value")
     larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
     lines = raising_lines(case) or _lines(candidate) or case.call_locations
@@ -116,11 +116,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
         f"where {low} to {high} are allowed.",
         evidence=(
             said(error),
-            seen(
-                "look_at_indices",
-                f"{where}; {share(facts['outside'], facts['elements'], 'value')} outside {low}..{high}",
-                f"the values of {read}",
-            ),
+            seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
             seen("inspect_package", f"{checks} it at {candidate.location}"),
         ),
         crashing=crashing(candidate),
@@ -288,8 +284,8 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
         evidence=(said(error), seen("read_generated_kernel", kernel.code, place)),
         crashing=party,
         fix=Fix(
-            action="keep the computed index within the size of what it indexes, in the model; to compile all "
-            "the same, set triton.autotune_at_compile_time to False",
+            action="keep the index within what it indexes; to compile all the same, set "
+            "triton.autotune_at_compile_time to False",
         ),
     )
 

@@ -119,23 +119,16 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     if len(models) < 2 or len(different) < 2 or not same_there.issuperset(models):
         return
     names = ", ".join(models)
-    compiled = (
-        f"{len(wrote)} compiles, of different weights, wrote {file}, before {names} were packaged from it"
-    )
+    compiled = f"{len(wrote)} compiles of different weights wrote {file}, before {names} were made of it"
     same = f"{names} are one and the same model in the package, byte for byte"
     lines = [*wrote[-1].stack[:2], *packaged.stack[:1]]
     yield _Unusable(
         category="invalid_package",
-        guilty=component(
-            "package", package_name(case), lines, value=f"{names} are the model that was compiled last"
-        ),
+        guilty=component("package", package_name(case), lines, value=f"{names} are what was compiled last"),
         summary=f"The models {names} of the package are all the one that was compiled last: each compile "
         "wrote over the files of the one before, which the package then took.",
         evidence=(seen("capture", compiled), seen("open_package", same)),
-        fix=Fix(
-            action="give each compile a path of its own (options={'aot_inductor.output_path': ...}), or "
-            "package each before the next is compiled"
-        ),
+        fix=Fix(action="give each compile a path of its own (options={'aot_inductor.output_path': ...})"),
         harmful=case.failed,
     )
 

@@ -255,14 +255,9 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     kernel, of_kernel = case.generated, []
     if kernel is not None and root.family.id == "triton_compile" and kernel.name == fields.get("function"):
         of_kernel = [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
-    index = fields.get("input", "")
-    return component(
-        who.kind,
-        who.name or by_line,
-        [*of_kernel, *lines],
-        value=who.value,
-        index=int(index) if index.isdigit() and who.kind == "input" else None,
-    )
+    number = fields.get("input", "")
+    index = int(number) if number.isdigit() and who.kind == "input" else None
+    return component(who.kind, who.name or by_line, [*of_kernel, *lines], value=who.value, index=index)
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:

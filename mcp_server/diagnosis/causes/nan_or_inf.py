@@ -245,16 +245,13 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
         return
     if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
         return  # the package gives finite values all the same: no failure is due to those of eager mode
-    kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
-    known = kernel if kernel is not None and kernel.kind == "kernel" else None
+    guilty = component("op", str(event["op"]), lines_of(event))
+    known = case.kernel_io.first_bad if case.kernel_io is not None else None
+    if known is not None and known.kind == "kernel":
+        guilty = component("kernel", known.name, lines_of(event), launch=known.launch)
     yield Suspect(
         category="nan_or_inf",
-        guilty=component(
-            "kernel" if known is not None else "op",
-            known.name if known is not None else str(event["op"]),
-            lines_of(event),
-            launch=known.launch if known is not None else None,
-        ),
+        guilty=guilty,
         summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
         "arithmetic does it on these inputs.",
         level=CausalLevel.BAD_VALUE,

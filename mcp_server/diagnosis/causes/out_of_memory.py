@@ -265,7 +265,7 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) -> Suspect:
-    line = case.call_locations[0] if case.call_locations else None
+    place = next((f"{line.file}:{line.line}" for line in case.call_locations), "the program")
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
     # The same call with as much more memory as the outputs use, where its memory was limited.
     steps, released = list(case.call.steps) if case.call is not None else [], None
@@ -274,17 +274,11 @@ def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) 
         words = "the call with the memory of the earlier outputs released"
         released = Intervention("call:released", Kind.CALL, words, options=Options(steps=tuple(steps)))
     return _Retained(
-        guilty=component(
-            "script",
-            f"{line.file}:{line.line}" if line is not None else "the program",
-            case.call_locations,
-            value=what,
-        ),
+        guilty=component("script", place, case.call_locations, value=what),
         summary=f"There is no memory left: the program still holds {what}.",
         evidence=(fact, seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")),
         fix=Fix(
-            action="release outputs that were used. A view keeps the memory of the whole output: clone() the "
-            "part that is kept",
+            action="release outputs that were used: a view keeps the memory of the whole output",
             before="kept.append(y[0])",
             after="kept.append(y[0].clone())",
         ),

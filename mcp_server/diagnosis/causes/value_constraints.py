@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.components import (
     agreement,
@@ -34,7 +34,7 @@ from mcp_server.diagnosis.interventions.input import keep_in_range, replace_wher
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import InputSlice, divisor_parts, failed_divisions, failure, raised
-from mcp_server.model import Category, Component, Evidence, Fix
+from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Division
 from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.symbols import names_in, origins
@@ -115,6 +115,11 @@ def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 WITHOUT_ZEROS = Where(equals=0)
+ANOTHER_NUMBER = "let the model divide by another number where the divisor is 0"
+
+
+def _code(lines: Sequence[ModelLocation]) -> str | None:
+    return lines[0].code if lines else None
 
 
 def _by_input(division: Division, part: InputSlice, error: Evidence, case: DiagnosisState) -> Suspect:
@@ -129,11 +134,7 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
         level=CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
         crashing=party,
-        fix=Fix(
-            action=f"keep zeros out of {name_of(item)}, or let the model divide by another number where it "
-            "is 0",
-            before=lines[0].code if lines else None,
-        ),
+        fix=Fix(action=f"keep zeros out of {name_of(item)}, or {ANOTHER_NUMBER}", before=_code(lines)),
         intervention=replace_where(leaf_of(item), WITHOUT_ZEROS, 1),
     )
 
@@ -167,10 +168,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
         level=CausalLevel.BAD_VALUE,
         evidence=(error, *_shown(division, case)),
         crashing=party,
-        fix=Fix(
-            action="let the model divide by another number where the divisor is 0",
-            before=lines[0].code if lines else None,
-        ),
+        fix=Fix(action=ANOTHER_NUMBER, before=_code(lines)),
         intervention=test,
         observed=single,
         weak=not single,

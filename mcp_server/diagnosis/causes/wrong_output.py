@@ -207,13 +207,9 @@ def _wrong_launches(
             continue  # it makes the first NaN: a suspect of that category
         # One that may only be fed wrong is not tried alone.
         tried = eager_key(each.launch) in case.trials
+        lines = each.locations[:3] or case.call_locations
         yield _Wrong(
-            guilty=Component(
-                kind="kernel",
-                name=each.kernel,
-                launch_index=each.launch,
-                model_locations=each.locations[:3] or case.call_locations,
-            ),
+            guilty=component("kernel", each.kernel, lines, launch=each.launch),
             summary=f"The package diverges from its own exported program in {each.summary}.{also} "
             f"It read {'values that were not judged' if each.suspects else 'right values'}.",
             level=CausalLevel.BAD_VALUE,
@@ -345,10 +341,9 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     name = own[0] if len(own) == 1 else "the exported model"
     number = next((each.index for each in case.launches if name in (each.symbol, each.kernel)), None)
     lines = launch_lines(number, case) or case.call_locations
-    why = (
-        "the model was exported with other weights or in another mode, or the reference is another model, or "
-        "it was computed from other inputs."
-    )
+    agree = "package and exported program agree on the failing call"
+    differ = "the outputs differ from what the script compares them with"
+    why = "the reference has other weights, another mode or other inputs, or it is another model."
     if len(own) == 1:
         why = f"{name}, the model's own kernel, computes something else."
     yield _Wrong(
@@ -356,10 +351,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         summary="The package gives what its exported program gives, and the reference differs from both: "
         f"{why}",
         level=CausalLevel.FAULT_SITE,
-        evidence=(
-            seen("interpret", "package and exported program agree on the failing call"),
-            seen("run", "the outputs differ from what the script compares them with"),
-        ),
+        evidence=(seen("interpret", agree), seen("run", differ)),
         fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
         observed=len(own) == 1,
     )

@@ -295,9 +295,7 @@ def _set_fields(record: Where | Change | Options) -> dict[str, object]:
     """Fields that are neither None nor false nor empty."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     return {
-        name: value
-        for name, value in values.items()
-        if value is not None and value is not False and value != {}
+        n: value for n, value in values.items() if value is not None and value is not False and value != {}
     }
 
 

@@ -137,10 +137,8 @@ async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, ne
 
 async def with_literal(context: Context, call: TriedCall, literal: Literal, new: float) -> Path:
     """A copy of the package in which a kernel has `new` for that literal. Raises `ProblemError`."""
-    made, _ = await _changed(
-        context, call, literal.kernel, lambda kernel: with_number(kernel, literal.value, new)
-    )
-    return made
+    change = partial(with_number, old=literal.value, new=new)
+    return (await _changed(context, call, literal.kernel, change))[0]
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
@@ -161,9 +159,8 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         spelling=("--launch", str(launch), "--as", how),
     )
     if how == "eager":
-        return replace(
-            made, unavailable="a launch is done in eager mode by the exported program: give it (exported)"
-        )
+        why = "a launch is done in eager mode by the exported program: give it (exported)"
+        return replace(made, unavailable=why)
     if how not in HOWS:
         raise ProblemError("no such way to do a launch", value=how, allowed=", ".join((*HOWS, "eager")))
     if name not in package.wrapper.kernels:
@@ -365,10 +362,8 @@ async def launch_in_eager(
         raise ProblemError(f"the launch cannot be done in eager mode: {why}", value=launch)
     if not call.symptom.judges:
         call = replace(call, symptom=replace(call.symptom, expect=found.eager_outputs.path))
-    made = replace(
-        in_eager(launch, known.kernel, plan=found.plan.path), spelling=_spelled_eager(launch, exported)
-    )
-    return on_probes(call, found.plan.path), made
+    made = in_eager(launch, known.kernel, plan=found.plan.path)
+    return on_probes(call, found.plan.path), replace(made, spelling=_spelled_eager(launch, exported))
 
 
 def _spelled_eager(launch: int, exported: Path) -> tuple[str, ...]:

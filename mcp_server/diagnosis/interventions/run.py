@@ -186,10 +186,8 @@ def _ended_process(done: WorkerRun) -> Seen:
     text = root.text if root else finished.note
     family = root.family.id if root else ""
     # The worker itself ends a process in which a call takes too long (`call_limit_s`).
-    by_worker = finished.returncode == 1 and finished.stderr.exists()
-    if finished.ending == "timeout" or (
-        by_worker and "Timeout (" in finished.stderr.read_text(errors="replace")
-    ):
+    printed = finished.stderr.read_text(errors="replace") if finished.stderr.exists() else ""
+    if finished.ending == "timeout" or (finished.returncode == 1 and "Timeout (" in printed):
         return Seen("timeout", text=text)
     if finished.ending == "out_of_memory":
         return Seen("out_of_memory", text=text, family=family)
