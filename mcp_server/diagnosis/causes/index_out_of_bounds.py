@@ -23,7 +23,7 @@ from mcp_server.diagnosis.components import (
 )
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention, Where
-from mcp_server.diagnosis.interventions.input import EVERYWHERE, Places, keep_in_range, replace_where
+from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, replace_where, slice_text
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import (
@@ -88,13 +88,13 @@ def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInpu
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
-    return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _places(part))
+    return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _flat(part))
 
 
-def _places(part: InputSlice) -> Places:
+def _flat(part: InputSlice) -> slice:
     """The elements of an input that a kernel indexes with."""
     whole = (part.stride, part.offset, part.end) == (1, 0, None)
-    return EVERYWHERE if whole else Places(part.stride, part.offset, part.end)
+    return EVERYWHERE if whole else slice(part.offset, part.end, part.stride)
 
 
 def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
@@ -102,8 +102,8 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     item, where = _first_outside(part, case)
     facts, low, high = case.index_values[part], part.low, part.high
     user_name = item.path or f"inputs[{item.index}]"
-    places = _places(part)
-    read = user_name if places == EVERYWHERE else f"{user_name}.flatten(){places}"
+    flat = _flat(part)
+    read = user_name if flat == EVERYWHERE else f"{user_name}.flatten(){slice_text(flat)}"
     missing, outside = facts["max"] - high, share(facts["outside"], facts["elements"], "value")
     larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mcp_server.diagnosis.origin import Condition
-from mcp_server.diagnosis.origin.expression import Expression, Leaf, index_text, shown, tensor_of
+from mcp_server.diagnosis.origin.expression import Expression, Leaf, by_tensor, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.walk import Given, value_of
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
@@ -405,16 +405,10 @@ def _exactly(value: Scalar, dtype: str) -> str:
 
 def _masked(expression: Expression, found: Apply) -> str:
     """`all 6 elements of args[1] that it reads are False`, where a mask leaves nothing."""
-    leaves = {
-        each.parameter: expression.leaves[each.parameter]
-        for each in parts(found)
-        if isinstance(each, Element) and each.dtype == "bool" and each.parameter in expression.leaves
-    }
-    tensors: dict[str, list[Leaf]] = {}
-    for leaf in leaves.values():
-        tensors.setdefault(tensor_of(leaf, expression.walker), []).append(leaf)
-    for tensor, of_tensor in tensors.items():
-        known = sorted(of_tensor, key=lambda leaf: leaf.index or ())
+    masks = (each.parameter for each in parts(found) if isinstance(each, Element) and each.dtype == "bool")
+    leaves = {name: expression.leaves[name] for name in masks if name in expression.leaves}
+    for tensor, names in by_tensor(leaves, expression.walker).items():
+        known = sorted((leaves[name] for name in names), key=lambda leaf: leaf.index or ())
         values = {leaf.value for leaf in known}
         if len(values) == 1 and len(known) > 1 and None not in values:
             first, last = index_text(known[0]), index_text(known[-1])

@@ -99,9 +99,8 @@ class Fault:
         if found.launch is None or not found.element.index:
             return None
         when: Phase = "after" if found.kind == "kernel" else "before"
-        return Fault(
-            found.launch, "value", buffer=found.argument, element=tuple(found.element.index), when=when
-        )
+        element = tuple(found.element.index)
+        return Fault(found.launch, "value", buffer=found.argument, element=element, when=when)
 
     def checks(self, program: Program) -> tuple[Check, ...]:
         """What the kernel checks there, or would check."""

@@ -258,18 +258,15 @@ class Walker:
 
     def _index(self, kind: str, name: str, offset: int) -> tuple[int, ...] | None:
         """The index in an input or constant, by its strides."""
-
-        def unraveled(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
-            return Tensor(sizes, strides, lambda _place: None).index(offset)
-
-        for constant in self.view.package.constants if kind == "constant" else ():
-            if constant.name == name:
-                return unraveled(constant.shape, constant.stride)
+        layouts = [(c.name, c.shape, c.stride) for c in self.view.package.constants if kind == "constant"]
         for compiled in self.view.package.inputs:
             strides = tuple(stride for stride in compiled.strides if isinstance(stride, int))
-            if compiled.name == name and compiled.described and len(strides) == len(compiled.dims):
-                return unraveled(tuple(dim.size or 1 << 40 for dim in compiled.dims), strides)
-        return None
+            if compiled.described and len(strides) == len(compiled.dims):
+                layouts.append((compiled.name, tuple(d.size or 1 << 40 for d in compiled.dims), strides))
+        layout = next(
+            (Tensor(shape, stride, lambda _: None) for n, shape, stride in layouts if n == name), None
+        )
+        return layout.index(offset) if layout is not None else None
 
 
 def argument_of(launch: Launch, parameter: str) -> Argument:
