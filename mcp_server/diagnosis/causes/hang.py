@@ -109,16 +109,14 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
         name = f"call of the package from {threads} threads" + (f", one inside {op}" if op else "")
         summary = (
             "Several threads are inside calls of one package and none returns: a call holds the GIL while "
+            "it waits for a free runner, and the thread that has the runner waits for the GIL."
         )
-        summary += "it waits for a free runner, and the thread that has the runner waits for the GIL."
         action = "give every thread its own runner (num_runners), or hold a lock around the call"
     parents = {process.parent for process in hooked.processes if process.pid == first.pid}
     if hooked.load_of(first) is None and any(load.pid in parents for load in hooked.loads):
         # The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
-        summary = (
-            "A call did not return in a process that was forked after the load: it waits for the compute "
-        )
-        summary += "threads of the parent, which do not exist in the child."
+        summary = "A call did not return in a process that was forked after the package was loaded: it "
+        summary += "waits for compute threads of the parent, which do not exist in the child."
         action = "start the workers with 'spawn', or load and call the package only in the children"
         lines = []
     yield _Hang(

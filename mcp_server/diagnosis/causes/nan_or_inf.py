@@ -167,10 +167,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if made is not None:
         return guard_fix(made)
     lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in first.locations[:2])
-    return Fix(
-        action="guard the operation that makes it: an epsilon under a root or a division, a clamp before log"
-        f" or exp{' (' + lines + ')' if lines else ''}"
-    )
+    return Fix(action=f"{_GUARD}{f' ({lines})' if lines else ''}")
 
 
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
