@@ -239,8 +239,7 @@ def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
             category="concurrency",
             guilty=component("input", name, case.call_locations, index=group[0]),
             summary=f"{', '.join(item.label for item in items)} share one memory, and the package writes "
-            f"input {changed[0]} in place: it was compiled for separate tensors, so that one update is seen "
-            "through the other.",
+            f"input {changed[0]} in place: it was compiled for separate tensors.",
             level=CausalLevel.CALL,
             evidence=(seen("check_devices", fact),),
             fix=Fix(action="pass a tensor of its own for each input", after="x.clone()"),
@@ -333,8 +332,7 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.CALL,
             evidence=(seen("inspect_package", f"{copied}, and writes the copy"), seen("run", left)),
             fix=Fix(
-                action="give the call a tensor of its own and copy it back, or lay the views out so that "
-                f"each begins at a multiple of {size} bytes",
+                action=f"give the call a tensor that begins at a multiple of {size} bytes, and copy it back",
                 after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
             ),
             intervention=Intervention(f"align {place}", Kind.INPUT, aligned, (Change("align", input=place),)),
@@ -364,8 +362,7 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
     yield _Race(
         guilty=component("constant", fqn, lines, value=f"one state for {len(threads)} threads"),
         summary=f"Every call of the package updates its constant {fqn} and computes with it, and "
-        f"{len(threads)} threads call one loaded package in turn ({shown}): each goes on from the state that "
-        "another left.",
+        f"{len(threads)} threads call it in turn ({shown}): each goes on from the state that another left.",
         evidence=(seen("inspect_package", written_by), seen("capture", turns)),
         fix=Fix(action="load the package once for each thread, or make the state an input and an output"),
         harmful=case.failed,

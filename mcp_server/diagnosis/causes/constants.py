@@ -326,8 +326,7 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
         f"the call computes with other values: {', '.join(names[:MOST_NAMED])}.",
         evidence=(seen("capture", fact), seen("run", again.what)),
         fix=Fix(
-            action="give the package memory of its own, into which nothing else is written: clones of the "
-            "weights (with user_managed=False, too, whole storages are copied: no views of one block)",
+            action="give the package clones, into which nothing else is written (no views of one block)",
             after="{name: value.clone() for name, value in weights.items()}",
         ),
         harmful=case.failed,

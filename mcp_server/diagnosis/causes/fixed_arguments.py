@@ -225,7 +225,6 @@ def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState
         fix=Fix(action=f"export {scalar.path} as a tensor, or one package for each value of it"),
         intervention=gone[0] if gone else untried[0] if untried else None,
         weak=not found,
-        settle="Give the value that it had at export, or the exported program; with expect the literals are "
-        "tried.",
+        settle="Give its value at export, or the exported program; with expect the literals are tried.",
         observed=False,
     )

@@ -236,12 +236,12 @@ def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
         return
     first, total = case.view.wrapper.launches[numbers[0]], case.trace.total
     fact = f"{total} launches, the last of them in turns: {', '.join(map(str, numbers[:6]))}"
+    condition = depends_on(first.index, case, "; its condition depends on")
     party = launch_component(first.index, first.kernel, case)
     yield _Hang(
         guilty=party,
         summary=f"The loop that begins with launch {first.index} ({first.kernel}) does not end: "
-        f"{total} launches had returned when the time ran out"
-        f"{depends_on(first.index, case, '; its condition depends on')}.",
+        f"{total} launches had returned when the time ran out{condition}.",
         evidence=(seen("trace_launches", fact),),
         crashing=party,
         fix=Fix(action="bound the number of turns in the loop's condition, or check what it waits for"),

@@ -106,7 +106,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     read = user_name if flat == EVERYWHERE else f"{user_name}.flatten(){slice_text(flat)}"
     missing, outside = facts["max"] - high, share(facts["outside"], facts["elements"], "value")
     larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
-    checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
+    checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks it at {candidate.location}"
     lines = raising_lines(case) or _lines(candidate) or case.call_locations
     guilty = input_component(item, lines, f"{facts['value']} at {facts['index']} (allowed: {low}..{high})")
     elements = [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]
@@ -117,7 +117,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
         evidence=(
             said(error),
             seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
-            seen("inspect_package", f"{checks} it at {candidate.location}"),
+            seen("inspect_package", checks),
         ),
         crashing=crashing(candidate),
         fix=Fix(
@@ -283,10 +283,7 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
         "tensors: the model can compute such an index from values that its inputs may have.",
         evidence=(said(error), seen("read_generated_kernel", kernel.code, place)),
         crashing=party,
-        fix=Fix(
-            action="keep the index within what it indexes; to compile all the same, set "
-            "triton.autotune_at_compile_time to False",
-        ),
+        fix=Fix(action="keep the index in bounds, or compile with triton.autotune_at_compile_time=False"),
     )
 
 

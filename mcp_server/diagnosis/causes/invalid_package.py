@@ -298,14 +298,15 @@ def _of_another_class(
     old = len([load for load in loads if load.package == compiled.package]) > 1
     fact = f"the package was built from {exported.type}; {module.name}, {compared.how}, is a {module.type}"
     kind: ComponentKind = "package" if old else "script"
-    name = str(compiled.package) if old else module.type
+    name, same = str(compiled.package) if old else module.type, ""
+    if compared.digests:
+        same = ", with the same weights"
     lines = [*compared.failed.stack[:1], *compiled.stack[:1], *exported.stack[:1]]
     yield Suspect(
         category="invalid_package" if old else "wrong_output",
         guilty=component(kind, name, lines, value=f"built from {exported.type}"),
         summary=f"The package and the reference are different models: {fact}"
-        f"{', with the same weights' if compared.digests else ''}"
-        f"{'. An earlier load of the package was reused' if old else ''}.",
+        f"{same}{'. An earlier load of the package was reused' if old else ''}.",
         level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
         evidence=(seen("capture", fact), *agreement(case)),
         fix=Fix(action=f"export and compile {module.type}; keep packages apart by the code of their model"),

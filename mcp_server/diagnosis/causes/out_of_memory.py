@@ -303,8 +303,7 @@ def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.STATE,
         evidence=(seen("capture", fact),),
         fix=Fix(
-            action="keep the file of mapped weights as it is while the package is in use (replace it by a "
-            "rename), or give the package its own copy",
+            action="leave the file of mapped weights as it is (replace it by a rename), or copy the weights",
             before="user_managed=True",
             after="user_managed=False",
         ),

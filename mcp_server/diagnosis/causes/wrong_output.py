@@ -167,9 +167,8 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
                 seen("compare_with_eager", first.summary),
             ),
             fix=Fix(
-                action="compile the package from this program again, alone: models of one structure that are "
-                "compiled for one package share the last one's weights; or load its weights with "
-                "load_constants"
+                action="compile the package from this program again, alone (models of one structure in one "
+                "package share the last one's weights), or load its weights with load_constants"
             ),
             harmful=harmful,
         )
@@ -247,8 +246,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(
             suspect,
             summary=f"{suspect.summary.rstrip('.')}. For the call before, the package matches its exported "
-            "program. Look for the error in the expected values of the check, in the inputs, or in the "
-            "model.",
+            "program. Look for the error in the expected values, in the inputs, or in the model.",
             evidence=(*suspect.evidence, *facts),
             fix=Fix(action="look at the inputs of that call and at what the check expects"),
         )
