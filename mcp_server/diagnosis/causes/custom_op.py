@@ -164,7 +164,7 @@ def _broken_promise(op: str, event: Event) -> tuple[str, str]:
     if event["layouts"]:
         promised, returned = event["layouts"][0]["promised"], event["layouts"][0]["returned"]
         text = f"The fake function of {op} promises {_layout(promised)}"
-        return f"{text}; the operator returned {_layout(returned)}", _kept_promise(op, promised, returned)
+        return f"{text}; the operator returned {_layout(returned)}", kept_promise(op, promised, returned)
     if event["mutated"]:
         names = ", ".join(event["mutated"])
         text = f"{op} writes to its argument {names}, which its schema declares as only read"
@@ -174,7 +174,7 @@ def _broken_promise(op: str, event: Event) -> tuple[str, str]:
     return text, f"return a clone from {op}"
 
 
-def _kept_promise(op: str, promised: Layout, returned: Layout) -> str:
+def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
     """What mends a result that differs from its fake in these respects."""
     differing = [what for what in ("shape", "dtype", "device") if promised.get(what) != returned.get(what)]
     what = " and ".join(differing) or "stride"
@@ -199,7 +199,7 @@ def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("op", op, lines_of(event)),
             summary=f"The fake function of {op} disagrees with the operator: {fact}.",
             evidence=(seen("interpret", f"{op} {fact}"),),
-            fix=Fix(action=_kept_promise(op, promised, returned)),
+            fix=Fix(action=kept_promise(op, promised, returned)),
             intervention=REPAIRED,
             harmful=case.failed or REPAIRED.key in case.trials,
         )

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Evidence, Fix, PackageWorkload
+from mcp_server.model import Component, ComponentKind, Evidence, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import listed
 from mcp_server.tools.compare_with_eager import Repeats
@@ -260,7 +260,8 @@ def _by_users_code(case: DiagnosisState) -> Iterator[Suspect]:
     launch = next((each for each in case.launches if name in (each.symbol, each.kernel)), None)
     lines = launch_lines(launch.index, case) if launch is not None else []
     more = f" and {', '.join(others[:2])}" if others else ""
-    kind, index = ("kernel", launch.index) if launch is not None else ("op", None)
+    kind: ComponentKind = "kernel" if launch is not None else "op"
+    index = launch.index if launch is not None else None
     yield _Wrong(
         guilty=component(kind, name, lines or case.call_locations, launch=index),
         summary=f"The program's own check failed, and the call runs {name}{more}, the user's code.",
