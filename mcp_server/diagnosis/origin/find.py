@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import OddConstant, OffendingElement, Origin
+from mcp_server.diagnosis.origin import Correction, OddConstant, OffendingElement, Origin
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
     ElementKey,
@@ -26,6 +26,7 @@ from mcp_server.diagnosis.origin.expression import (
 )
 from mcp_server.diagnosis.origin.of_model import (
     Difference,
+    Outside,
     correction_of,
     difference,
     layer_of,
@@ -270,40 +271,51 @@ class _Finder:
         expressions = [expression, *(Closing(self.walker).close(each) for each in alike)]
         launch = None if isinstance(source, Given) else source.launch
         found = list(offending(expression)) if self.seen else []
+        read = operands(expression, seen=self.seen)
         allowed = Allowed.between(bound.low, bound.high, expression.term.dtype)
         own = (self.launch.index, launch.index if launch else None)
-        origin = Origin(
+        is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
+        usual, of_model = Difference(), ""
+        left: Outside | None = None
+        correction: Correction | None = None
+        if isinstance(source, Computed):
+            usual = self._compared(source, check)
+            left = outside_of(self.walker, source) if check is None else None
+            if is_index and value is not None and not explanation:
+                of_model = "it differs from its siblings" if usual.text else ""
+                of_model = of_model or why_of_model(expression.term, value, allowed, self._made_here(bound))
+                correct = (self.view, source, expression, value, allowed, usual)
+                correction = correction_of(*correct) if of_model else None
+        if left is not None and not found:  # what the operand outside of its domain is computed from
+            behind = read_by(self.walker, left)
+            found, read = list(offending(behind)), read or operands(behind)
+        return Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
             fault_launch=self.launch.index,
             expression=expression.text(),
-            result="value" if bound.low is None and bound.high is None else "index",
+            result="index" if is_index else "value",
             bad_value="" if value is None else shown(value),
             allowed=bound.text(self.walker),
-            operands=operands(expression, seen=self.seen),
+            operands=read,
             elements=found[:_OFFENDING],
             element_count=len(found),
-            explanation=explained(expression),
+            explanation=explanation,
             condition=condition_of(expressions, allowed, blamed),
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
+            sibling_difference=usual.text,
+            odd_constant=OddConstant(value=usual.old or 0, usual=usual.new or 0) if usual.odd else None,
+            operation=operation_of(self.walker, left) if left is not None else None,
+            of_model=of_model,
+            correction=correction,
         )
-        if not isinstance(source, Computed):
-            return origin
-        compared, usual = self._compared(origin, source, check)
-        if origin.result != "index" or value is None or origin.explanation:
-            return compared
-        # The tensor that is indexed, if the call made it: it is no input, and no constant.
+
+    def _made_here(self, bound: _Bound) -> str:
+        """The tensor that is indexed, if the call made it: it is no input, and no constant."""
         package = self.view.package
         known = {each.name for each in package.inputs} | {each.name for each in package.constants}
-        made_here = bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
-        of_model = why_of_model(expression.term, value, allowed, made_here)
-        if usual.text:
-            of_model = "it differs from its siblings"
-        if not of_model:
-            return compared
-        correction = correction_of(self.view, source, expression, value, allowed, usual)
-        return compared.model_copy(update={"of_model": of_model, "correction": correction})
+        return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
         """A value that no kernel computed: an element as it is given, or the call of an operator."""
@@ -317,8 +329,8 @@ class _Finder:
             name = f"{operator_name(source.launch)}({labels})"
         return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
 
-    def _compared(self, origin: Origin, source: Computed, check: Check | None) -> tuple[Origin, Difference]:
-        """The origin with what the other layers have."""
+    def _compared(self, source: Computed, check: Check | None) -> Difference:
+        """How what a launch computes differs from the other layers."""
         term: Term = source.term
         checked = check is not None and term is check.value
         others = siblings(self.view, source.launch, term, checked)
@@ -327,23 +339,10 @@ class _Finder:
             term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
         found = difference(term, others, atens)
-        odd = OddConstant(value=found.old, usual=found.new) if found.odd else None  # type: ignore[arg-type]
         if checked and check is not None and not found.text:
-            alike = of_bound(others, check)
             rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
-            found = difference(term, alike, atens, f"with {rows} rows")
-        origin = origin.model_copy(update={"sibling_difference": found.text, "odd_constant": odd})
-        left = outside_of(self.walker, source) if check is None else None
-        if left is None:
-            return origin, found
-        # The operation that left its domain, and what its operand is computed from.
-        more: dict[str, object] = {"operation": operation_of(self.walker, left)}
-        if not origin.elements:
-            behind = read_by(self.walker, left)
-            elements = list(offending(behind))
-            more |= {"elements": elements[:_OFFENDING], "element_count": len(elements)}
-            more["operands"] = origin.operands or operands(behind)
-        return origin.model_copy(update=more), found
+            found = difference(term, of_bound(others, check), atens, f"with {rows} rows")
+        return found
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
