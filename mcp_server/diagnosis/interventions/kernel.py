@@ -13,6 +13,7 @@ import anyio.to_thread
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Trial
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention
 from mcp_server.diagnosis.origin import Operation, Origin
+from mcp_server.diagnosis.origin.of_model import guarded_code
 from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
@@ -53,8 +54,10 @@ class _Way:
     action: str = ""
 
 
-def _guard(family: str, what: str, before: str, after: str, action: str) -> _Way:
-    """Operations that are guarded; `family` as in the table of their domains."""
+def _guard(family: str) -> _Way:
+    """Operations whose operands are kept in their domain; `family` as in the table of domains."""
+    before, after, action = guarded_code(family)
+    what = f"every {family} of {{kernel}}, and its like, kept in its domain"
     change = partial(with_domain_guarded, family=family)
     return _Way(change, what, before, after, hides=False, action=action)
 
@@ -74,41 +77,7 @@ HOWS = {
         hides=False,
         action="fill what is masked with a large negative number in place of minus infinity",
     ),
-    "guard-div": _guard(
-        "div",
-        "1 for every divisor of {kernel} that is 0",
-        "a / n",
-        "a / torch.where(n == 0, 1, n)",
-        "divide by 1 where the divisor is 0",
-    ),
-    "guard-log": _guard(
-        "log",
-        "the argument of every logarithm of {kernel} clamped to where it is finite",
-        "torch.log(x)",
-        "torch.log(x.clamp(min=torch.finfo(x.dtype).tiny))",
-        "clamp the argument of the logarithm",
-    ),
-    "guard-sqrt": _guard(
-        "sqrt",
-        "the argument of every root of {kernel} clamped to where it is finite",
-        "torch.sqrt(x)",
-        "torch.sqrt(x.clamp(min=0))",
-        "clamp the argument of the root to 0 or above",
-    ),
-    "guard-acos": _guard(
-        "acos",
-        "the argument of every acos, asin, acosh and atanh of {kernel} clamped to its domain",
-        "torch.acos(x)",
-        "torch.acos(x.clamp(-1, 1))",
-        "clamp the argument of acos to -1..1",
-    ),
-    "guard-pow": _guard(
-        "pow",
-        "the base of every power of {kernel} clamped to 0 or above",
-        "torch.pow(x, y)",
-        "torch.pow(x.clamp(min=0), y)",
-        "clamp the base of the power to 0 or above",
-    ),
+    **{f"guard-{family}": _guard(family) for family in ("div", "log", "sqrt", "acos", "pow")},
     "skip": _Way(
         with_zeros, "zeros in place of what {kernel} computes", "# launch {launch}: {kernel}", "zeros"
     ),

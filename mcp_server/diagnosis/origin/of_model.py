@@ -265,11 +265,26 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
     term, domain, op = found.operand, found.domain, found.applied.op
     while isinstance(term, Apply) and term.op == "cast":
         term = term.args[0]
-    x = "n" if domain.nonzero else "x"
+    label = ""
     if isinstance(term, Element):  # of an input or constant, which has a name
         target = argument_of(found.launch, term.parameter).target or ""
-        label = label_of(target, walker)
-        x = label if label != target else x
+        label = label_of(target, walker) if label_of(target, walker) != target else ""
+    code, guarded, action = guarded_code(op, label)
+    return Operation(
+        launch_index=found.launch.index,
+        op=op,
+        family=domain.family,
+        text=applied_text(found.applied, found.evaluator),
+        code=code,
+        guarded_code=guarded,
+        action=action,
+    )
+
+
+def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
+    """An operation of a model as it is, with its operand kept in the domain, and that in words."""
+    domain = DOMAINS[op]
+    x = operand or ("n" if domain.nonzero else "x")
     code, action = f"torch.{op}({x})", f"clamp the argument of {op} to {domain.words()}"
     if domain.nonzero:
         code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op]} {x}"
@@ -277,15 +292,7 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
     elif op == "pow":
         code, action = f"torch.pow({x}, y)", "clamp the base of the power to 0 or above"
     before, _, after = code.rpartition(x)
-    return Operation(
-        launch_index=found.launch.index,
-        op=op,
-        family=domain.family,
-        text=applied_text(found.applied, found.evaluator),
-        code=code,
-        guarded_code=f"{before}{_kept(x, domain)}{after}",
-        action=action,
-    )
+    return code, f"{before}{_kept(x, domain)}{after}", action
 
 
 def _kept(x: str, domain: Domain) -> str:
