@@ -252,8 +252,8 @@ class _Finder:
     ) -> Origin:
         """The origin; `point` is the one of the loops at which `check` fails."""
         if isinstance(start, Produced):
-            read = self.walker.through(start)
-            walked = self.walker.back(read) if read is not None else Walked(start)
+            place = self.walker.through(start)
+            walked = self.walker.back(place) if place is not None else Walked(start)
         else:
             walked = self.walker.back(start)
         source = walked.source

@@ -125,7 +125,7 @@ class ProbedValues:
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
         """The values of a launch's scalar arguments, by parameter: as seen, else numbers of the wrapper."""
-        found = {}
+        found: dict[str, int] = {}
         for argument in launch.arguments:
             known = self._seen.get((launch.index, argument.name, "before"))
             literal = argument.expression.rstrip("L")
