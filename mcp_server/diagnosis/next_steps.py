@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.causes.compiler import generated_suspect
-from mcp_server.diagnosis.interventions.eager_launch import eager_key
+from mcp_server.diagnosis.interventions.kernel import eager_key
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import Seen

@@ -20,9 +20,8 @@ from mcp_server.diagnosis.interventions.base import (
     Trial,
     update_from,
 )
-from mcp_server.diagnosis.interventions.eager_launch import launch_in_eager
 from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_change, together
-from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
+from mcp_server.diagnosis.interventions.kernel import edit_kernel, launch_in_eager, replace_launch
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.symptom import Symptom
@@ -163,7 +162,7 @@ async def _intervention(
     if asked.kernel and asked.launch >= 0:
         raise ProblemError("one kernel is changed at a time", allowed="either --kernel or --launch")
     if asked.kernel:
-        parts.append(await edit_kernel(context, call, Edit(asked.kernel, *asked.replace)))
+        parts.append(await edit_kernel(context, call, asked.kernel, *asked.replace))
     if asked.launch >= 0:
         parts.append(await replace_launch(context, call, asked.launch, asked.how))
     if asked.constants:

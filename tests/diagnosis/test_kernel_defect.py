@@ -9,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.diagnosis.causes.kernel_defect import detect_kernel_defect
+from mcp_server.diagnosis.causes.illegal_memory_access import detect_kernel_defect
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
 from mcp_server.diagnosis.observe.static import MendKernels, ReadKernels
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState

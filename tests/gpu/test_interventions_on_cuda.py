@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
+from mcp_server.diagnosis.interventions.kernel import edit_kernel, replace_launch
 from mcp_server.diagnosis.interventions.run import call_of_package, try_interventions
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
@@ -42,7 +42,7 @@ def test_a_triton_expression_is_replaced_and_compiled_as_inductor_did(
     start = kernel.source.index("tl_math.log(")
     old = kernel.source[start : kernel.source.index(")", start) + 1]
     new = old.replace("log(", "log(triton_helpers.maximum(").replace(")", ", 1e-6))", 1)
-    change = anyio.run(partial(edit_kernel, cuda_context, call, Edit(kernel.name, old, new)))
+    change = anyio.run(partial(edit_kernel, cuda_context, call, kernel.name, old, new))
     (trial,) = anyio.run(partial(try_interventions, cuda_context, call, [change]))
     assert trial.effect is Effect.GONE and trial.proves and not trial.side_effects
 

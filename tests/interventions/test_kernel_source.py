@@ -11,7 +11,7 @@ import pytest
 
 from mcp_server.diagnosis.interventions import input as inputs
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
-from mcp_server.diagnosis.interventions.kernel import Edit, edit_kernel, replace_launch
+from mcp_server.diagnosis.interventions.kernel import edit_kernel, replace_launch
 from mcp_server.errors import ProblemError
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel, KernelKind
@@ -170,7 +170,7 @@ def kernel_of(package: Path) -> str:
 def replaced(directory: Path, package: Path, given: str, old: str, new: str) -> Intervention:
     async def run() -> Intervention:
         call = the_call(package, package.with_name(given))
-        return await edit_kernel(context_in(directory), call, Edit(kernel_of(package), old, new))
+        return await edit_kernel(context_in(directory), call, kernel_of(package), old, new)
 
     return anyio.run(run)
 
@@ -258,7 +258,7 @@ def test_what_a_package_cannot_do_is_said(masked: Path, tmp_path: Path) -> None:
 
     async def unknown() -> None:
         call = the_call(masked, masked.with_name("masked.nan.pt"))
-        await edit_kernel(context_in(tmp_path), call, Edit("cpp_nothing", "a", "b"))
+        await edit_kernel(context_in(tmp_path), call, "cpp_nothing", "a", "b")
 
     with pytest.raises(ProblemError, match="no such kernel"):
         anyio.run(unknown)

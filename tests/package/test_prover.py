@@ -16,7 +16,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis.causes.kernel_defect import is_a_turn_away
+from mcp_server.diagnosis.causes.illegal_memory_access import is_a_turn_away
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored

@@ -10,14 +10,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mcp_server.diagnosis.components import own_code, seen
+from mcp_server.diagnosis.components import component, own_code, seen
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Fix
+from mcp_server.model import Fix
 
 if TYPE_CHECKING:  # `bisect` brings what few need
-    from mcp_server.tools.bisect import Bisected, Decision
+    from mcp_server.tools.bisect import Bisected
     from mcp_server.tools.reduce.failing import FailureShown
 
 COMPILE = "aoti_compile_and_package(...)"
@@ -26,8 +26,7 @@ COMPILE = "aoti_compile_and_package(...)"
 def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
     """The suspect that a decision of the compiler may explain: wrong numbers of code that it generated.
 
-    None where the program is not known, or the difference has another explanation (TF32, chance, memory that
-    nothing wrote, other weights).
+    None without a program, and where the difference has another explanation (TF32, chance, other weights).
     """
     first = case.with_eager.first if case.with_eager is not None else None
     if first is None or first.kind != "error" or case.with_eager is None or case.with_eager.other_constants:
@@ -49,28 +48,22 @@ def may_be_decided(suspect: Suspect) -> bool:
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """The suspect that an option of the compiler may explain: as above, a failed compile, or a bad access.
-
-    The compile must have been of torch's own making, and the access in a kernel that it generated.
-    """
+    """The suspect that an option may explain: as above, a failed compile, or a generated kernel's access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found
-    own = own_code(case)
-    harmful = [each for each in suspects if each.harmful and each.guilty.name not in own]
-    failed = [
-        each
-        for each in harmful
-        if each.category == "compile_failure"
-        and (each.guilty.kind != "op" or each.guilty.name.startswith(("aten", "prims")))
-    ]
-    faulty = [
-        each
-        for each in harmful
-        if each.category == "illegal_memory_access" and each.guilty.kind == "kernel" and not each.weak
-    ]
-    compiled = case.call is None and case.only_compiled
-    return next(iter(failed if compiled else faulty), None)
+    own, compiled = own_code(case), case.call is None and case.only_compiled
+    for each in suspects:
+        guilty = each.guilty
+        if compiled:
+            of_torch = guilty.kind != "op" or guilty.name.startswith(("aten", "prims"))
+            explained = each.category == "compile_failure" and of_torch
+        else:
+            in_kernel = guilty.kind == "kernel" and not each.weak
+            explained = each.category == "illegal_memory_access" and in_kernel
+        if explained and each.harmful and guilty.name not in own:
+            return each
+    return None
 
 
 def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
@@ -84,7 +77,12 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
         return
     lines = [decision.location for decision in found.decisions if decision.location is not None]
     facts = [seen("bisect", found.summary)]
-    facts += [seen("bisect", _changes(each)) for each in found.decisions if each.rewrites or each.change]
+    for each in found.decisions:
+        if each.rewrites or each.change:  # what it does to the graph, in one line
+            by = f" by {', '.join(each.rewrites)}" if each.rewrites else ""
+            changed = "; ".join(line.strip() for line in each.change[:4])
+            fact = f"{each.name} rewrites the graph{by}{f': {changed}' if changed else ''}"
+            facts.append(seen("bisect", fact))
     yield replace(
         suspect,
         guilty=suspect.guilty.model_copy(update={"model_locations": lines or suspect.guilty.model_locations}),
@@ -98,11 +96,7 @@ def detect_decision(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def trial_of(found: Bisected) -> Trial:
-    """What `bisect` did with the whole program, as the trial of one intervention.
-
-    It was compiled as it is, with the workaround, and before that in a smaller form with the decision off and
-    on again. A workaround that only helps the smaller form says nothing about the whole.
-    """
+    """What `bisect` did with the whole program, as a trial; a smaller form of it says nothing."""
     names = ", ".join(decision.operator or decision.name for decision in found.decisions)
     kind, workaround = found.decisions[0].kind, found.workaround
     helps = workaround is not None and workaround.whole == "gone"
@@ -118,12 +112,11 @@ def trial_of(found: Bisected) -> Trial:
 
 def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, code: str) -> Trial:
     """The trial of a program that fails as it is compiled, and was compiled with one change: `how`."""
+    failing = Seen("ok", differs=str(failure))
     if failure.kind == "crash":
         failing = Seen("died", signal=failure.signal or "", text=failure.text)
     elif failure.kind == "error":
         failing = Seen("raised", text=failure.text)
-    else:
-        failing = Seen("ok", differs=str(failure))
     without = Intervention(
         key=f"compiler:{key}",
         kind=Kind.COMPILER,
@@ -164,11 +157,7 @@ def detect_relaxed_math(case: DiagnosisState) -> Iterator[Suspect]:
     tried = case.trials.get(f"compiler:{options_key(options)}")
     yield Suspect(
         category="wrong_output",
-        guilty=Component(
-            kind="call",
-            name=f"inductor_configs: {names}",
-            model_locations=compiled.stack[:2],
-        ),
+        guilty=component("call", f"inductor_configs: {names}", compiled.stack[:2]),
         summary=f"The package was compiled with {names}, which lets the compiler change the order and the "
         "rounding of arithmetic: its numbers differ from those of its exported program.",
         level=CausalLevel.BUILD,
@@ -178,13 +167,6 @@ def detect_relaxed_math(case: DiagnosisState) -> Iterator[Suspect]:
         harmful=case.failed,
         observed=False,
     )
-
-
-def _changes(decision: Decision) -> str:
-    """What the decision does to the graph, in one line."""
-    by = f" by {', '.join(decision.rewrites)}" if decision.rewrites else ""
-    changed = "; ".join(line.strip() for line in decision.change[:4])
-    return f"{decision.name} rewrites the graph{by}{f': {changed}' if changed else ''}"
 
 
 def _fix(found: Bisected) -> Fix:

@@ -41,15 +41,13 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         first, second = pair
         fact = f"threads {first.thread_name} and {second.thread_name} were inside the model at the same time"
+        loaded = "the model was loaded with run_single_threaded=True"
         lines = [*load.stack[:1], *first.stack[:1]]
         yield _Race(
             guilty=component("call", "run_single_threaded=True, called from several threads", lines),
             summary="The package was loaded with run_single_threaded=True, which does no synchronisation, "
             "and several threads called it at the same time.",
-            evidence=(
-                seen("capture", fact),
-                seen("capture", "the model was loaded with run_single_threaded=True"),
-            ),
+            evidence=tuple(seen("capture", each) for each in (fact, loaded)),
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13): only a lock is right for every model.
             fix=Fix(
@@ -64,17 +62,13 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
         names = ", ".join(call.moved[:4])
         update = next((u for u in hooked.updates if set(call.moved) <= set(u.constants)), None)
         lines = [*(update.stack[:1] if update else []), *call.stack[:1]]
+        fact = f"at the call, {names} is no longer where load_constants was given it"
         yield _Race(
             guilty=component("constant", call.moved[0], lines),
             summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: "
             "the package keeps its old address and reads whatever is there now.",
-            evidence=(
-                seen("capture", f"at the call, {names} is no longer where load_constants was given it"),
-            ),
-            fix=Fix(
-                action="keep the tensors given with user_managed=True where they are, or call load_constants "
-                "again after they moved"
-            ),
+            evidence=(seen("capture", fact),),
+            fix=Fix(action="keep these tensors where they are, or call load_constants again after a move"),
             harmful=case.failed,
         )
 
@@ -95,10 +89,7 @@ def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, C
 
 @dataclass(frozen=True)
 class _Overlap:
-    """How memory of an input changed under a call; `place`, `name` and what the event tells are filled in.
-
-    Without `before` the fix stands in place of the line of the call.
-    """
+    """How memory of an input changed under a call. Without `before` the fix replaces the line of the call."""
 
     summary: str
     fact: str
@@ -167,11 +158,7 @@ def _overlap(
 
 
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that was written while a call of a failed program ran.
-
-    Else an input with the same content in several calls of a worker thread: that may be right for the
-    program.
-    """
+    """An input that was written under a call, else one that worker threads pass again and again unchanged."""
     calls = case.calls if case.failed else []
     own = written_inputs(case)
     for call in calls:
@@ -220,24 +207,16 @@ def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
     number, output, place = later.overwritten[0]
     first = next((c for c in case.calls if (c.pid, c.number) == (later.pid, number)), later)
     checks = [line for check in assertions[-1:] for line in check.stack[:1]]
-    fact = (
-        f"output {output} of a call is a view of its input {place}; by two calls later the program had "
-        "written into that input, and still kept the output"
-    )
+    shared = f"output {output} of a call is a view of its input {place}"
+    fact = f"{shared}; two calls later the program had written that input, and still kept the output"
+    lines, view = [*first.stack[:2], *checks], f"output {output} is a view of it"
     yield _Race(
-        guilty=component(
-            "input",
-            f"input {place}",
-            [*first.stack[:2], *checks],
-            value=f"output {output} is a view of it",
-            index=place,
-        ),
+        guilty=component("input", f"input {place}", lines, value=view, index=place),
         summary=f"Output {output} of the package shares the memory of input {place}: the program wrote new "
         "values into that input while it kept the output, which changed with it.",
         evidence=(seen("capture", fact), *agreement(case)),
         fix=Fix(
-            action="copy the output before its input is written anew, or give each call a tensor of its own",
-            after=f"outputs[{output}].clone()",
+            action="copy the output before its input is written anew", after=f"outputs[{output}].clone()"
         ),
         harmful=case.failed,
         observed=False,
@@ -254,18 +233,15 @@ def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
         if len(group) < 2 or not changed:
             continue
         items = [inputs[index] for index in group if index < len(inputs)]
+        name = name_of(items[0]) if items else "inputs"
+        fact = f"inputs {group} have one storage; input {changed[0]} is written"
         yield Suspect(
             category="concurrency",
-            guilty=component(
-                "input", name_of(items[0]) if items else "inputs", case.call_locations, index=group[0]
-            ),
+            guilty=component("input", name, case.call_locations, index=group[0]),
             summary=f"{', '.join(item.label for item in items)} share one memory, and the package writes "
-            f"input {changed[0]} in place: it was compiled for separate tensors, so that one update is seen "
-            "through the other.",
+            f"input {changed[0]} in place: it was compiled for separate tensors.",
             level=CausalLevel.CALL,
-            evidence=(
-                seen("check_devices", f"inputs {group} have one storage; input {changed[0]} is written"),
-            ),
+            evidence=(seen("check_devices", fact),),
             fix=Fix(action="pass a tensor of its own for each input", after="x.clone()"),
             harmful=not case.handled,
             observed=False,
@@ -275,18 +251,12 @@ def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
 MOST_LINES = 3
 # Inputs that the call changes in place are changed again.
 TWICE = Intervention(
-    key="call:twice",
-    kind=Kind.CALL,
-    what="the call made twice on the same tensors",
-    options=Options(twice=True),
+    "call:twice", Kind.CALL, "the call made twice on the same tensors", options=Options(twice=True)
 )
 
 
 def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that the call, or a reference that the model computed before it, has changed.
-
-    Only if a check of the program failed and the package still gives what its exported program gives.
-    """
+    """An input that the call has changed, where a check failed and package and program agree."""
     root = case.script_run.root if case.script_run is not None else None
     changed = written_inputs(case).difference(case.plain_run.left_alone if case.plain_run else [])
     checked = root is not None and "result_check" in root.family.tags
@@ -300,6 +270,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
     of_launch = next((lines for number in writers if (lines := launch_lines(number, case))), [])
     lines = list(dict.fromkeys([*(own if len(own) <= MOST_LINES else []), *of_launch]))[:MOST_LINES]
     fact = f"{item.label} is modified in place by the call, as it is by the model"
+    agree = "package and exported program agree on the inputs of the call"
     replayed = case.call is not None and case.call.operation == "replay"
     yield Suspect(
         category="wrong_output",
@@ -307,10 +278,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The package matches its exported program, but {fact}. A reference computed from the same "
         "tensor after the call therefore sees different values.",
         level=CausalLevel.FAULT_SITE,
-        evidence=(
-            seen("inspect_package", fact),
-            seen("interpret", "package and exported program agree on the inputs of the call"),
-        ),
+        evidence=(seen("inspect_package", fact), seen("interpret", agree)),
         fix=Fix(action="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
         # It can only confirm: a reference that was made before the call is out of its reach.
         intervention=confirming(TWICE, case) if replayed else None,
@@ -321,8 +289,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
 def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
     """Inputs that the package may copy and then update the copy: position, and the alignment that avoids it.
 
-    For a captured call these are the misaligned ones. For a call from a file the addresses show only in the
-    run.
+    Of a captured call only misaligned ones; the addresses of a call from a file show only in the run.
     """
     if case.view is None:
         return {}
@@ -339,8 +306,7 @@ def updated_in_a_copy(case: DiagnosisState) -> dict[int, int]:
 def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for each misaligned input that the call, made again, does not change.
 
-    Only for calls that come back. If the program failed, its own check must be what failed: any other failure
-    has another cause.
+    Only for calls that come back, and if the program failed, over its own check.
     """
     plain, hooked = case.plain_run, case.captured
     if plain is None or plain.failure not in ("none", "differs"):
@@ -354,39 +320,28 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         item = case.compiled_inputs[place]
         offset = call.leaves[place].storage_offset if call is not None and place < len(call.leaves) else 0
-        unaligned = f"its address is no multiple of {size} bytes"
         where = f"an address that is no multiple of {size} bytes" + (f" (offset {offset})" if offset else "")
-        copied = f"run_impl copies {item.label} where {unaligned}, and writes the copy"
+        copied = f"run_impl copies {item.label} where its address is no multiple of {size} bytes"
+        left = f"the call leaves input {place}, at such an address, as it was"
+        aligned = f"the call with an aligned copy of input {place}"
         yield Suspect(
             category="input_mismatch",
             guilty=input_component(item, [*own[:1], *case.call_locations], f"at {where}"),
             summary=f"The model updates {item.label} in place, and was given it at {where}: the package "
             "copies such an input and updates the copy, so that the caller's tensor stays as it was.",
             level=CausalLevel.CALL,
-            evidence=(
-                seen("inspect_package", copied),
-                seen("run", f"the call leaves input {place}, at such an address, as it was"),
-            ),
+            evidence=(seen("inspect_package", f"{copied}, and writes the copy"), seen("run", left)),
             fix=Fix(
-                action="give the call a tensor of its own and copy it back, or lay the views out so that "
-                f"each begins at a multiple of {size} bytes",
+                action=f"give the call a tensor that begins at a multiple of {size} bytes, and copy it back",
                 after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
             ),
-            intervention=Intervention(
-                f"align {place}",
-                Kind.INPUT,
-                f"the call with an aligned copy of input {place}",
-                (Change("align", input=place),),
-            ),
+            intervention=Intervention(f"align {place}", Kind.INPUT, aligned, (Change("align", input=place),)),
             harmful=not case.ended_well,
         )
 
 
 def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
-    """A constant that each call updates, in a package that several threads call in turn.
-
-    Only where a check of the program failed and the call by itself is right.
-    """
+    """A constant that each call updates, in a package that several threads call in turn."""
     view, load = case.view, case.suspect_load
     wrong_alone = case.failure_of("plain") not in (None, "none", "differs")
     if view is None or load is None or wrong_alone or case.equals_eager is False or not check_failed(case):
@@ -402,28 +357,20 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
     behind = next((found for number in writers if (found := launch_lines(number, case))), [])
     lines = [*calls[-1].stack[:1], *(case.lines_in_place[:2] or behind)]
     shown = ", ".join(threads[:3])
+    written_by = f"a call writes constant {fqn}, and its outputs depend on it"
+    turns = f"{shown} took turns in {counted(len(calls), 'call')} of one load"
     yield _Race(
         guilty=component("constant", fqn, lines, value=f"one state for {len(threads)} threads"),
         summary=f"Every call of the package updates its constant {fqn} and computes with it, and "
-        f"{len(threads)} threads call one loaded package in turn ({shown}): each goes on from the state that "
-        "another left.",
-        evidence=(
-            seen("inspect_package", f"a call writes constant {fqn}, and its outputs depend on it"),
-            seen("capture", f"{shown} took turns in {counted(len(calls), 'call')} of one load"),
-        ),
-        fix=Fix(
-            action="load the package once for each stream of calls, or make the state an input and an output "
-            "of the model",
-        ),
+        f"{len(threads)} threads call it in turn ({shown}): each goes on from the state that another left.",
+        evidence=(seen("inspect_package", written_by), seen("capture", turns)),
+        fix=Fix(action="load the package once for each thread, or make the state an input and an output"),
         harmful=case.failed,
     )
 
 
 def in_turn(calls: list[CapturedCall]) -> list[str]:
-    """The names of the threads, if one called again after another had; else none.
-
-    One thread that goes on where another has ended may well continue its state.
-    """
+    """The threads, if one called again after another had: a mere successor may continue its state."""
     order = sorted(calls, key=lambda call: call.t)
     turns = [key for key, _ in groupby(order, key=lambda call: (call.thread, call.thread_name))]
     first = next((n for n, turn in enumerate(turns) if turn in turns[n + 1 :]), len(turns))

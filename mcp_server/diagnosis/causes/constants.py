@@ -28,19 +28,16 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given with another dtype, shape or device, with NaN, under other names, or not at all."""
     if case.package is None:
         return
-    compiled = {constant.fqn: constant for constant in case.package.constants}
+    looks = (_different, _unreached, _not_finite, _partial, _misnamed, _named_as_in_the_model, _idle)
     for update in case.updates:
-        found = [
-            *_different(update, compiled, case),
-            *_unreached(update, compiled, case),
-            *_not_finite(update, case),
-            *_partial(update, case),
-            *_misnamed(update, case),
-            *_named_as_in_the_model(update, case),
-            *_idle(update, case),
-        ]
-        for suspect in found:
-            yield replace(suspect, harmful=case.failed)
+        for look in looks:
+            for suspect in look(update, case):
+                yield replace(suspect, harmful=case.failed)
+
+
+def _compiled(case: DiagnosisState) -> dict[str, CompiledConstant]:
+    """The package's constants by their names in the model."""
+    return {each.fqn: each for each in case.package.constants} if case.package is not None else {}
 
 
 _OfUpdate = partial(Suspect, category="constants", level=CausalLevel.STATE)
@@ -51,25 +48,22 @@ def _updated(name: str, update: CapturedUpdate, value: str | None = None) -> Com
     return component("constant", name, update.stack[:2], value=value)
 
 
-def _different(
-    update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: DiagnosisState
-) -> Iterator[Suspect]:
+def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given in another form than compiled."""
-    load = case.captured.load_of(update)
+    load, compiled = case.captured.load_of(update), _compiled(case)
     home = load.device_index if load is not None else None
     pairs = {name: (leaf, compiled[name]) for name, leaf in update.constants.items() if name in compiled}
     compared = {name: _difference(*pair, update, home) for name, pair in pairs.items()}
     wrong = {name: difference for name, difference in compared.items() if difference is not None}
     for name, (aspect, got, wanted) in wrong.items():
         fact = f"{update.how} was given {name} with {aspect} {got}; the package was compiled with {wanted}"
+        consequence = "its bytes are copied without a check."
         if aspect == "device" and update.outcome == "failed":
             consequence = "the update rejects it."
         elif aspect == "device":
             consequence = "the package reads it on that device without copying it."
         elif update.user_managed:
             consequence = "the package reads its memory as compiled, without a check."
-        else:
-            consequence = "its bytes are copied without a check."
         others = [other for other in wrong if other != name and wrong[other][0] == aspect]
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
         yield _OfUpdate(
@@ -88,8 +82,7 @@ def _difference(
 ) -> tuple[str, str, str] | None:
     """What differs: (aspect, given, compiled). `home` is the index of the package's CUDA device.
 
-    Another type of device counts only if the update failed. The package reads a user-managed constant on
-    whichever device it is, because nothing copies it.
+    Another type of device counts only if the update failed: nothing copies a user-managed constant.
     """
     kind = given.device.partition(":")[0]
     if update.outcome == "failed" and kind not in ("", constant.device_type):
@@ -109,7 +102,7 @@ def _difference(
 
 
 def _cast(name: str, dtype: str) -> Intervention:
-    """The updates with this constant cast to the dtype that the package was compiled for."""
+    """The updates with this constant as compiled."""
     return Intervention(
         key=f"constant:cast:{name}",
         kind=Kind.CONSTANT,
@@ -121,30 +114,24 @@ def _cast(name: str, dtype: str) -> Intervention:
 
 
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
+    given = f"state[{name!r}]"
     if aspect == "dtype":
-        return Fix(
-            action="convert it before the update",
-            before=f"state[{name!r}]",
-            after=f"state[{name!r}].to(torch.{compiled})",
-        )
+        return Fix(action="convert it before the update", before=given, after=f"{given}.to(torch.{compiled})")
     if aspect == "device":
         also = "" if update.user_managed else ", or pass allow_h2d_copy=True"
         return Fix(action=f"move it to {compiled} before the update{also}")
     if aspect == "stride":
         kept = "; keep that copy alive, and copy later values into it" if update.user_managed else ""
-        return Fix(
-            action=f"pass a tensor with the compiled strides{kept}", after=f"state[{name!r}].contiguous()"
-        )
+        action = f"pass a tensor with the compiled strides{kept}"
+        return Fix(action=action, after=f"{given}.contiguous()")
     return Fix(action=f"pass {name} with shape {compiled}, or export and compile again with the new shape")
 
 
-def _unreached(
-    update: CapturedUpdate, compiled: dict[str, CompiledConstant], case: DiagnosisState
-) -> Iterator[Suspect]:
+def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """Parameters of the exported model that the package does not keep: an update leaves them stale."""
     if case.exported is None or update.outcome != "ok":
         return
-    for name in sorted(set(case.exported.state) - set(compiled)):
+    for name in sorted(set(case.exported.state) - set(_compiled(case))):
         fact = f"{name} is in the exported model and not among the package's constants"
         yield _OfUpdate(
             guilty=_updated(name, update),
@@ -160,24 +147,19 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
     if not bad:
         return
-    call, test = case.call, None
-    if call is not None and call.operation == "replay" and call.updated:
-        test = compiled_values(call.steps)
+    call = case.call
+    replayed = call is not None and call.operation == "replay" and call.updated
     yield _OfUpdate(
         guilty=_updated(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
         fix=Fix(action="check the weights for values that are not finite before they are loaded"),
-        intervention=test,
+        intervention=compiled_values(call.steps) if call is not None and replayed else None,
     )
 
 
 def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update that leaves some of the model's constants at what they were.
-
-    Not where the model that the check sees has these values, too. That they matter was seen only where it has
-    others, or where a constant of the same values was given.
-    """
+    """An update that leaves constants as they were, unless the model that the check sees has them so, too."""
     stale = _stale(update, case)
     if not update.missing or not update.constants or update.outcome != "ok" or stale == []:
         return
@@ -204,8 +186,8 @@ def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
         if (earlier.pid, earlier.load) == (update.pid, update.load) and earlier.n < update.n:
             package |= earlier.digests
     names = set(update.missing)
-    checks: list[CapturedAssertion | CapturedEnd] = [*hooked.assertions, *hooked.ends]
-    near = [module for check in checks for module in check.modules if names <= module.digests.keys()]
+    modules = (m for check in (*hooked.assertions, *hooked.ends) for m in check.modules)
+    near = [module for module in modules if names <= module.digests.keys()]
     if not near or not names <= package.keys():
         return None
     return [name for name in update.missing if near[0].digests[name] != package[name]]
@@ -218,9 +200,8 @@ def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
     left = update.missing[0]
     for name in (name for name in digests if name != left and digests[name] == digests.get(left)):
         if name in update.constants:
-            return (
-                f" (compiled with the values of {name}: a tied weight is a constant of its own in a package)"
-            )
+            tied = "a tied weight is a constant of its own in a package"
+            return f" (compiled with the values of {name}: {tied})"
         if name not in update.compiled:
             return f" (tied to {name} in the model: the package has the two under this name alone)"
     return ""
@@ -244,10 +225,9 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         fix = Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
     else:
         fix = Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
+    value = "not given" if name in update.compiled else "not a constant of the package"
     yield _OfUpdate(
-        guilty=_updated(
-            name, update, "not given" if name in update.compiled else "not a constant of the package"
-        ),
+        guilty=_updated(name, update, value),
         summary=f"{update.how} was refused: {differ}.",
         evidence=(seen("capture", differ), seen("run", text[:300])),
         fix=fix,
@@ -276,10 +256,9 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
 
 
 def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update of the inactive half of the constants. A package's loader cannot swap the halves.
+    """The last update before the call, of the half of the constants that is not in use.
 
-    The first argument after the map selects the half (torch 2.8-2.15). Only the last update before the
-    suspect call counts.
+    The first argument after the map selects the half (torch 2.8-2.15); a package's loader cannot swap them.
     """
     call, load = case.suspect_call, case.suspect_load
     if call is None or load is None or load.loader != "AOTIModelPackageLoader":
@@ -289,14 +268,13 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     if not filled_idle or here[-1:] != [update]:
         return
     # The call after the same updates, all of the half in use.
-    test = None
+    test, steps = None, list(case.call.steps) if case.call is not None else []
     if case.call is not None and case.call.operation == "replay":
-        steps = tuple(
-            {**step, "arguments": [False, *step["arguments"][1:]]} if step["do"] == "constants" else step
-            for step in case.call.steps
-        )
+        for n, step in enumerate(steps):
+            if step["do"] == "constants":
+                steps[n] = {**step, "arguments": [False, *step["arguments"][1:]]}
         what = "the call after an update of the half in use"
-        test = Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=steps))
+        test = Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
     fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
     yield _OfUpdate(
         guilty=_updated(next(iter(update.constants)), update, "given to the half that is not in use"),
@@ -348,8 +326,7 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
         f"the call computes with other values: {', '.join(names[:MOST_NAMED])}.",
         evidence=(seen("capture", fact), seen("run", again.what)),
         fix=Fix(
-            action="give the package memory of its own, into which nothing else is written: clones of the "
-            "weights (with user_managed=False, too, whole storages are copied: no views of one block)",
+            action="give the package clones, into which nothing else is written (no views of one block)",
             after="{name: value.clone() for name, value in weights.items()}",
         ),
         harmful=case.failed,
@@ -361,8 +338,7 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
 def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], CapturedUpdate, str] | None:
     """Constants whose values are not those of their update: names, the update, and how that was seen.
 
-    By their values at the call. If nobody read these, by the count of writes, else by the values at a failed
-    check.
+    At the call, where somebody read them, else by the count of writes, else at a failed check.
     """
     own = written_by_calls(case)
     check = _check(call, case)
@@ -438,10 +414,9 @@ COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the pr
 
 
 def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
-    """Views given as constants: in the update that did not come back, else the last one before the call.
+    """Views given as constants, in an update that did not come back, else in the last one before the call.
 
-    That update may belong to another package of the process, since a write beyond a constant can hit any
-    memory.
+    It may be of another package of the process: a write beyond a constant can hit any memory.
     """
     call = case.suspect_call
     given = [u for u in case.updates if u.views and u.how in COPIES and not u.user_managed]
@@ -451,17 +426,14 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
         return
     update = suspects[-1]
     names, shown = update.views, ", ".join(update.views[:4])
+    view = f"{names[0]!r}: view"
     fact = f"{len(names)} constants given to {update.how} are parts of larger storages: {shown}"
     yield _OfUpdate(
         guilty=_updated(names[0], update, "a view of a larger block of memory"),
         summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
         f"where each view begins: {shown}.",
         evidence=(seen("capture", fact, str(update.file or "")),),
-        fix=Fix(
-            action="give each constant memory of its own",
-            before=f"{names[0]!r}: view",
-            after=f"{names[0]!r}: view.clone()",
-        ),
+        fix=Fix(action="give each constant memory of its own", before=view, after=f"{view}.clone()"),
         intervention=constant_own_memory(names),
         observed=False,
         harmful=case.failed,

@@ -32,7 +32,7 @@ from mcp_server.memory_faults.triton_reductions import (
     repaired,
     widened,
 )
-from mcp_server.model import Fix, ModelLocation, PackageWorkload
+from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.launch import Changed
@@ -71,10 +71,7 @@ def detect_wrong_layout(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The fake function of {op} promises another size or stride than the operator returns "
             f"({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the promised one.",
             evidence=(seen(step, error.text[:300].strip(), f"{label}:{error.line}"),),
-            fix=Fix(
-                action=f"make the fake function of {op} return the size and stride of the real result; "
-                "torch.library.opcheck compares them"
-            ),
+            fix=Fix(action=f"make the fake function of {op} return the real size and stride (see opcheck)"),
         )
 
 
@@ -105,8 +102,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
 def launch_of(op: str, case: DiagnosisState) -> tuple[int | None, list[ModelLocation]]:
     """The only launch of `torch.ops.namespace.name.overload` (None for several), and its model lines.
 
-    Lines of the exported program come first: in the package an operator also has those of what was fused with
-    it.
+    Those of the exported program first: the package also has lines of what was fused with it.
     """
     exported = case.exported.special if case.exported is not None else ()
     written = [line for target, line in exported if target == op.removeprefix("torch.ops.")]
@@ -160,19 +156,15 @@ def _broken_promise(op: str, event: Event) -> tuple[str, str]:
     """What is broken, and what mends it."""
     if event.get("overrun"):
         tensor = event["overrun"][0]
-        side, count = "past the end", tensor["after"]
-        if not count:
-            side, count = "before the start", tensor["before"]
+        after, before = tensor["after"], tensor["before"]
+        side, count = ("past the end", after) if after else ("before the start", before)
         kind = f"shape {tensor['shape']}, {tensor['dtype'].removeprefix('torch.')}"
         text = f"{op} writes up to {count} bytes {side} of a tensor that it allocated ({kind})"
         return text, f"keep what {op} calls within the elements of that tensor, or allocate what it needs"
     if event["layouts"]:
         promised, returned = event["layouts"][0]["promised"], event["layouts"][0]["returned"]
-        text = (
-            f"The fake function of {op} promises {describe(promised)}; "
-            f"the operator returned {describe(returned)}"
-        )
-        return text, kept_promise(op, promised, returned)
+        text = f"The fake function of {op} promises {_layout(promised)}"
+        return f"{text}; the operator returned {_layout(returned)}", kept_promise(op, promised, returned)
     if event["mutated"]:
         names = ", ".join(event["mutated"])
         text = f"{op} writes to its argument {names}, which its schema declares as only read"
@@ -186,13 +178,11 @@ def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
     """What mends a result that differs from its fake in these respects."""
     differing = [what for what in ("shape", "dtype", "device") if promised.get(what) != returned.get(what)]
     what = " and ".join(differing) or "stride"
-    return (
-        f"make the fake function of {op} return the {what} of the real result, or make {op} return what "
-        "its fake function promises"
-    )
+    made = f"make the fake function of {op} return the {what} of the real result"
+    return f"{made}, or make {op} return what its fake function promises"
 
 
-def describe(layout: Layout) -> str:
+def _layout(layout: Layout) -> str:
     dtype = str(layout["dtype"]).removeprefix("torch.")
     return f"shape {layout['shape']}, stride {layout['stride']}, {dtype}"
 
@@ -203,7 +193,7 @@ def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
         if str(event["op"]).startswith(("aten.", "<")):
             continue
         op, promised, returned = f"torch.ops.{event['op']}", event["promised"], event["returned"]
-        fact = f"promised {describe(promised)}; it returned {describe(returned)}"
+        fact = f"promised {_layout(promised)}; it returned {_layout(returned)}"
         yield _OfOperator(
             category="custom_op",
             guilty=component("op", op, lines_of(event)),
@@ -231,19 +221,13 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
         launch = calling[0] if len(calling) == 1 else None
         at = ModelLocation(file=root.fields["at_file"], line=int(root.fields["at_line"]))
         place = f"{at.file}:{at.line}, in {root.fields['at_function']}"
+        lines, action = [at, *launch_lines(launch, case, 2)], f"let {op} handle such arguments"
         yield _OfOperator(
             category="custom_op",
-            guilty=component(
-                "op", op, [at, *launch_lines(launch, case, 2)], value=root.text[:200], launch=launch
-            ),
+            guilty=component("op", op, lines, value=root.text[:200], launch=launch),
             summary=f"Operator {op} raised an exception on what it was given: {root.text[:200]}",
-            evidence=(
-                reported(root, source),
-                seen("run", f"the exception comes from {place}, which the operator calls"),
-            ),
-            fix=Fix(
-                action=f"let {op} handle such arguments, or keep them from it in the model", before=place
-            ),
+            evidence=(reported(root, source), seen("run", f"the operator calls {place}, which raised it")),
+            fix=Fix(action=f"{action}, or keep them from it in the model", before=place),
         )
         return
 
@@ -256,14 +240,12 @@ PADDING_ROUNDING = 1e-3  # of the largest value: what another order of additions
 
 def narrow_launches(case: DiagnosisState) -> dict[str, Launch]:
     """The first launch of each kernel that can sum in more bits, by its name on the device."""
-    return changeable(
-        case, lambda kernel: widened(kernel.source, kernel.symbol, narrow_pointers(kernel.source))
-    )
+    return changeable(case, lambda k: widened(k.source, k.symbol, narrow_pointers(k.source)))
 
 
 def padded_launches(case: DiagnosisState) -> dict[str, Launch]:
     """The first launch of each kernel that can be padded neutrally, by its name on the device."""
-    return changeable(case, lambda kernel: repaired(kernel.source, kernel.symbol))
+    return changeable(case, lambda k: repaired(k.source, k.symbol))
 
 
 def detect_narrow(case: DiagnosisState) -> Iterator[Suspect]:
@@ -276,31 +258,26 @@ def detect_narrow(case: DiagnosisState) -> Iterator[Suspect]:
         # The sums in the user's script, where the kernel stands there.
         own = narrow_sums(text, symbol, pointers)
         lines = [line_in_script(case, text, each.line) for each in own]
-        yield Suspect(
-            category="wrong_output",
+        action = "widen what is summed to float32, and narrow the result when it is stored"
+        yield _Numbers(
             guilty=kernel_party(symbol, launch, lines, case),
             summary=f"{symbol} sums in 16 bits, and the sum of this call does not fit there: {first.text}.",
-            level=CausalLevel.FAULT_SITE,
             evidence=(
                 seen("inspect_package", f"{first.text} at line {first.line} is kept in 16 bits"),
-                seen(
-                    "try_wider",
-                    f"launch {launch.index} alone, computed in float32, {_writes(changed)}, and as it is "
-                    "what was recorded",
-                ),
+                _tried_alone("try_wider", launch, "computed in float32", changed),
             ),
-            fix=Fix(
-                action="widen what is summed to float32, and narrow the result when it is stored",
-                before=first.text,
-            ),
+            fix=Fix(action=action, before=first.text),
         )
 
 
-def _writes(changed: Changed) -> str:
-    return (
-        f"writes into {changed.parameter} what differs by up to {changed.by:.3g} (values reach "
-        f"{changed.reach:.3g})"
-    )
+_Numbers = partial(Suspect, category="wrong_output", level=CausalLevel.FAULT_SITE)
+
+
+def _tried_alone(step: str, launch: Launch, how: str, changed: Changed) -> Evidence:
+    """What the launch writes with another source, and that it writes what was recorded with its own."""
+    differs = f"differs by up to {changed.by:.3g} (values reach {changed.reach:.3g})"
+    writes = f"writes into {changed.parameter} what {differs}, and as it is what was recorded"
+    return seen(step, f"launch {launch.index} alone, {how}, {writes}")
 
 
 def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
@@ -317,19 +294,13 @@ def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
         if math.isinf(found.needed):
             advice = f"load masked lanes as other={needed}, and begin a running {found.operation} with it"
         reaches = f"gives lanes beyond its mask that reach {found.reduction} at line {found.line}"
-        yield Suspect(
-            category="wrong_output",
+        yield _Numbers(
             guilty=kernel_party(symbol, launch, lines, case),
             summary=f"Lanes that the mask of {symbol} leaves out take part in {found.reduction}: they hold "
             f"{found.filler or 'nothing in particular'}, where it needs {needed}.",
-            level=CausalLevel.FAULT_SITE,
             evidence=(
                 seen("inspect_package", f"{found.load} at line {found.load_line}, {reaches}"),
-                seen(
-                    "try_padding",
-                    f"launch {launch.index} alone, with {needed} there, {_writes(changed)}, and with the "
-                    "source as it is what was recorded",
-                ),
+                _tried_alone("try_padding", launch, f"with {needed} there", changed),
             ),
             fix=Fix(action=advice, before=found.load),
         )

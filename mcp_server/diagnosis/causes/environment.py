@@ -21,7 +21,7 @@ from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspec
 from mcp_server.logs.captured import Captured, CapturedEnd, CapturedLoad, Phase
 from mcp_server.logs.facts import ThreadStack
 from mcp_server.logs.traceback import is_user_file
-from mcp_server.model import Fix, ModelLocation, ScriptWorkload
+from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
 from mcp_server.plurals import counted
 
 
@@ -38,11 +38,10 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         if kind == "package" and case.package is not None:
             name = case.package.path.name
         refused = any(problem.category in root.candidates for _, root in case.roots)
+        value = problem.what[:200] if name != problem.what else None
         yield Suspect(
             category=problem.category,
-            guilty=component(
-                kind, name, case.failing_locations, value=problem.what[:200] if name != problem.what else None
-            ),
+            guilty=component(kind, name, case.failing_locations, value=value),
             summary=f"{problem.what[:1].upper()}{problem.what[1:]}.",
             level=level,
             evidence=(seen("check_devices", problem.what),),
@@ -70,45 +69,35 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
         fix = "close files that are not needed any more, or raise the limit on open files (ulimit -n)"
     elif loading and error.file_bytes is not None and largest is not None and largest > error.file_bytes:
         name, limit = "file size", error.file_bytes
-        fact = (
-            f"no file of the process may be larger than {limit} bytes, and one in the package has {largest}"
-        )
+        fact = f"no file of the process may have more than {limit} bytes; one of the package has {largest}"
         fix = "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE) before the load"
     else:
         return
-    facts = [seen("capture", fact)]
-    if case.failure_of("plain") == "none":
-        facts.append(seen("run", "the same, made again in a process of its own, went well"))
     yield _Reached(
         guilty=component("environment", name, phase.stack, value=f"limit {limit}"),
         summary=f"The process had reached its limit on {name}, {limit}; the error is due to that, whatever "
         "its text says.",
-        evidence=tuple(facts),
+        evidence=(seen("capture", fact), *_well_alone("the same", case)),
         fix=Fix(action=fix),
         harmful=case.failed,
     )
 
 
+def _well_alone(what: str, case: DiagnosisState) -> Iterator[Evidence]:
+    """That the call in a process of its own does not fail."""
+    if case.failure_of("plain") == "none":
+        yield seen("run", f"{what}, made again in a process of its own, went well")
+
+
 # Signals of a limit: its name, its variable, and what to do.
 LIMITS = {
-    "SIGXCPU": (
-        "processor time",
-        "RLIMIT_CPU",
-        "raise the limit on processor time (ulimit -t, RLIMIT_CPU), or find out what takes so long",
-    ),
-    "SIGXFSZ": (
-        "file size",
-        "RLIMIT_FSIZE",
-        "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE), or write less",
-    ),
+    "SIGXCPU": ("processor time", "RLIMIT_CPU", "raise it (ulimit -t), or find out what takes so long"),
+    "SIGXFSZ": ("file size", "RLIMIT_FSIZE", "raise it (ulimit -f), or write less"),
 }
 
 
 def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
-    """A limit whose signal ended the program's own run.
-
-    SIGKILL counts if the run took at least as long as the hard limit on processor time allows one thread.
-    """
+    """A limit whose signal ended the program's run; SIGKILL may be that of the hard one on processor time."""
     run = case.script_run or case.runs.get("command")
     if run is None:
         return
@@ -123,24 +112,20 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
         kind = "SIGXCPU"
     if kind is None or kind not in LIMITS:
         return
-    name, variable, fix = LIMITS[kind]
+    name, variable, advice = LIMITS[kind]
+    fix = f"the limit is {variable}: {advice}"
     seconds = seconds if kind == "SIGXCPU" else None
     facts = [seen("run", f"{signal} ended the program after {ran:.1f} s")]
     if seconds is not None:
         saw = f"the hook saw a limit of {seconds} s on the processor time of the process ({variable})"
         facts.append(seen("capture", saw))
-    if case.failure_of("plain") == "none":
-        facts.append(seen("run", "the call, made again in a process of its own, went well"))
+    lines, limit = phase.stack[:2] if phase is not None else [], variable
+    if seconds is not None:
+        limit, variable = f"limit {seconds} s", f"{variable}, {seconds} s"
     yield _Reached(
-        guilty=component(
-            "environment",
-            name,
-            phase.stack[:2] if phase is not None else [],
-            value=f"limit {seconds} s" if seconds is not None else variable,
-        ),
-        summary=f"The process was ended by {signal}: it had reached its limit on {name} "
-        f"({variable}{f', {seconds} s' if seconds is not None else ''}).",
-        evidence=tuple(facts),
+        guilty=component("environment", name, lines, value=limit),
+        summary=f"The process was ended by {signal}: it had reached its limit on {name} ({variable}).",
+        evidence=(*facts, *_well_alone("the call", case)),
         fix=Fix(action=fix),
         observed=signal in LIMITS,
     )
@@ -158,8 +143,7 @@ ON_LARGE_STACK = Intervention(
 def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
     """A call that dies again on a stack smaller than usual; a large stack is tried.
 
-    Not for a usual stack: a large one may let a bad pointer pass by chance, and nothing else would be
-    evidence.
+    On a usual stack that would be no evidence: a large one may let a bad pointer pass by chance.
     """
     plain, call = case.plain_run, case.call
     signal = plain.finished.signal if plain is not None else None
@@ -168,24 +152,16 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
     size = next((step["stack"] for step in call.steps[-1:] if "stack" in step), None)
     if size is None:
         return
-    died = case.captured.failing
-    trial = case.trials.get(ON_LARGE_STACK.key)
+    died, trial = case.captured.failing, case.trials.get(ON_LARGE_STACK.key)
+    lines, value = died.stack[:2] if died is not None else [], f"{size} bytes"
     yield Suspect(
         category="environment",
-        guilty=component(
-            "environment",
-            "stack of the calling thread",
-            died.stack[:2] if died is not None else [],
-            value=f"{size} bytes",
-        ),
+        guilty=component("environment", "stack of the calling thread", lines, value=value),
         summary=f"The call died of {signal} because it needs more stack than its thread has, "
         f"{size} bytes: no pointer is bad.",
         level=CausalLevel.CALL if trial is not None and trial.proves else CausalLevel.SYMPTOM,
         evidence=(seen("capture", f"the thread of the call had a stack of {size} bytes"),),
-        fix=Fix(
-            action="give the thread more stack (threading.stack_size, ulimit -s), or make what recurses "
-            "there, or keeps large arrays, use less"
-        ),
+        fix=Fix(action="give the thread more stack (threading.stack_size, ulimit -s), or recurse less"),
         intervention=ON_LARGE_STACK,
         observed=False,
     )
@@ -225,10 +201,7 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _ends(capture: Captured, *, reported: bool) -> list[CapturedEnd]:
-    """Ends of children whose phases all went well and were the last ones; with `reported`, of any process.
-
-    If the program went on to other phases, the end of that child did not matter to it.
-    """
+    """Ends of children (with `reported`, of any process) that came last, after phases that all went well."""
     pids = {process.pid for process in capture.processes}
     children = {process.pid for process in capture.processes if reported or process.parent in pids}
     phases = [*capture.compiles, *capture.loads, *capture.updates, *capture.calls, *capture.assertions]
@@ -311,23 +284,16 @@ def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
         return
     signal, place, calls = script.finished.signal, f"{lines[0].file}:{lines[0].line}", len(hooked.calls)
     before = f" after {counted(calls, 'call')} that came back" if calls else ""
-    facts = [
-        seen("read_log", f"{signal} ended the program at {place}"),
-        seen("capture", f"no compile, load, update or call was open{before}"),
-    ]
-    if case.failure_of("plain") == "none":
-        facts.append(seen("run", "the last call, made again in a process of its own, went well"))
-    late = (
-        " A package that had written beyond its memory in an earlier call could show as this, too; nothing "
-        "points to that."
-    )
+    nothing = f"no compile, load, update or call was open{before}"
+    facts = [seen("read_log", f"{signal} ended the program at {place}"), seen("capture", nothing)]
+    late = " An earlier call that had written beyond its memory could show as this; nothing points to that."
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),
         summary=f"The program died of {signal} at {place}, in code of its own: no compile, load or call of "
         f"AOTInductor was running.{late if calls else ''}",
         level=CausalLevel.SYMPTOM,
-        evidence=tuple(facts),
+        evidence=(*facts, *_well_alone("the last call", case)),
         fix=Fix(
             action="see what memory that line reads or writes: what owns it (a mapping, a buffer, a file, a "
             "C library) has to stay open until then, or the tensor has to be a copy",
@@ -351,12 +317,10 @@ def _lines(stack: ThreadStack, case: DiagnosisState) -> list[ModelLocation]:
 
 # GCC and Clang search the directories of these variables besides their own (GCC manual, "Environment
 # Variables Affecting GCC"): one bad file in them breaks every compile after the variable was set.
-_OF_LINKER = ("LIBRARY_PATH", "LD_LIBRARY_PATH")
-_OF_COMPILER = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
-_SEARCHED = {
-    "link_file": _OF_LINKER,
-    **dict.fromkeys(("cpp_error", "cpp_undeclared", "cpp_headers"), _OF_COMPILER),
-}
+_OF_LINKER: tuple[str, ...] = ("LIBRARY_PATH", "LD_LIBRARY_PATH")
+_OF_COMPILER: tuple[str, ...] = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
+_SEARCHED = dict.fromkeys(("cpp_error", "cpp_undeclared", "cpp_headers"), _OF_COMPILER)
+_SEARCHED["link_file"] = _OF_LINKER
 _FIRST_LINES = 3  # an error here says that the file as a whole is no C++
 
 
@@ -380,19 +344,15 @@ def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
         who, what = ("linker", "library") if linked else ("compiler", "header")
         whole = linked or int(line or "0") <= _FIRST_LINES
         fact = f"{variable} had {directory} when the compile began"
+        value = f"{detail}; found through {variable}"
         yield Suspect(
             category="toolchain",
-            guilty=component(
-                "toolchain", file, failed[-1].stack[:2], value=f"{detail}; found through {variable}"
-            ),
+            guilty=component("toolchain", file, failed[-1].stack[:2], value=value),
             summary=f"The {who} found {file} through {variable}, and cannot read it "
             f"{f'as a {what}' if whole else f'line {line}'}: {detail.rstrip('.')}.",
             level=CausalLevel.BUILD,
             evidence=(reported(root, source), seen("capture", fact)),
-            fix=Fix(
-                action=f"take {directory} out of {variable} for the compile, or put a real {what} in the "
-                f"place of {PurePosixPath(file).name} there",
-            ),
+            fix=Fix(action=f"take {directory} out of {variable} for the compile, or put a real {what} there"),
             harmful=case.failed,
             observed=whole,
         )

@@ -30,18 +30,13 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         leaf = case.leaves[place]
         got = f"a tensor {leaf.get('dtype', '')}{list(leaf.get('shape') or ())}"
         path = _path(place, case)
-        now = f"argument {place} ({path}) is {got}"
+        fact = f"argument {place} ({path}) is {got}; it was {fixed!r} at export"
         yield _Argument(
             guilty=_fixed_component(place, got, fixed, case),
             summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the "
             "package has no input for the tensor that is passed there.",
-            evidence=(
-                seen("read_exported", f"{now}; it was {fixed!r} at export: the package has no input for it"),
-            ),
-            fix=Fix(
-                action="export the model with a tensor there (one that changes nothing stands for "
-                f"{fixed!r}), or one package for each form of the call"
-            ),
+            evidence=(seen("read_exported", f"{fact}: the package has no input for it"),),
+            fix=Fix(action="export the model with a tensor there, or one package for each form of the call"),
             harmful=case.failed,
         )
     for place, fixed in case.exported.fixed:
@@ -66,20 +61,12 @@ def _fixed_component(
     place: int, got: str, fixed: object, case: DiagnosisState, call: CapturedCall | None = None
 ) -> Component:
     """The argument with what was passed, and what it was at export."""
-    return component(
-        "input",
-        _path(place, case),
-        call.stack[:2] if call is not None else case.call_locations,
-        value=f"{got} (exported: {fixed!r})",
-        index=place,
-    )
+    lines, value = call.stack[:2] if call is not None else case.call_locations, f"{got} (exported: {fixed!r})"
+    return component("input", _path(place, case), lines, value=value, index=place)
 
 
 def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:
-    """Another value than exported, in the suspect call or in another one of that package.
-
-    A check of the program may be of any of them.
-    """
+    """Another value than exported, in the suspect call or another one: a check may be of any of them."""
     path, call = _path(place, case), None
     leaf = case.leaves[place] if place < len(case.leaves) else {"kind": "tensor"}
     got = str(leaf.get("value")) if leaf.get("kind") != "tensor" else None
@@ -142,10 +129,9 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
     for scalar in _scalars(case):
         if scalar.place >= wanted:
             fact = f"the call has {len(case.leaves)} arguments, and the model was exported with {wanted}"
+            value = f"{scalar.value} (exported: none)"
             yield _Argument(
-                guilty=component(
-                    "input", scalar.path, value=f"{scalar.value} (exported: none)", index=scalar.place
-                ),
+                guilty=component("input", scalar.path, value=value, index=scalar.place),
                 summary=f"{scalar.path} = {scalar.value} is one argument more than the model was exported "
                 "with: the package drops it without a word.",
                 evidence=(seen("check_devices", fact),),
@@ -167,10 +153,7 @@ def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal, float]]:
 
 
 def _scalars(case: DiagnosisState) -> list[Scalar]:
-    """Of a package that was given with a file of inputs, and of a program whose outputs were called wrong.
-
-    None in a place of an optional argument is none.
-    """
+    """Scalars of a call from a file, or of one whose outputs were called wrong; None is no scalar."""
     asked = isinstance(case.workload, PackageWorkload) or case.symptom.judges
     if not asked or case.given is None:
         return []
@@ -188,9 +171,9 @@ def _exported_paths(case: DiagnosisState) -> tuple[str, ...]:
 
 
 def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
-    """Scalars that the code does not have as they are, with literals that may stand for them.
+    """Scalars that the code does not have as they are, with any literals that may stand for them.
 
-    Any literal may, since the package does not say what a scalar was. A division on CUDA has its reciprocal.
+    A division on CUDA has its reciprocal.
     """
     scalars = [scalar for scalar in _scalars(case) if scalar.place < len(_exported_paths(case))]
     literals = literals_of(case.package) if case.package is not None and scalars else []
@@ -242,7 +225,6 @@ def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState
         fix=Fix(action=f"export {scalar.path} as a tensor, or one package for each value of it"),
         intervention=gone[0] if gone else untried[0] if untried else None,
         weak=not found,
-        settle="Give the value that it had at export, or the exported program; with expect the literals are "
-        "tried.",
+        settle="Give its value at export, or the exported program; with expect the literals are tried.",
         observed=False,
     )

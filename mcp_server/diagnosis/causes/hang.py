@@ -40,8 +40,7 @@ def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
 def hung_inside(case: DiagnosisState) -> bool:
     """Whether the program did not end for one call, of one thread, that can be made again with probes.
 
-    Not where several threads wait, the call is in an operator in Python, its load was made before a fork, or
-    its constants were updated, which a traced call does without.
+    Not in an operator in Python, after a fork, or after updates, which a traced call does without.
     """
     run, open_calls = case.script_run, [call for call in case.calls if call.outcome == "unfinished"]
     if run is None or run.failure != "timeout" or case.view is None:
@@ -83,10 +82,9 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
     op = operator_inside(plain.log.threads, case)
     if not op and case.trace is not None and case.trace.last is not None:
         return  # the journal says more
+    lines = lines_inside(plain.log.threads)
     yield _Hang(
-        guilty=component(
-            "op" if op else "call", op or "call of the package", lines_inside(plain.log.threads)
-        ),
+        guilty=component("op" if op else "call", op or "call of the package", lines),
         summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
         evidence=(seen("run", f"no end after {plain.finished.wall_s:.0f} s"),),
         fix=Fix(action=_end_of(op)),
@@ -101,6 +99,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     if run is None or run.failure != "timeout" or not inside:
         return
     first, threads = inside[0], len({call.thread for call in inside})
+    stuck = [call.thread_name for call in inside[:4]]
     op = operator_inside(run.log.threads, case)
     known = {(line.file, line.line) for line in first.stack[:2]}
     lines = [line for line in lines_inside(run.log.threads) if (line.file, line.line) not in known]
@@ -116,19 +115,14 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     parents = {process.parent for process in hooked.processes if process.pid == first.pid}
     if hooked.load_of(first) is None and any(load.pid in parents for load in hooked.loads):
         # The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
-        summary = (
-            "A call did not return in a process that was forked after the package was loaded: the compute "
-            "threads of the parent do not exist in the child, and the call waits for them."
-        )
+        summary = "A call did not return in a process that was forked after the package was loaded: it "
+        summary += "waits for compute threads of the parent, which do not exist in the child."
         action = "start the workers with 'spawn', or load and call the package only in the children"
         lines = []
     yield _Hang(
         guilty=component("op" if op and threads == 1 else "call", name, [*lines, *first.stack[:2]]),
         summary=summary,
-        evidence=tuple(
-            seen("capture", f"thread {call.thread_name} entered a call and did not return")
-            for call in inside[:4]
-        ),
+        evidence=tuple(seen("capture", f"thread {name} entered a call and did not return") for name in stuck),
         fix=Fix(action=action),
         observed=threads > 1,
     )
@@ -195,17 +189,15 @@ def _waits(thread: ThreadStack) -> bool:
 
 def _outside(threads: list[ThreadStack]) -> Suspect:
     """Threads that wait; or, where no frame of the standard library says so, a program that may be slow."""
-    lines = [
-        line.model_copy(update={"code": line.code or linecache.getline(line.file, line.line).strip()[:200]})
-        for line in (locations_of(thread.frames_of_user)[0] for thread in threads)
-    ]
+    lines = []
+    for line in (locations_of(thread.frames_of_user)[0] for thread in threads):
+        code = line.code or linecache.getline(line.file, line.line).strip()[:200]
+        lines.append(line.model_copy(update={"code": code}))
     places = [f"{line.file}:{line.line}" for line in lines]
     waits = all(map(_waits, threads))
     verb = "waits" if waits else "was"
-    facts = [
-        f"{thread.thread} {verb} at {place}, in {thread.frames[-1].function}"
-        for thread, place in zip(threads, places, strict=True)
-    ]
+    both = zip(threads, places, strict=True)
+    facts = [f"{each.thread} {verb} at {place}, in {each.frames[-1].function}" for each, place in both]
     if waits:
         who = f"All {len(threads)} threads of the program wait" if threads[1:] else "The program waits"
         summary = f"{who}, outside any call of a package."
@@ -244,12 +236,12 @@ def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
         return
     first, total = case.view.wrapper.launches[numbers[0]], case.trace.total
     fact = f"{total} launches, the last of them in turns: {', '.join(map(str, numbers[:6]))}"
+    condition = depends_on(first.index, case, "; its condition depends on")
     party = launch_component(first.index, first.kernel, case)
     yield _Hang(
         guilty=party,
         summary=f"The loop that begins with launch {first.index} ({first.kernel}) does not end: "
-        f"{total} launches had returned when the time ran out"
-        f"{depends_on(first.index, case, '; its condition depends on')}.",
+        f"{total} launches had returned when the time ran out{condition}.",
         evidence=(seen("trace_launches", fact),),
         crashing=party,
         fix=Fix(action="bound the number of turns in the loop's condition, or check what it waits for"),

@@ -1,4 +1,4 @@
-"""Bad accesses: seen by a checker, by the journal of launches, or by the signal that ended the call."""
+"""Bad accesses: seen by a checker, by the journal, by a signal, or in the code of a kernel without a run."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from mcp_server.diagnosis.causes.hang import call_hangs, lines_inside, looping, 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY
 from mcp_server.diagnosis.components import component, launch_component, name_of, operator_of, seen
 from mcp_server.diagnosis.from_origin import with_origin
-from mcp_server.diagnosis.interventions.base import Intervention
+from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import Leaf, keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
-from mcp_server.memory_faults.records import Blame, Fault
+from mcp_server.memory_faults.records import Blame, Fault, MissedArgument
 from mcp_server.model import Category, Component, ComponentKind, Fix
+from mcp_server.package.prover import Finding, FindingKind
+from mcp_server.package.terms.term import itemsize_of
 
 KINDS: dict[str, ComponentKind] = {
     "kernel": "kernel",
@@ -46,6 +48,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     # An operator in which the fault itself is has to mend its code; one that made a tensor, its promise.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
+    action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
     evidence = [seen("locate_fault", fault.text[:300], fault.tool)]
     if fault.code:
         evidence.append(seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}"))
@@ -65,10 +68,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
             generated_location=_place(fault),
             model_locations=(fault.launch.model if fault.launch else [])[:4],
         ),
-        fix=Fix(
-            action=INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind],
-            before=fault.code.strip() or None,
-        ),
+        fix=Fix(action=action, before=fault.code.strip() or None),
         intervention=_clamp(fault, blame, _user_name(blame, case)),
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
@@ -133,7 +133,8 @@ def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
     name, leaf = f"input {place}", call.leaves[place] if place < len(call.leaves) else None
     layout = f" ({leaf.dtype} {leaf.shape})" if leaf is not None else ""
     signal = case.script_run.finished.signal if case.script_run is not None else None
-    died = (seen("run", f"the program died of {signal} in that call"),) if signal else ()
+    facts = [seen("capture", f"when the call began, the memory of {name}{layout} was not mapped")]
+    facts += [seen("run", f"the program died of {signal} in that call")] if signal else []
     yield Suspect(
         category="illegal_memory_access",
         guilty=component("input", name, call.stack, value="not mapped", index=place),
@@ -141,13 +142,9 @@ def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
         f"{f' with {signal}' if signal else ''}.",
         level=CausalLevel.CALL,
         only_in_program=True,
-        evidence=(
-            seen("capture", f"when the call began, the memory of {name}{layout} was not mapped"),
-            *died,
-        ),
+        evidence=tuple(facts),
         fix=Fix(
-            action="keep what owns the memory (a mapping, shared memory, a file, an array) open and whole "
-            "until the call has returned, or give the call a copy",
+            action="keep what owns the memory (a mapping, a file, an array) until the call has returned",
             after="x.clone()",
         ),
     )
@@ -174,10 +171,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def died(case: DiagnosisState) -> list[ThreadStack]:
-    """The stack of the thread in which the signal ended the plain run.
-
-    Empty for a late error of CUDA: it ends the process at the next call, wherever that is.
-    """
+    """The stack of the thread in which the signal ended the plain run; empty for a late error of CUDA."""
     plain = case.plain_run
     late = plain is not None and plain.root is not None and plain.root.family.late
     if plain is None or plain.failure != "signal" or late:
@@ -218,3 +212,84 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(action=fix),
         observed=hangs or trace.how == "fault",
     )
+
+
+# Defects that the code of a kernel shows for the sizes of the failing call. That it has one does not say that
+# the call fails of it: only the call without it does, or a fault that was located there.
+DEFECT_FIXES: dict[FindingKind, str] = {
+    "overflow": "compute the index in 64 bits (in Triton `.to(tl.int64)`), or pass fewer elements",
+    "beyond": "mask the access with the size of its argument, or allocate what the grid asks for",
+    "order": "put `tl.debug_barrier()` between the two accesses, or store to another tensor",
+    "never_stored": "compile with `inplace_buffers=False`, and report the kernel to PyTorch",
+    "grid": "split the call along that dimension, or launch the kernel with it in x",
+}
+SETTLE = "the call with this launch in eager mode: try-fix --launch {} --as eager --exported program.pt2"
+
+
+def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
+    """One suspect for each defect that explains how the call fails."""
+    for found, change in (case.kernel_defects or {}).items():
+        category = explains(found.kind, case)
+        if category is None:
+            continue
+        located, tried = _located(found, case), case.trials.get(change.key) if change is not None else None
+        effect = tried.effect if tried is not None else None
+        guilty = launch_component(found.launch, found.kernel, case)
+        named = {"generated_location": found.location}
+        if effect is Effect.SAME:  # a bystander, in a launch that may be at fault for something else
+            named["name"] = f"{guilty.name}, line {found.line}"
+        # What saw the launch itself go wrong says more, until the call without the defect has been made.
+        every = case.with_eager.every_launch if case.with_eager is not None else None
+        judged = every is not None and any(each.launch == found.launch for each in every.wrong)
+        wrong = effect is not Effect.GONE and (bool(located) or judged)
+        level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
+        if effect is Effect.GONE or found.kind == "grid":
+            level = CausalLevel.BUILD
+        facts = [seen("inspect_package", found.sentence, found.location)]
+        facts += [seen("locate_fault", located)] if located else []
+        yield Suspect(
+            category=category,
+            guilty=guilty.model_copy(update=named),
+            summary=found.sentence,
+            level=level,
+            evidence=tuple(facts),
+            fix=Fix(action=DEFECT_FIXES[found.kind]) if not wrong else None,
+            intervention=change,
+            settle="" if change is not None else SETTLE.format(found.launch),
+            observed=bool(located) or found.kind == "grid",
+        )
+
+
+def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
+    """The category of a failure that such a defect can explain; None where it cannot."""
+    roots = [root for _, root in case.own_roots]
+    if kind == "grid":
+        refused = any(root.family.id == "launch_invalid_argument" for root in roots)
+        return "shape_out_of_range" if refused else None
+    accessed = any("illegal_memory_access" in root.candidates[:2] for root in roots)
+    if kind in ("overflow", "beyond") and (accessed or case.failure_of("plain") == "signal"):
+        return "illegal_memory_access"
+    by_program = case.equals_eager is False and (case.failed or case.judged_by_program)
+    numbers = case.failed and case.failure_of("plain") in ("differs", "nonfinite")
+    return "wrong_output" if by_program or numbers else None
+
+
+def _located(found: Finding, case: DiagnosisState) -> str:
+    """What a located fault says of the argument of a defect; empty where it is another one."""
+    fault = case.located.fault if case.located is not None else None
+    missed = fault.missed if fault is not None else None
+    if fault is None or missed is None or fault.launch is None or fault.launch.index != found.launch:
+        return ""
+    if missed.parameter != found.parameter:
+        return ""
+    wrapped = found.kind == "overflow" and is_a_turn_away(missed)
+    away = f": 2**32 elements from it is one of {missed.label}" if wrapped else ""
+    return f"the access to {missed.parameter} of launch {found.launch} is outside of its memory{away}"
+
+
+def is_a_turn_away(missed: MissedArgument) -> bool:
+    """Whether the element 2**32 before or behind the one accessed is one of the tensor."""
+    if missed.element is None or not missed.holds_bytes or not missed.dtype:
+        return False
+    count = missed.holds_bytes // itemsize_of(missed.dtype)
+    return any(0 <= missed.element + turn < count for turn in (1 << 32, -(1 << 32)))

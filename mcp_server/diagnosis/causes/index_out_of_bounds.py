@@ -23,7 +23,7 @@ from mcp_server.diagnosis.components import (
 )
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Intervention, Where
-from mcp_server.diagnosis.interventions.input import EVERYWHERE, Places, keep_in_range, replace_where
+from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, replace_where, slice_text
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import (
@@ -88,13 +88,13 @@ def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInpu
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
-    return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _places(part))
+    return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _flat(part))
 
 
-def _places(part: InputSlice) -> Places:
+def _flat(part: InputSlice) -> slice:
     """The elements of an input that a kernel indexes with."""
     whole = (part.stride, part.offset, part.end) == (1, 0, None)
-    return EVERYWHERE if whole else Places(part.stride, part.offset, part.end)
+    return EVERYWHERE if whole else slice(part.offset, part.end, part.stride)
 
 
 def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
@@ -102,29 +102,22 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     item, where = _first_outside(part, case)
     facts, low, high = case.index_values[part], part.low, part.high
     user_name = item.path or f"inputs[{item.index}]"
-    places = _places(part)
-    read = user_name if places == EVERYWHERE else f"{user_name}.flatten(){places}"
-    missing = facts["max"] - high
+    flat = _flat(part)
+    read = user_name if flat == EVERYWHERE else f"{user_name}.flatten(){slice_text(flat)}"
+    missing, outside = facts["max"] - high, share(facts["outside"], facts["elements"], "value")
     larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
-    checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks"
+    checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks it at {candidate.location}"
+    lines = raising_lines(case) or _lines(candidate) or case.call_locations
+    guilty = input_component(item, lines, f"{facts['value']} at {facts['index']} (allowed: {low}..{high})")
+    elements = [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]
     return _Index(
-        guilty=input_component(
-            item,
-            raising_lines(case) or _lines(candidate) or case.call_locations,
-            f"{facts['value']} at {facts['index']} (allowed: {low}..{high})",
-        ).model_copy(
-            update={"elements": [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]}
-        ),
+        guilty=guilty.model_copy(update={"elements": elements}),
         summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(candidate.indexed) or 'a tensor'}, "
         f"where {low} to {high} are allowed.",
         evidence=(
             said(error),
-            seen(
-                "look_at_indices",
-                f"{where}; {share(facts['outside'], facts['elements'], 'value')} outside {low}..{high}",
-                f"the values of {read}",
-            ),
-            seen("inspect_package", f"{checks} it at {candidate.location}"),
+            seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
+            seen("inspect_package", checks),
         ),
         crashing=crashing(candidate),
         fix=Fix(
@@ -239,12 +232,9 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
             item, where = _first_outside(part, case)
             facts, user = case.index_values[part], _launch(index.launch, case)
             outside = f"{counted(facts['outside'], 'value')} {is_(facts['outside'])} outside"
+            value = f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})"
             yield _Index(
-                guilty=input_component(
-                    item,
-                    user.model_locations,
-                    f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})",
-                ),
+                guilty=input_component(item, user.model_locations, value),
                 summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
                 evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
                 crashing=user,
@@ -262,14 +252,12 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> 
     party = _launch(maker, case)
     # With the launch's own lines, too: the one that eager mode refuses only uses the index.
     lines = {(at.file, at.line): at for at in (*party.model_locations, *launch_lines(maker.index, case))}
+    fact = f"launch {maker.index} writes {index.argument.target}"
     return _Index(
         guilty=party.model_copy(update={"value": given or None, "model_locations": list(lines.values())}),
         summary=f"Launch {maker.index} ({maker.kernel}) computes the index of {index.launch.callee}"
         f"{': ' if given else ''}{given}{depends_on(maker.index, case, '; it depends on')}.",
-        evidence=(
-            said(error),
-            seen("inspect_package", f"launch {maker.index} writes {index.argument.target}"),
-        ),
+        evidence=(said(error), seen("inspect_package", fact)),
         crashing=_launch(index.launch, case),
         fix=Fix(action=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
     )
@@ -295,10 +283,7 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
         "tensors: the model can compute such an index from values that its inputs may have.",
         evidence=(said(error), seen("read_generated_kernel", kernel.code, place)),
         crashing=party,
-        fix=Fix(
-            action="keep the computed index within the size of what it indexes, in the model; to compile all "
-            "the same, set triton.autotune_at_compile_time to False",
-        ),
+        fix=Fix(action="keep the index in bounds, or compile with triton.autotune_at_compile_time=False"),
     )
 
 
@@ -366,19 +351,14 @@ def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
     lost = "" if found.checked else ", and its error is thrown away"
     holds = f"{index.min:.0f} to {index.max:.0f}"
     fact = f"{holder} holds {holds}; {target.name} has shape {target.shape}"
+    writes = f"launch {watched.launch} writes where {holder}"
     return _Index(
         guilty=guilty.model_copy(update={"value": f"{holds} (no dimension is larger than {found.high})"}),
         summary=f"Launch {watched.launch} ({watched.kernel}) got an index outside what it writes{lost}: "
         f"{fact}{made}{origin}.",
-        evidence=(
-            seen("dump_kernel_io", fact),
-            seen("inspect_package", f"launch {watched.launch} writes where {holder} says{lost}{made}"),
-        ),
+        evidence=(seen("dump_kernel_io", fact), seen("inspect_package", f"{writes} says{lost}{made}")),
         crashing=component("kernel", watched.kernel, lines, launch=watched.launch),
-        fix=Fix(
-            action=f"keep {holder} within the size of the dimension that is written where it is made; "
-            "torch >= 2.14 raises"
-        ),
+        fix=Fix(action=f"keep {holder} within the dimension that is written; torch >= 2.14 raises"),
     )
 
 

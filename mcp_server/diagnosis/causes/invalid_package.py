@@ -21,7 +21,7 @@ from mcp_server.logs.captured import (
     CapturedUpdate,
     ModuleSnapshot,
 )
-from mcp_server.model import Fix, PackageWorkload
+from mcp_server.model import ComponentKind, Fix, PackageWorkload
 from mcp_server.package.defects import same_models
 from mcp_server.tools.machine import defect_problem
 
@@ -98,9 +98,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
 def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     """Models of one package that were compiled to one path, each over the one before, then packaged.
 
-    `aot_compile` names its path by the generated code, without the values of weights (torch 2.8-2.15): models
-    of one architecture share it. Only if a check refused the output of such a model and the package confirms
-    it.
+    `aot_compile` names its path by the generated code, without the values of weights (torch 2.8-2.15).
     """
     hooked, call, load = case.captured, case.suspect_call, case.suspect_load
     if case.package is None or call is None or load is None or call.outcome != "ok":
@@ -121,28 +119,16 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
     if len(models) < 2 or len(different) < 2 or not same_there.issuperset(models):
         return
     names = ", ".join(models)
-    compiled = (
-        f"{len(wrote)} compiles, of different weights, wrote {file} one after the other, before {names} were "
-        "packaged from it"
-    )
+    compiled = f"{len(wrote)} compiles of different weights wrote {file}, before {names} were made of it"
+    same = f"{names} are one and the same model in the package, byte for byte"
+    lines = [*wrote[-1].stack[:2], *packaged.stack[:1]]
     yield _Unusable(
         category="invalid_package",
-        guilty=component(
-            "package",
-            package_name(case),
-            [*wrote[-1].stack[:2], *packaged.stack[:1]],
-            value=f"{names} are the model that was compiled last",
-        ),
+        guilty=component("package", package_name(case), lines, value=f"{names} are what was compiled last"),
         summary=f"The models {names} of the package are all the one that was compiled last: each compile "
         "wrote over the files of the one before, which the package then took.",
-        evidence=(
-            seen("capture", compiled),
-            seen("open_package", f"{names} are one and the same model in the package, byte for byte"),
-        ),
-        fix=Fix(
-            action="give each compile a path of its own (options={'aot_inductor.output_path': ...}), or "
-            "package each before the next is compiled"
-        ),
+        evidence=(seen("capture", compiled), seen("open_package", same)),
+        fix=Fix(action="give each compile a path of its own (options={'aot_inductor.output_path': ...})"),
         harmful=case.failed,
     )
 
@@ -154,8 +140,7 @@ TRAINING = "training"
 class _Comparison:
     """The failed comparison, or check, with what the package has; `how` a module is known to matter to it.
 
-    `updates` gave constants to the package after its compile. `reachable` are those that an update can
-    replace; the others were folded into the code.
+    `updates` came after the compile, and `reachable` are the constants that were not folded into the code.
     """
 
     failed: CapturedAssertion | CapturedEnd
@@ -241,10 +226,9 @@ def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisS
     giver = (last or compared.compiled).stack[:1]
     # Another constant's values may stand under this name.
     owner = next((other for other, each in near.digests.items() if each == digests[first]), None)
-    fact = (
-        f"{len(others)} of {len(digests)} constants of {near.name} ({near.type}) have other values "
-        f"in the package: {shown}"
-    )
+    of_module = f"{len(digests)} constants of {near.name} ({near.type})"
+    fact = f"{len(others)} of {of_module} have other values in the package: {shown}"
+    value = f"holds the values of {owner}" if owner else f"not the values of {near.name}"
     fix = Fix(action=f"give each constant of the package the tensor that {near.name} has under its name")
     if not compared.updates:
         fix = Fix(
@@ -253,12 +237,7 @@ def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisS
         )
     return Suspect(
         category="constants",
-        guilty=component(
-            "constant",
-            first,
-            [*updated, *giver, *compared.failed.stack[:2]],
-            value=f"holds the values of {owner}" if owner else f"not the values of {near.name}",
-        ),
+        guilty=component("constant", first, [*updated, *giver, *compared.failed.stack[:2]], value=value),
         summary=f"The package has the weights of its {f'last {last.how}' if last else 'compile'}, and "
         f"{near.name}, {compared.how}, has others: {shown}.",
         level=CausalLevel.STATE,
@@ -289,17 +268,13 @@ def _attributes(
 ) -> Suspect:
     name, then, now = changed[0]
     shown = "; ".join(f"{n} was {a} and is {b}" for n, a, b in changed[:4])
+    lines = [*exported.stack[:1], *compared.failed.stack[:2]]
     fix = f"make {name} a buffer or an input of the model, or export again after it changes"
     if name.rpartition(".")[2] == TRAINING:
         fix = "export the model in evaluation mode (Module.eval), and compare with it in the same mode"
     return Suspect(
         category="wrong_output",
-        guilty=component(
-            "script",
-            f"{near.type}.{name}",
-            [*exported.stack[:1], *compared.failed.stack[:2]],
-            value=f"{now} (at export: {then})",
-        ),
+        guilty=component("script", f"{near.type}.{name}", lines, value=f"{now} (at export: {then})"),
         summary=f"The package keeps what {near.type} held when it was exported, and {near.name}, "
         f"{compared.how}, differs: {shown}.",
         level=CausalLevel.STATE,
@@ -313,11 +288,7 @@ def _attributes(
 def _of_another_class(
     near: list[ModuleSnapshot], exported: CapturedExport, compared: _Comparison, case: DiagnosisState
 ) -> Iterator[Suspect]:
-    """A module with the weights of the package, of another class than the exported one.
-
-    That may be a reference written on purpose. Unless the package is an old one, any suspect at a launch or
-    in the state is therefore a better explanation.
-    """
+    """A module with the package's weights, of another class than the exported one: perhaps on purpose."""
     judged = [module for module in near if module.named] or near
     if not judged or exported.type in {module.type for module in judged}:
         return
@@ -326,22 +297,19 @@ def _of_another_class(
     # The load of the suspect call was not the first of that package.
     old = len([load for load in loads if load.package == compiled.package]) > 1
     fact = f"the package was built from {exported.type}; {module.name}, {compared.how}, is a {module.type}"
+    kind: ComponentKind = "package" if old else "script"
+    name, same = str(compiled.package) if old else module.type, ""
+    if compared.digests:
+        same = ", with the same weights"
+    lines = [*compared.failed.stack[:1], *compiled.stack[:1], *exported.stack[:1]]
     yield Suspect(
         category="invalid_package" if old else "wrong_output",
-        guilty=component(
-            "package" if old else "script",
-            str(compiled.package) if old else module.type,
-            [*compared.failed.stack[:1], *compiled.stack[:1], *exported.stack[:1]],
-            value=f"built from {exported.type}",
-        ),
+        guilty=component(kind, name, lines, value=f"built from {exported.type}"),
         summary=f"The package and the reference are different models: {fact}"
-        f"{', with the same weights' if compared.digests else ''}"
-        f"{'. An earlier load of the package was reused' if old else ''}.",
+        f"{same}{'. An earlier load of the package was reused' if old else ''}.",
         level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
         evidence=(seen("capture", fact), *agreement(case)),
-        fix=Fix(
-            action=f"export and compile {module.type}, and keep packages apart by the code of their model"
-        ),
+        fix=Fix(action=f"export and compile {module.type}; keep packages apart by the code of their model"),
         harmful=case.failed,
         observed=bool(case.equals_eager),
     )

@@ -141,10 +141,7 @@ _OF_DEVICE = "device type tensor to numpy"  # torch 2.8-2.15; whatever the value
 
 
 def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each category that a root error admits; if there are several, all are weak.
-
-    Only logs of the user's own runs count: a check that we switched on may raise a false alarm.
-    """
+    """A suspect for each category that a root error of the user's own runs admits; weak if several."""
     for source, facts in case.own_logs:
         root, run = facts.root, case.runs.get(source)
         if root is None and run is not None and run.failure == "exception" and facts.tail:
@@ -258,14 +255,9 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     kernel, of_kernel = case.generated, []
     if kernel is not None and root.family.id == "triton_compile" and kernel.name == fields.get("function"):
         of_kernel = [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
-    index = fields.get("input", "")
-    return component(
-        who.kind,
-        who.name or by_line,
-        [*of_kernel, *lines],
-        value=who.value,
-        index=int(index) if index.isdigit() and who.kind == "input" else None,
-    )
+    number = fields.get("input", "")
+    index = int(number) if number.isdigit() and who.kind == "input" else None
+    return component(who.kind, who.name or by_line, [*of_kernel, *lines], value=who.value, index=index)
 
 
 def _stopped_at(root: ErrorFact, case: DiagnosisState) -> StoppedAt | None:
@@ -296,8 +288,7 @@ _NOT_FINITE = re.compile(r"\b(?:nan|inf|finite|positive-definite|singular)\b", r
 def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
     """Whether an operator, or a check of the model in a kernel, refused the values in a package's call.
 
-    Not for programs, whose own statements may raise the same. The text has no fixed form, so that it does not
-    tell what is wrong with the values; the launch that raised it is known.
+    Not for programs, whose own statements may raise the same.
     """
     refused = isinstance(case.workload, PackageWorkload) and case.failure_of("plain") == "exception"
     return refused and "open_refusal" in root.family.tags

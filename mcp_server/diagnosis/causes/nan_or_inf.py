@@ -19,8 +19,8 @@ from mcp_server.diagnosis.components import (
 )
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
-from mcp_server.diagnosis.interventions.eager_launch import eager_key, in_eager
 from mcp_server.diagnosis.interventions.input import replace_where, together
+from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, first_made
@@ -53,8 +53,7 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
             evidence=(seen("inspect_package", f"the code of {marking.kernel} holds NaN as a number"),),
             weak=True,
             harmful=not case.nan_accepted,
-            settle="The model writes NaN there on purpose. Run compare_with_eager to check that it marks the "
-            "right elements.",
+            settle="The model means it: compare_with_eager tells whether it marks the right elements.",
         )
 
 
@@ -145,10 +144,7 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """Finite values in place of those that are not, in this input and in others with NaN.
-
-    All at once: else NaN of one input would hide the effect of the other.
-    """
+    """Finite values in place of others, in this input and all with NaN: one would hide the other."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
@@ -170,16 +166,13 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if made is not None:
         return guard_fix(made)
     lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in first.locations[:2])
-    return Fix(
-        action="guard the operation that makes it: an epsilon under a root or a division, a clamp before log"
-        f" or exp{' (' + lines + ')' if lines else ''}"
-    )
+    return Fix(action=f"{_GUARD}{f' ({lines})' if lines else ''}")
 
 
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
     """The launch that writes NaN as a constant: the first maker, or one that is left with clean inputs.
 
-    None if the program fails over NaN, which is then not intended. A package alone does not tell.
+    None if the program fails over NaN, which is then not intended.
     """
     if not case.outputs_nan or case.own_roots:
         return None
@@ -219,10 +212,8 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     own = {(at.file, at.line) for each in found for at in each.provenance.locations}
     places = {(each.launch.index, each.check.line) for each in found}
     check = found[0] if len(places) == 1 and lines & own else None
-    evidence = [
-        making(made),
-        seen("interpret", f"{refused['node']}, which computes from it, raised: {text}"),
-    ]
+    raised = f"{refused['node']}, which computes from it, raised: {text}"
+    evidence = [making(made), seen("interpret", raised)]
     party = component("op", str(refused["op"]), lines_of(refused))
     if check is not None:
         evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
@@ -250,16 +241,13 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
         return
     if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
         return  # the package gives finite values all the same: no failure is due to those of eager mode
-    kernel = case.kernel_io.first_bad if case.kernel_io is not None else None
-    known = kernel if kernel is not None and kernel.kind == "kernel" else None
+    guilty = component("op", str(event["op"]), lines_of(event))
+    known = case.kernel_io.first_bad if case.kernel_io is not None else None
+    if known is not None and known.kind == "kernel":
+        guilty = component("kernel", known.name, lines_of(event), launch=known.launch)
     yield Suspect(
         category="nan_or_inf",
-        guilty=component(
-            "kernel" if known is not None else "op",
-            known.name if known is not None else str(event["op"]),
-            lines_of(event),
-            launch=known.launch if known is not None else None,
-        ),
+        guilty=guilty,
         summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
         "arithmetic does it on these inputs.",
         level=CausalLevel.BAD_VALUE,
@@ -281,10 +269,7 @@ _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_pow
 _GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
 _GUARDS = (
     (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
-    (
-        r"aten\.log(?!_softmax|ical|sumexp)",
-        "keep the argument of the logarithm above zero, with a clamp say",
-    ),
+    (r"aten\.log(?!_softmax|ical|sumexp)", "keep the argument of the logarithm above zero, with a clamp say"),
     (r"aten\.r?sqrt", "keep what is under the root above zero, with an epsilon or a clamp say"),
     (r"aten\.exp", "clamp the argument of the exponential, or take the largest one from all first"),
 )

@@ -98,7 +98,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
         for symbol in (case.package.signature.symbols if case.package is not None else ())
         if symbol.symbol in names and symbol.name in labels
     )
-    size = f"{_bytes(buffer, sizes)} bytes"
+    size, lines = f"{_bytes(buffer, sizes)} bytes", [*party.model_locations[:3], *case.call_locations[:1]]
     fact = f"{buffer.name}, which launch {writer} ({party.name}) writes, is {shape} of {buffer.dtype} here"
     facts = [error, seen("inspect_package", fact)]
     # What the program itself left for the call, where it, or its shell, limited its memory.
@@ -110,12 +110,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
         facts.append(seen("capture", left))
     return Suspect(
         category="out_of_memory",
-        guilty=party.model_copy(
-            update={
-                "value": size,
-                "model_locations": [*party.model_locations[:3], *case.call_locations[:1]],
-            }
-        ),
+        guilty=party.model_copy(update={"value": size, "model_locations": lines}),
         summary=f"There is no memory for {size}: {fact}{f'; it grows with {dims}' if dims else ''}.",
         level=CausalLevel.CALL,
         evidence=tuple(facts),
@@ -260,22 +255,18 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
     if len(again) >= LEAST_LOADS and sum(load.bytes for load in again) >= asked:
         where = phase.stack or [line for load in again for line in load.stack[:1]]
         name = again[0].package.name
+        alive_now = f"{len(again)} loads alive"
         yield _Retained(
-            guilty=component(
-                "call", f"aoti_load_package({name})", where[:4], value=f"{len(again)} loads alive"
-            ),
+            guilty=component("call", f"aoti_load_package({name})", where[:4], value=alive_now),
             summary=f"There is no memory left: {name} is loaded {len(again)} times at once, and each load "
             f"maps its own constants and code ({again[0].bytes} bytes in the package).",
             evidence=(fact, seen("capture", f"{counted(len(again), 'load')} of {name} were never released")),
-            fix=Fix(
-                action="load a package once and share its runner, or drop every reference to a runner before "
-                "the next is loaded"
-            ),
+            fix=Fix(action="load a package once and share its runner, or drop a runner before the next load"),
         )
 
 
 def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) -> Suspect:
-    line = case.call_locations[0] if case.call_locations else None
+    place = next((f"{line.file}:{line.line}" for line in case.call_locations), "the program")
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
     # The same call with as much more memory as the outputs use, where its memory was limited.
     steps, released = list(case.call.steps) if case.call is not None else [], None
@@ -284,17 +275,11 @@ def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) 
         words = "the call with the memory of the earlier outputs released"
         released = Intervention("call:released", Kind.CALL, words, options=Options(steps=tuple(steps)))
     return _Retained(
-        guilty=component(
-            "script",
-            f"{line.file}:{line.line}" if line is not None else "the program",
-            case.call_locations,
-            value=what,
-        ),
+        guilty=component("script", place, case.call_locations, value=what),
         summary=f"There is no memory left: the program still holds {what}.",
         evidence=(fact, seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")),
         fix=Fix(
-            action="release outputs that were used. A view keeps the memory of the whole output: clone() the "
-            "part that is kept",
+            action="release outputs that were used: a view keeps the memory of the whole output",
             before="kept.append(y[0])",
             after="kept.append(y[0].clone())",
         ),
@@ -310,18 +295,16 @@ def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:
     name, file = next(iter(call.lost.items()))
     others = f" and {counted(len(call.lost) - 1, 'other')}" if len(call.lost) > 1 else ""
     why = f"its file {file} is shorter than what was mapped" if file else "the memory was freed or unmapped"
+    fact = f"before the call {counted(len(call.lost), 'constant')} could not be read"
     yield Suspect(
         category="constants",
         guilty=component("constant", name, case.call_locations, value="unreadable memory"),
         summary=f"The memory of constant {name}{others} cannot be read: {why}. The package reads it in place "
         "(user_managed=True), so the call ends in a signal.",
         level=CausalLevel.STATE,
-        evidence=(
-            seen("capture", f"before the call {counted(len(call.lost), 'constant')} could not be read"),
-        ),
+        evidence=(seen("capture", fact),),
         fix=Fix(
-            action="keep the file of mapped weights as it is while the package is in use (replace it by a "
-            "rename), or give the package its own copy",
+            action="leave the file of mapped weights as it is (replace it by a rename), or copy the weights",
             before="user_managed=True",
             after="user_managed=False",
         ),

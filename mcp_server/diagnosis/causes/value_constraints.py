@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from mcp_server.diagnosis.components import (
     agreement,
@@ -34,7 +34,7 @@ from mcp_server.diagnosis.interventions.input import keep_in_range, replace_wher
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import InputSlice, divisor_parts, failed_divisions, failure, raised
-from mcp_server.model import Category, Component, Evidence, Fix
+from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Division
 from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.symbols import names_in, origins
@@ -47,10 +47,7 @@ LARGEST = 2**31 - 1  # of a size, where the check has no limit of its own
 
 
 def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
-    """A failed check of a value that only the data tells (`.item()`, the length of a `nonzero`).
-
-    Who gave that value, for the first symbol of the check that is read from a tensor.
-    """
+    """Who gave a value that only the data tells (`.item()`, a length of `nonzero`) and that fails a check."""
     error = next((root for _, root in case.roots if root.family.id == "runtime_assert"), None)
     if error is None or case.view is None or case.package is None:
         return
@@ -64,32 +61,27 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
         assumed = f"{value} where {condition} is assumed" if value else f"not as assumed ({condition})"
         item = next((i for i in case.package.inputs if i.name == tensor), None)
         if item is not None:
-            ends = limits(condition)
+            ends, fact = limits(condition), f"the value that is checked is read from {item.label}"
             kept = keep_in_range(leaf_of(item), ends.get("low", -LARGEST), ends.get("high", LARGEST))
             yield Suspect(
                 category="shape_out_of_range",
                 guilty=input_component(item, raising_lines(case) or case.call_locations, assumed),
                 summary=f"The value of {item.label} is used as a size, and it is {assumed}.",
                 level=CausalLevel.CALL,
-                evidence=(
-                    said(error),
-                    seen("inspect_package", f"the value that is checked is read from {item.label}"),
-                ),
+                evidence=(said(error), seen("inspect_package", fact)),
                 fix=Fix(action=f"pass a value that keeps {condition}, or export with a wider range"),
                 intervention=kept if ends else None,
             )
         # What a launch computed is the value, or has it as its length.
         for number in case.view.writers_of_name.get(tensor, ())[:1] if item is None else ():
             depends, kernel = depends_on(number, case, ", from"), case.launches[number].kernel
+            fact = f"the size comes from launch {number}{depends}"
             yield Suspect(
                 category="shape_out_of_range",
                 guilty=launch_component(number, kernel, case),
                 summary=f"A size that launch {number} ({kernel}) makes of data{depends} is {assumed}.",
                 level=CausalLevel.BAD_VALUE,
-                evidence=(
-                    said(error),
-                    seen("inspect_package", f"the size comes from launch {number}{depends}"),
-                ),
+                evidence=(said(error), seen("inspect_package", fact)),
                 fix=Fix(action=f"check the data for {condition} before the call, or allow it at export"),
             )
         return
@@ -123,6 +115,11 @@ def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 WITHOUT_ZEROS = Where(equals=0)
+ANOTHER_NUMBER = "let the model divide by another number where the divisor is 0"
+
+
+def _code(lines: Sequence[ModelLocation]) -> str | None:
+    return lines[0].code if lines else None
 
 
 def _by_input(division: Division, part: InputSlice, error: Evidence, case: DiagnosisState) -> Suspect:
@@ -137,11 +134,7 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
         level=CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
         crashing=party,
-        fix=Fix(
-            action=f"keep zeros out of {name_of(item)}, or let the model divide by another number where it "
-            "is 0",
-            before=lines[0].code if lines else None,
-        ),
+        fix=Fix(action=f"keep zeros out of {name_of(item)}, or {ANOTHER_NUMBER}", before=_code(lines)),
         intervention=replace_where(leaf_of(item), WITHOUT_ZEROS, 1),
     )
 
@@ -175,10 +168,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
         level=CausalLevel.BAD_VALUE,
         evidence=(error, *_shown(division, case)),
         crashing=party,
-        fix=Fix(
-            action="let the model divide by another number where the divisor is 0",
-            before=lines[0].code if lines else None,
-        ),
+        fix=Fix(action=ANOTHER_NUMBER, before=_code(lines)),
         intervention=test,
         observed=single,
         weak=not single,
@@ -212,7 +202,7 @@ def _expectation_failed(case: DiagnosisState) -> bool:
 def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
     """The first operator whose integers do not fit, where what the user expects failed and all else agrees.
 
-    A healthy program may mean it so: hashes and checksums are computed modulo the range of their dtype.
+    A healthy program may mean it so: hashes are computed modulo the range of their dtype.
     """
     events = case.eager_events("node_overflow")
     if not events or not (case.equals_eager and _expectation_failed(case)):
@@ -259,10 +249,7 @@ def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def exact_trial(case: DiagnosisState) -> Trial | None:
-    """The program with its overflowing operators in int64, compared with what is expected of the call.
-
-    None where nothing is expected, and where the program as it is gives that.
-    """
+    """The program with its overflowing operators in int64, where what is expected is not what it gives."""
     compared: Event | None = case.interpreted.last("compared_exact") if case.interpreted is not None else None
     before, exact, again = compared["equal"] if compared is not None else (True, True, True)
     if before or again:

@@ -16,10 +16,10 @@ from mcp_server.diagnosis.components import (
     seen,
     users_code,
 )
-from mcp_server.diagnosis.interventions.eager_launch import eager_key, in_eager
+from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Evidence, Fix, PackageWorkload
+from mcp_server.model import Component, ComponentKind, Evidence, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import listed
 from mcp_server.tools.compare_with_eager import Repeats
@@ -51,8 +51,7 @@ def drawing_launches(case: DiagnosisState) -> list[tuple[str, Launch]]:
 def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     """Outputs that differ from a reference with other random numbers, or from each other by dropout.
 
-    A package alone does not tell whether its numbers are meant: a model that samples draws them on purpose.
-    Dropout is another matter: a model that was exported for use has none.
+    A model that samples draws on purpose, but one that was exported for use has no dropout.
     """
     drawing = drawing_launches(case)
     if not drawing:
@@ -67,10 +66,9 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     if training:
         fix = Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
     drawn = seen("inspect_package", f"launch {launch.index} is {launch.kernel}")
+    lines = launch_lines(launch.index, case) or case.call_locations
     found = _Wrong(
-        guilty=component(
-            "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
-        ),
+        guilty=component("op", op, lines, launch=launch.index),
         summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
         "those of any reference that draws others or none.",
         level=CausalLevel.STATE,
@@ -99,10 +97,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs that change from call to call, or with the content of fresh memory.
-
-    Not if random numbers are drawn: then a difference is expected.
-    """
+    """Outputs that change with the content of fresh memory, or from call to call though nothing is drawn."""
     if case.differs_in("second"):
         if drawing_launches(case):
             return
@@ -114,28 +109,21 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             "draws random numbers.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("repeat_call", f"two calls on the same inputs differ{at}"),),
-            fix=Fix(
-                action="make it depend only on its arguments: no hidden state, race or uninitialised memory"
-            ),
+            fix=Fix(action="make it depend on its arguments only: no hidden state, race or unset memory"),
             weak=True,
             settle="Compare the outputs with those of eager mode (compare_with_eager) to settle it.",
         )
     elif case.reads_unset:
         where = _first_difference(case, "filled")
         at = f", first in what launch {where.launch} ({where.kernel}) writes" if where is not None else ""
+        same = "repeated without a change, the call returns the same outputs"
         fact = "the same call returns different outputs when fresh memory is filled with different bytes"
         yield _Wrong(
             guilty=_changed(where, case),
             summary=f"The outputs depend on uninitialised memory{at}.",
             level=CausalLevel.BAD_VALUE,
-            evidence=(
-                seen("repeat_call", "repeated without a change, the call returns the same outputs"),
-                seen("repeat_call", fact + at),
-            ),
-            fix=Fix(
-                action="make it write all of its result and read only within its arguments; torch.empty does "
-                "not return zeros"
-            ),
+            evidence=(seen("repeat_call", same), seen("repeat_call", fact + at)),
+            fix=Fix(action="make it write all of its result, and read only within its arguments"),
         )
 
 
@@ -179,9 +167,8 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
                 seen("compare_with_eager", first.summary),
             ),
             fix=Fix(
-                action="compile the package from this program again, alone: models of one structure that are "
-                "compiled for one package share the last one's weights; or load its weights with "
-                "load_constants"
+                action="compile the package from this program again, alone (models of one structure in one "
+                "package share the last one's weights), or load its weights with load_constants"
             ),
             harmful=harmful,
         )
@@ -219,13 +206,9 @@ def _wrong_launches(
             continue  # it makes the first NaN: a suspect of that category
         # One that may only be fed wrong is not tried alone.
         tried = eager_key(each.launch) in case.trials
+        lines = each.locations[:3] or case.call_locations
         yield _Wrong(
-            guilty=Component(
-                kind="kernel",
-                name=each.kernel,
-                launch_index=each.launch,
-                model_locations=each.locations[:3] or case.call_locations,
-            ),
+            guilty=component("kernel", each.kernel, lines, launch=each.launch),
             summary=f"The package diverges from its own exported program in {each.summary}.{also} "
             f"It read {'values that were not judged' if each.suspects else 'right values'}.",
             level=CausalLevel.BAD_VALUE,
@@ -263,13 +246,9 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
         yield replace(
             suspect,
             summary=f"{suspect.summary.rstrip('.')}. For the call before, the package matches its exported "
-            "program. Look for the error in the expected values of the check, in the inputs, or in the "
-            "model.",
+            "program. Look for the error in the expected values, in the inputs, or in the model.",
             evidence=(*suspect.evidence, *facts),
-            fix=Fix(
-                action="look at the inputs of that call and at what the check expects; the compilation is "
-                "correct"
-            ),
+            fix=Fix(action="look at the inputs of that call and at what the check expects"),
         )
 
 
@@ -281,13 +260,10 @@ def _by_users_code(case: DiagnosisState) -> Iterator[Suspect]:
     launch = next((each for each in case.launches if name in (each.symbol, each.kernel)), None)
     lines = launch_lines(launch.index, case) if launch is not None else []
     more = f" and {', '.join(others[:2])}" if others else ""
+    kind: ComponentKind = "kernel" if launch is not None else "op"
+    index = launch.index if launch is not None else None
     yield _Wrong(
-        guilty=component(
-            "kernel" if launch is not None else "op",
-            name,
-            lines or case.call_locations,
-            launch=launch.index if launch is not None else None,
-        ),
+        guilty=component(kind, name, lines or case.call_locations, launch=index),
         summary=f"The program's own check failed, and the call runs {name}{more}, the user's code.",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("inspect_package", f"{name} is code of the program, in package and model alike"),),
@@ -298,10 +274,7 @@ def _by_users_code(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
-    """Outputs of a call that ends well and are not what the user expects.
-
-    This is the failure itself and names no cause: any suspect that explains it comes before it.
-    """
+    """Outputs that are not what the user expects: the failure itself, after all that explains it."""
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return
@@ -320,9 +293,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     if not facts:
         return
     # A command that fails on right outputs, too, looks like this as well.
-    alone = (
-        " The check command alone says so: give the outputs that are right (expect), on which it has to pass."
-    )
+    alone = " The check command alone says so: give the right outputs (expect), on which it has to pass."
     yield _Wrong(
         guilty=Component(kind="package", name=""),
         summary=f"The call ends well, and {facts[0].fact}; what was tried does not say why."
@@ -368,23 +339,18 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     own = own_code(case)
     name = own[0] if len(own) == 1 else "the exported model"
     number = next((each.index for each in case.launches if name in (each.symbol, each.kernel)), None)
-    why = (
-        f"{name}, the model's own kernel, computes something else."
-        if len(own) == 1
-        else "the model was exported with other weights or in another mode, or the reference is another "
-        "model, or it was computed from other inputs."
-    )
+    lines = launch_lines(number, case) or case.call_locations
+    agree = "package and exported program agree on the failing call"
+    differ = "the outputs differ from what the script compares them with"
+    why = "the reference has other weights, another mode or other inputs, or it is another model."
+    if len(own) == 1:
+        why = f"{name}, the model's own kernel, computes something else."
     yield _Wrong(
-        guilty=component(
-            "kernel" if len(own) == 1 else "script", name, launch_lines(number, case) or case.call_locations
-        ),
+        guilty=component("kernel" if len(own) == 1 else "script", name, lines),
         summary="The package gives what its exported program gives, and the reference differs from both: "
         f"{why}",
         level=CausalLevel.FAULT_SITE,
-        evidence=(
-            seen("interpret", "package and exported program agree on the failing call"),
-            seen("run", "the outputs differ from what the script compares them with"),
-        ),
+        evidence=(seen("interpret", agree), seen("run", differ)),
         fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
         observed=len(own) == 1,
     )

@@ -32,11 +32,7 @@ class Kind(Enum):
 
 
 class Effect(Enum):
-    """What became of the failure.
-
-    `CHANGED`: this was one cause, and another is left. `NOT_APPLICABLE`: the trial says nothing, and its
-    reason says why.
-    """
+    """What became of the failure. `CHANGED`: this was one cause, and another is left."""
 
     GONE = "gone"
     CHANGED = "changed"
@@ -63,8 +59,7 @@ class Where:
 class Change:
     """One change of the inputs, as the worker's `transforms` make it; None is what it does not need.
 
-    `input` counts the tensors of the call. `flat`, `index`, `rows` along `dim`, `where`, and `stride` with
-    `offset` and `end` choose elements.
+    `input` counts the tensors of the call; `flat` to `end` choose elements.
     """
 
     change: str
@@ -94,7 +89,7 @@ class Change:
 def update_from(file: Path) -> dict[str, object]:
     """The step of a replay that gives the package the constants of a file (`{name: tensor}`, of torch.save).
 
-    A state_dict has more names than a package, which leaves out what the graph does not read.
+    Names of a state_dict that the graph does not read are left out.
     """
     return {
         "do": "constants",
@@ -300,9 +295,7 @@ def _set_fields(record: Where | Change | Options) -> dict[str, object]:
     """Fields that are neither None nor false nor empty."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     return {
-        name: value
-        for name, value in values.items()
-        if value is not None and value is not False and value != {}
+        n: value for n, value in values.items() if value is not None and value is not False and value != {}
     }
 
 

@@ -39,38 +39,25 @@ class Leaf:
     name: str
 
 
-@dataclass(frozen=True)
-class Places:
-    """Elements of an input: flat elements offset + k * stride below `end` (None: all others), or all."""
-
-    stride: int | None = None
-    offset: int | None = None
-    end: int | None = None
-
-    def __str__(self) -> str:
-        """As Python's slice of the flat input: `[81:162]`, `[0::2]`."""
-        step = f":{self.stride}" if self.stride not in (None, 1) else ""
-        return f"[{self.offset or 0}:{'' if self.end is None else self.end}{step}]"
+EVERYWHERE = slice(None)
 
 
-EVERYWHERE = Places()
+def slice_text(flat: slice) -> str:
+    """A slice of a flat input as Python writes it: `[81:162]`, `[0::2]`."""
+    step = f":{flat.step}" if flat.step not in (None, 1) else ""
+    return f"[{flat.start or 0}:{'' if flat.stop is None else flat.stop}{step}]"
 
 
-def keep_in_range(leaf: Leaf, low: Number, high: Number, places: Places = EVERYWHERE) -> Intervention:
-    """The elements outside [low, high] made the nearest limit; all others stay."""
-    outside = Change(
-        *("elements", leaf.input),
-        where=Where(below=low, above=high),
-        stride=places.stride,
-        offset=places.offset,
-        end=places.end,
-    )
+def keep_in_range(leaf: Leaf, low: Number, high: Number, flat: slice = EVERYWHERE) -> Intervention:
+    """The elements outside [low, high] made the nearest limit, in a slice of the flat input; others stay."""
+    where = Where(below=low, above=high)
+    outside = Change("elements", leaf.input, where=where, stride=flat.step, offset=flat.start, end=flat.stop)
     # The offending elements replaced in two ways: what differs then is what depends on them.
     minimal = tuple((replace(outside, value=value),) for value in dict.fromkeys((low, high)))
     part, after = leaf.name, f"{leaf.name} = {leaf.name}.clamp({low}, {high})"
-    if places.stride not in (None, 1) or places.offset or places.end is not None:
-        after = f"{leaf.name}.view(-1){places}.clamp_({low}, {high})"
-        part = f"{leaf.name}.flatten(){places}"
+    if flat != EVERYWHERE:
+        after = f"{leaf.name}.view(-1){slice_text(flat)}.clamp_({low}, {high})"
+        part = f"{leaf.name}.flatten(){slice_text(flat)}"
     made = _one(leaf, replace(outside, low=low, high=high), f"{part} clamped to {low}..{high}", after)
     return replace(made, minimal=minimal)
 

@@ -1,18 +1,21 @@
-"""Interventions on a generated kernel, and the copies of a package that they load."""
+"""Interventions on a launch: its kernel changed, in a copy of the package, or done in eager mode."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 
-from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
-from mcp_server.diagnosis.interventions.run import TriedCall
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Trial
+from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention
 from mcp_server.diagnosis.origin import Operation, Origin
+from mcp_server.diagnosis.origin.of_model import guarded_code
 from mcp_server.errors import ProblemError
+from mcp_server.model import PackageWorkload
 from mcp_server.package.archive import Package
 from mcp_server.package.kernel_code import Literal, with_number
 from mcp_server.package.kernels import Kernel
@@ -30,16 +33,10 @@ from mcp_server.probes.rewrite import (
     with_wide_indices,
     with_zeros,
 )
+from mcp_server.tools.compare_with_eager import Pair, compare_pair
 from mcp_server.tools.context import Context
-
-
-@dataclass(frozen=True)
-class Edit:
-    """Text `old` of a kernel replaced by `new`, once."""
-
-    kernel: str
-    old: str
-    new: str
+from mcp_server.tools.divergence import EveryLaunch
+from mcp_server.worker.protocol import EagerLaunches
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,10 @@ class _Way:
     action: str = ""
 
 
-def _guard(family: str, what: str, before: str, after: str, action: str) -> _Way:
-    """Operations that are guarded; `family` as in the table of their domains."""
+def _guard(family: str) -> _Way:
+    """Operations whose operands are kept in their domain; `family` as in the table of domains."""
+    before, after, action = guarded_code(family)
+    what = f"every {family} of {{kernel}}, and its like, kept in its domain"
     change = partial(with_domain_guarded, family=family)
     return _Way(change, what, before, after, hides=False, action=action)
 
@@ -78,41 +77,7 @@ HOWS = {
         hides=False,
         action="fill what is masked with a large negative number in place of minus infinity",
     ),
-    "guard-div": _guard(
-        "div",
-        "1 for every divisor of {kernel} that is 0",
-        "a / n",
-        "a / torch.where(n == 0, 1, n)",
-        "divide by 1 where the divisor is 0",
-    ),
-    "guard-log": _guard(
-        "log",
-        "the argument of every logarithm of {kernel} clamped to where it is finite",
-        "torch.log(x)",
-        "torch.log(x.clamp(min=torch.finfo(x.dtype).tiny))",
-        "clamp the argument of the logarithm",
-    ),
-    "guard-sqrt": _guard(
-        "sqrt",
-        "the argument of every root of {kernel} clamped to where it is finite",
-        "torch.sqrt(x)",
-        "torch.sqrt(x.clamp(min=0))",
-        "clamp the argument of the root to 0 or above",
-    ),
-    "guard-acos": _guard(
-        "acos",
-        "the argument of every acos, asin, acosh and atanh of {kernel} clamped to its domain",
-        "torch.acos(x)",
-        "torch.acos(x.clamp(-1, 1))",
-        "clamp the argument of acos to -1..1",
-    ),
-    "guard-pow": _guard(
-        "pow",
-        "the base of every power of {kernel} clamped to 0 or above",
-        "torch.pow(x, y)",
-        "torch.pow(x.clamp(min=0), y)",
-        "clamp the base of the power to 0 or above",
-    ),
+    **{f"guard-{family}": _guard(family) for family in ("div", "log", "sqrt", "acos", "pow")},
     "skip": _Way(
         with_zeros, "zeros in place of what {kernel} computes", "# launch {launch}: {kernel}", "zeros"
     ),
@@ -121,31 +86,28 @@ HOWS = {
 REPAIRS = {"overflow": "indices of 64 bits", "order": "a barrier between load and store"}
 
 
-async def edit_kernel(context: Context, call: TriedCall, edit: Edit) -> Intervention:
-    """The intervention of one replacement, with its package made.
+async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:
+    """The intervention of one replacement in the text of a kernel, with its package made.
 
     Raises `ProblemError`: no such kernel, a text that does not occur exactly once, a replacement with side
     effects, or one that does not compile.
     """
-    package = await _package(call)
-    kernel = kernel_named(package, edit.kernel)
-    made = await _made(context, call, package, kernel, replaced_once(kernel, edit.old, edit.new))
+    made, _ = await _changed(context, call, name, lambda kernel: replaced_once(kernel, old, new))
     return Intervention(
-        key=f"kernel:{edit.kernel}:{edit.old}:{edit.new}",
+        key=f"kernel:{name}:{old}:{new}",
         kind=Kind.KERNEL,
-        what=f"the call with `{edit.new}` in place of `{edit.old}` in {edit.kernel}",
+        what=f"the call with `{new}` in place of `{old}` in {name}",
         options=Options(package=made),
-        before_code=edit.old,
-        after_code=edit.new,
-        spelling=("--kernel", edit.kernel, "--replace", edit.old, edit.new),
+        before_code=old,
+        after_code=new,
+        spelling=("--kernel", name, "--replace", old, new),
     )
 
 
 async def with_literal(context: Context, call: TriedCall, literal: Literal, new: float) -> Path:
     """A copy of the package in which a kernel has `new` for that literal. Raises `ProblemError`."""
-    package = await _package(call)
-    kernel = kernel_named(package, literal.kernel)
-    return await _made(context, call, package, kernel, with_number(kernel, literal.value, new))
+    change = partial(with_number, old=literal.value, new=new)
+    return (await _changed(context, call, literal.kernel, change))[0]
 
 
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
@@ -166,9 +128,8 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         spelling=("--launch", str(launch), "--as", how),
     )
     if how == "eager":
-        return replace(
-            made, unavailable="a launch is done in eager mode by the exported program: give it (exported)"
-        )
+        why = "a launch is done in eager mode by the exported program: give it (exported)"
+        return replace(made, unavailable=why)
     if how not in HOWS:
         raise ProblemError("no such way to do a launch", value=how, allowed=", ".join((*HOWS, "eager")))
     if name not in package.wrapper.kernels:
@@ -180,7 +141,7 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
         source = way.change(kernel)
     except ProblemError as problem:
         return replace(made, unavailable=str(problem))
-    changed = await _made(context, call, package, kernel, source)
+    changed = await with_kernel(package, kernel, source, context, python=call.python, env=call.env)
     shared = len(launches_of(package, name))
     others = f" (in all its {shared} launches)" if shared > 1 else ""
     return replace(
@@ -207,13 +168,15 @@ async def with_constant_of_siblings(context: Context, call: TriedCall, origin: O
     """The odd constant of an origin made that of the siblings. Raises `ProblemError` if it is not found."""
     found = origin.odd_constant
     assert found is not None, "only an origin with an odd constant is asked about"
-    package = await _package(call)
-    kernel = kernel_named(package, origin.kernel)
-    source = with_number(kernel, found.value, found.usual)
-    if source == kernel.source:
-        raise ProblemError("the kernel does not load this number", value=found.value, allowed=kernel.name)
+
+    def change(kernel: Kernel) -> str:
+        source = with_number(kernel, found.value, found.usual)
+        if source == kernel.source:
+            raise ProblemError("the kernel does not load this number", value=found.value, allowed=kernel.name)
+        return source
+
     old, new = number(found.value, "float32"), number(found.usual, "float32")
-    made = await _made(context, call, package, kernel, source)
+    made, spelling = await _changed(context, call, origin.kernel, change)
     where = origin.layer or f"launch {origin.launch_index}"
     return Intervention(
         key=f"constant:{origin.kernel}:{old}:{new}",
@@ -223,18 +186,8 @@ async def with_constant_of_siblings(context: Context, call: TriedCall, origin: O
         before_code=old,
         after_code=new,
         action=f"use {new} in {where} as the other layers do",
-        spelling=_spelled(kernel, source),
+        spelling=spelling,
     )
-
-
-def _spelled(kernel: Kernel, changed: str) -> tuple[str, ...]:
-    """The arguments of `try-fix` for a change of one line; none where several lines changed."""
-    lines = zip(kernel.source.split("\n"), changed.split("\n"), strict=True)
-    pairs = [(old.strip(), new.strip()) for old, new in lines if old != new]
-    if len(pairs) != 1:
-        return ()
-    old, new = (text.partition(" = ")[2].rstrip(";") for text in pairs[0])
-    return ("--kernel", kernel.name, "--replace", old, new) if kernel.source.count(old) == 1 else ()
 
 
 async def correct_expression(context: Context, call: TriedCall, origin: Origin) -> Intervention:
@@ -242,38 +195,57 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
 
     Raises `ProblemError` for what cannot be edited or does not compile.
     """
-    correction = origin.correction
-    assert correction is not None, "only an origin with a correction is corrected"
-    package = await _package(call)
-    kernel = kernel_named(package, origin.kernel)
-    if correction.old is not None and correction.new is not None:
-        source = with_number(kernel, correction.old, correction.new)
-    else:
-        source = with_limits(kernel, correction.lines, correction.low, correction.high)
+    found = origin.correction
+    assert found is not None, "only an origin with a correction is corrected"
+
+    def change(kernel: Kernel) -> str:
+        if found.old is not None and found.new is not None:
+            return with_number(kernel, found.old, found.new)
+        return with_limits(kernel, found.lines, found.low, found.high)
+
+    made, _ = await _changed(context, call, origin.kernel, change)
+    launch = f"launch {origin.launch_index}"
     return Intervention(
         key=f"kernel:{origin.kernel}:corrected",
         kind=Kind.KERNEL,
-        what=f"the call with `{correction.text}` in place of `{origin.expression}` in launch "
-        f"{origin.launch_index}",
-        options=Options(package=await _made(context, call, package, kernel, source)),
+        what=f"the call with `{found.text}` in place of `{origin.expression}` in {launch}",
+        options=Options(package=made),
         before_code=origin.expression,
-        after_code=correction.text,
+        after_code=found.text,
     )
 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
     """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` where it cannot be made."""
-    package = await _package(call)
-    kernel = kernel_named(package, found.kernel)
-    wide = found.kind == "overflow"
-    source = with_wide_indices(kernel) if wide else with_barrier(kernel, found.line)
+    repair = with_wide_indices if found.kind == "overflow" else partial(with_barrier, line=found.line)
+    made, spelling = await _changed(context, call, found.kernel, repair)
     return Intervention(
         key=f"kernel:{found.kernel}:{found.kind}",
         kind=Kind.KERNEL,
         what=f"the call with {REPAIRS[found.kind]} in {found.kernel}",
-        options=Options(package=await _made(context, call, package, kernel, source)),
-        spelling=_spelled(kernel, source),
+        options=Options(package=made),
+        spelling=spelling,
     )
+
+
+async def _changed(
+    context: Context, call: TriedCall, name: str, change: Callable[[Kernel], str]
+) -> tuple[Path, tuple[str, ...]]:
+    """A copy of the package with that kernel changed, and the arguments of `try-fix` for it.
+
+    There are none where other than one line changed, or its text stands in the kernel more than once.
+    """
+    package = await _package(call)
+    kernel = kernel_named(package, name)
+    source = change(kernel)
+    made = await with_kernel(package, kernel, source, context, python=call.python, env=call.env)
+    lines = zip(kernel.source.split("\n"), source.split("\n"), strict=False)
+    pairs = [(old.strip(), new.strip()) for old, new in lines if old != new]
+    if len(pairs) != 1:
+        return made, ()
+    old, new = (text.partition(" = ")[2].rstrip(";") for text in pairs[0])
+    once = kernel.source.count(old) == 1
+    return made, ("--kernel", name, "--replace", old, new) if once else ()
 
 
 async def _package(call: TriedCall) -> Package:
@@ -284,5 +256,85 @@ async def _package(call: TriedCall) -> Package:
     return (await anyio.to_thread.run_sync(view_package, Path(str(path)), model)).package
 
 
-async def _made(context: Context, call: TriedCall, package: Package, kernel: Kernel, source: str) -> Path:
-    return await with_kernel(package, kernel, source, context, python=call.python, env=call.env)
+# "Eager in place of launch N", on every launch that was found wrong on right inputs. The call is made on the
+# package with probes. Where several launches are wrong, the others are done in eager mode in all three calls:
+# a call that fails for two reasons fails without either of them.
+MOST_TRIED = 3  # wrong launches
+
+
+def in_eager(launch: int, kernel: str, others: Sequence[int] = (), plan: Path | None = None) -> Intervention:
+    """The launch done in eager mode, on what it reads itself, in a call with the others done so anyway."""
+    also = f" (launch {', '.join(map(str, others))} is so in all calls)" if others else ""
+    asked = EagerLaunches(plan=str(plan), launches=sorted((launch, *others))) if plan is not None else None
+    return Intervention(
+        key=eager_key(launch),
+        kind=Kind.KERNEL,
+        what=f"the call with launch {launch} ({kernel}) done in eager mode{also}",
+        options=Options(eager=asked),
+    )
+
+
+def eager_key(launch: int) -> str:
+    return f"launch:{launch}:eager"
+
+
+def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> TriedCall:
+    """The call of the package with probes, with these launches in eager mode."""
+    package = json.loads(plan.read_text())["package"]
+    asked = EagerLaunches(plan=str(plan), launches=list(launches))
+    return replace(call, request={**call.request, "package": package, "eager": asked})
+
+
+async def try_in_eager(
+    context: Context, call: TriedCall, found: EveryLaunch, exported: Path | None = None
+) -> dict[str, Trial]:
+    """The trials of the wrong launches, by key. Launches that may only be fed wrong are not tried.
+
+    A launch without which the others make the call fail no more is left out of what is done for the others.
+    `exported` is the program for the command that tries one again.
+    """
+    assert found.plan is not None, "only launches of a call that came back are wrong"
+    plan = found.plan.path
+    doubtless = [each for each in found.wrong if not (each.suspects or each.constant or each.tf32)]
+    kernels = {each.launch: each.kernel for each in doubtless[:MOST_TRIED]}
+    trials: dict[str, Trial] = {}
+    open_ones = list(kernels)
+    for launch in kernels:
+        others = [other for other in open_ones if other != launch]
+        made = in_eager(launch, kernels[launch], others, plan)
+        if exported is not None and not others:
+            made = replace(made, spelling=_spelled_eager(launch, exported))
+        tried = await try_intervention(context, on_probes(call, plan, others), made)
+        trials[made.key] = tried
+        if tried.effect is Effect.NOT_APPLICABLE:
+            open_ones.remove(launch)
+    return trials
+
+
+async def launch_in_eager(
+    context: Context, call: TriedCall, workload: PackageWorkload, exported: Path, launch: int
+) -> tuple[TriedCall, Intervention]:
+    """One launch done in eager mode, and the call to try that on: what eager mode returns is expected of it.
+
+    Raises `ProblemError` for an unknown launch, and for one of which the program has no value.
+    """
+    model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    known = model.launch(launch)
+    if known is None:
+        allowed = f"0 to {len(model.wrapper.launches) - 1}"
+        raise ProblemError("no such launch", value=launch, allowed=allowed)
+    found = (await compare_pair(context, Pair(workload, exported), every=True)).every_launch
+    if found is None or found.plan is None or found.eager_outputs is None:
+        raise ProblemError(found.summary if found is not None else "no launch was judged", value=launch)
+    why = next((each.why for each in found.unjudged if each.launch == launch), "")
+    if why:
+        raise ProblemError(f"the launch cannot be done in eager mode: {why}", value=launch)
+    if not call.symptom.judges:
+        call = replace(call, symptom=replace(call.symptom, expect=found.eager_outputs.path))
+    made = in_eager(launch, known.kernel, plan=found.plan.path)
+    return on_probes(call, found.plan.path), replace(made, spelling=_spelled_eager(launch, exported))
+
+
+def _spelled_eager(launch: int, exported: Path) -> tuple[str, ...]:
+    """The arguments of `try-fix`."""
+    return ("--launch", str(launch), "--as", "eager", "--exported", str(exported))

@@ -186,10 +186,8 @@ def _ended_process(done: WorkerRun) -> Seen:
     text = root.text if root else finished.note
     family = root.family.id if root else ""
     # The worker itself ends a process in which a call takes too long (`call_limit_s`).
-    by_worker = finished.returncode == 1 and finished.stderr.exists()
-    if finished.ending == "timeout" or (
-        by_worker and "Timeout (" in finished.stderr.read_text(errors="replace")
-    ):
+    printed = finished.stderr.read_text(errors="replace") if finished.stderr.exists() else ""
+    if finished.ending == "timeout" or (finished.returncode == 1 and "Timeout (" in printed):
         return Seen("timeout", text=text)
     if finished.ending == "out_of_memory":
         return Seen("out_of_memory", text=text, family=family)
@@ -316,10 +314,7 @@ async def _in_own_processes(context: Context, call: TriedCall, intervention: Int
 
 
 def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
-    """Raise ProblemError for an expectation with another layout than the outputs.
-
-    Not if the inputs got other shapes: then the outputs have other shapes, too.
-    """
+    """Raise ProblemError for an expectation with another layout, unless the inputs got other shapes."""
     facts = seen.facts
     if facts is None or facts.expected is None or not facts.expected.layout:
         return
@@ -375,8 +370,7 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
     """Elements of the outputs that were not at fault and changed.
 
-    Unknown if there is nothing to compare with, if two unchanged calls differ, and if a command judges the
-    outputs: it does not say which elements are at fault.
+    Unknown without anything steady to compare with, and if a command judges: it names no elements.
     """
     if after.facts is None or after.facts.compared is None:
         return SideEffects(known=False)
@@ -396,10 +390,7 @@ def side_effects_of(after: Seen, again: Seen) -> SideEffects:
 
 
 def chance_of(calls: int, failed: int, tries: int) -> float:
-    """The probability that none of `tries` changed calls fails if they fail as often as the others.
-
-    Fisher's exact test, one-sided: that all `failed` failures fall among `calls` of `calls + tries`.
-    """
+    """That none of `tries` changed calls fails by chance: Fisher's exact test, one-sided."""
     if not failed:
         return 1.0
     return math.comb(calls, failed) / math.comb(calls + tries, failed)

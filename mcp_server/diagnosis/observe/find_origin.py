@@ -19,7 +19,7 @@ from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.observe.static import parts_to_see
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
 from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
-from mcp_server.diagnosis.origin.values import NoValues, ProbedValues, Tensor, Values
+from mcp_server.diagnosis.origin.values import ProbedValues, Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, checked_inputs, operator_indices
@@ -113,7 +113,7 @@ def _missed(case: DiagnosisState) -> list[Fault]:
 
 async def _values(
     sought: Sequence[Fault], view: PackageView, case: DiagnosisState, context: Context
-) -> tuple[Values, set[int]]:
+) -> tuple[ProbedValues, set[int]]:
     """What the launches behind the faults read and wrote, and which began; nothing without probes."""
     launches = sorted({number for fault in sought for number in behind(view, fault)})[-MOST_LAUNCHES:]
     try:
@@ -127,11 +127,11 @@ async def _values(
         )
     except ProblemError as problem:
         case.notes.append(f"the origin follows from the code alone: {problem}")
-        return NoValues(), set()
+        return ProbedValues(), set()
     return ProbedValues(seen.launches), {each.launch for each in seen.launches if each.launch is not None}
 
 
-def _placed(fault: Fault, view: PackageView, values: Values) -> Fault | None:
+def _placed(fault: Fault, view: PackageView, values: ProbedValues) -> Fault | None:
     """The fault with its first element; None where no value is at fault."""
     if fault.kind != "value" or fault.element:
         return fault
@@ -147,7 +147,7 @@ def _placed(fault: Fault, view: PackageView, values: Values) -> Fault | None:
     return None
 
 
-async def _find_changes(origin: Origin, values: Values, case: DiagnosisState, context: Context) -> None:
+async def _find_changes(origin: Origin, values: ProbedValues, case: DiagnosisState, context: Context) -> None:
     """What would remove the bad value, and the corrected expression where that is at fault."""
     inputs = case.compiled_inputs
     leaves = [Leaf(place, each.path or each.name) for place, each in enumerate(inputs)]

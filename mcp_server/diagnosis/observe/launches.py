@@ -13,7 +13,7 @@ from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import kernel_of, own_code
-from mcp_server.diagnosis.interventions.eager_launch import try_in_eager
+from mcp_server.diagnosis.interventions.kernel import try_in_eager
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import DiagnosisState

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import anyio.to_thread
 
+from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
 from mcp_server.diagnosis.causes.input_mismatch import place
-from mcp_server.diagnosis.causes.kernel_defect import FIXES, explains
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
 from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.observe import Observation
@@ -333,7 +333,7 @@ class ReadKernels(Observation):
         sized = case.given is not None or not case.compiled_inputs
         if case.view is None or not sized or not case.launches:
             return 0.0
-        return 0.6 if any(explains(kind, case) for kind in FIXES) else 0.0
+        return 0.6 if any(explains(kind, case) for kind in DEFECT_FIXES) else 0.0
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         assert case.view is not None

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from mcp_server.diagnosis.origin import Condition
-from mcp_server.diagnosis.origin.expression import Expression, Leaf, index_text, shown, tensor_of
+from mcp_server.diagnosis.origin.expression import Expression, Leaf, by_tensor, index_text, shown, tensor_of
 from mcp_server.diagnosis.origin.walk import Given, value_of
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue, outside, rounded
 from mcp_server.package.terms.interval import Bounds, Interval, from_ordinal, limits, ordinal
@@ -181,10 +181,9 @@ class _Points:
 
 
 def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> Condition | None:
-    """When the expression is bad, around the offending value; None if that cannot be verified.
+    """When the expression is bad, around the offending value (None: what is good at all), if verified.
 
-    `questions` has one for each point of the loops that reads the element, the faulty point first. Without an
-    offending value the result says what the element may be.
+    `questions` has one for each point of the loops that reads the element, the faulty point first.
     """
     points = _Points(questions)
     good = points.ranges()
@@ -260,8 +259,7 @@ def condition_of(
 ) -> Condition | None:
     """When the first expression is bad, as one element of an input varies and the others stay.
 
-    The other expressions are the same one at other points of the loops. `blamed` counts the failing points by
-    element: the element with most of them is varied first.
+    The others are the same at other points of the loops. `blamed` counts the failing points by element.
     """
     main = expressions[0]
     if any(isinstance(each, Element) and ":" in each.parameter for each in parts(main.term)):
@@ -269,10 +267,11 @@ def condition_of(
     term = culprit_of(main.term, main.evaluator()) or main.term
     if term is not main.term:
         expressions, allowed = [main], Allowed.between(None, None, term.dtype)
-    varied = [(name, leaf) for name, leaf in main.leaves.items() if is_input(leaf)]
+    of_inputs = {n: each.source for n, each in main.leaves.items() if isinstance(each.source, Given)}
+    varied = [(n, main.leaves[n]) for n, source in of_inputs.items() if source.kind == "input"]
     varied.sort(key=lambda pair: -blamed[tensor_of(pair[1], main.walker), pair[1].index or ()])
     for name, leaf in varied:
-        found = condition_at(expressions, term, leaf, allowed, main.names[name], leaf.value)
+        found = _condition_at(expressions, term, leaf, allowed, main.names[name])
         if found is not None:
             others = [main.names[other] for other, _ in varied if other != name]
             kept = f" (with {', '.join(others[:3])} as here)" if others else ""
@@ -281,17 +280,8 @@ def condition_of(
     return None
 
 
-def is_input(leaf: Leaf) -> bool:
-    return isinstance(leaf.source, Given) and leaf.source.kind == "input"
-
-
-def condition_at(
-    expressions: Sequence[Expression],
-    term: Term,
-    leaf: Leaf,
-    allowed: Allowed,
-    name: str,
-    bad: Scalar | None,
+def _condition_at(
+    expressions: Sequence[Expression], term: Term, leaf: Leaf, allowed: Allowed, name: str
 ) -> Condition | None:
     """The condition on an element, by the expressions at all points that read it; `term` is the first's."""
     questions = []
@@ -312,12 +302,14 @@ def condition_at(
     if not questions or questions[0].dtype == "bool":
         return None
     try:
-        return condition(questions, name, bad)
+        return condition(questions, name, leaf.value)
     except (UnknownValue, OverflowError):
         return None
 
 
-_SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "mod": "%"}
+# Operators that are written between their operands.
+SIGNS = {"sub": "-", "add": "+", "mul": "*", "div": "/", "floordiv": "//", "remainder": "%", "mod": "%"}
+SIGNS |= {"lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _QUIET = frozenset({"where", "cast"})  # pass on what others made
 
 
@@ -399,7 +391,7 @@ def explained(expression: Expression) -> str:
 def applied_text(term: Apply, evaluator: Evaluator) -> str:
     """An operation with the values of its operands: `acos(-1.0000001)`, `0 / 0`."""
     given = [_exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
-    sign = _SIGNS.get(term.op)
+    sign = SIGNS.get(term.op)
     return f"{given[0]} {sign} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
 
 
@@ -413,16 +405,10 @@ def _exactly(value: Scalar, dtype: str) -> str:
 
 def _masked(expression: Expression, found: Apply) -> str:
     """`all 6 elements of args[1] that it reads are False`, where a mask leaves nothing."""
-    leaves = {
-        each.parameter: expression.leaves[each.parameter]
-        for each in parts(found)
-        if isinstance(each, Element) and each.dtype == "bool" and each.parameter in expression.leaves
-    }
-    tensors: dict[str, list[Leaf]] = {}
-    for leaf in leaves.values():
-        tensors.setdefault(tensor_of(leaf, expression.walker), []).append(leaf)
-    for tensor, of_tensor in tensors.items():
-        known = sorted(of_tensor, key=lambda leaf: leaf.index or ())
+    masks = (each.parameter for each in parts(found) if isinstance(each, Element) and each.dtype == "bool")
+    leaves = {name: expression.leaves[name] for name in masks if name in expression.leaves}
+    for tensor, names in by_tensor(leaves, expression.walker).items():
+        known = sorted((leaves[name] for name in names), key=lambda leaf: leaf.index or ())
         values = {leaf.value for leaf in known}
         if len(values) == 1 and len(known) > 1 and None not in values:
             first, last = index_text(known[0]), index_text(known[-1])

@@ -56,9 +56,7 @@ class Expression:
 
     def text(self) -> str:
         """The expression, tensors named by letters, or by index where several elements of one are read."""
-        return say(
-            self.term, lambda element: self.names.get(element.parameter, element.parameter), self.atens
-        )
+        return say(self.term, lambda each: self.names.get(each.parameter, each.parameter), self.atens)
 
     def evaluator(self, changed: dict[str, Scalar] | None = None) -> Evaluator:
         """Evaluates the term, with other values for some leaves."""
@@ -163,11 +161,17 @@ def _number(term: Term, evaluator: Evaluator) -> Number | None:
     return None
 
 
+def by_tensor(leaves: dict[str, Leaf], walker: Walker) -> dict[str, list[str]]:
+    """The names of leaves, by the tensors that they are elements of."""
+    tensors: dict[str, list[str]] = {}
+    for name, leaf in leaves.items():
+        tensors.setdefault(tensor_of(leaf, walker), []).append(name)
+    return tensors
+
+
 def _names(expression: Expression) -> dict[str, str]:
     """A letter for each tensor; with the index where several of its elements are read."""
-    tensors: dict[str, list[str]] = {}
-    for name, leaf in expression.leaves.items():
-        tensors.setdefault(tensor_of(leaf, expression.walker), []).append(name)
+    tensors = by_tensor(expression.leaves, expression.walker)
     letters = dict(zip(tensors, "xyzuvwabcdefg", strict=False))
     found = {}
     for tensor, names in tensors.items():
@@ -210,12 +214,9 @@ def index_text(leaf: Leaf) -> str:
 
 def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
     """The tensors that an expression reads, by the letters that stand for them."""
-    grouped: dict[str, list[tuple[str, Leaf]]] = {}
-    for name, leaf in expression.leaves.items():
-        grouped.setdefault(tensor_of(leaf, expression.walker), []).append((name, leaf))
     found = []
-    for tensor, leaves in grouped.items():
-        (name, leaf), *more = leaves
+    for tensor, (name, *more) in by_tensor(expression.leaves, expression.walker).items():
+        leaf = expression.leaves[name]
         label = tensor + (index_text(leaf) if not more else "") if seen else f"an element of {tensor}"
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
         made_by = f"made by launch {launch.index} ({operator_name(launch)})" if launch is not None else ""

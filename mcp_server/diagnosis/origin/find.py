@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import (
-    Condition,
-    Dormant,
-    OddConstant,
-    OffendingElement,
-    Origin,
-)
+from mcp_server.diagnosis.origin import Correction, OddConstant, OffendingElement, Origin
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
     ElementKey,
-    condition_at,
     condition_of,
     culprit_of,
     explained,
     finite,
-    is_input,
 )
 from mcp_server.diagnosis.origin.expression import (
     Closing,
@@ -32,25 +23,22 @@ from mcp_server.diagnosis.origin.expression import (
     offending,
     operands,
     shown,
-    tensor_of,
 )
-from mcp_server.diagnosis.origin.layers import (
+from mcp_server.diagnosis.origin.of_model import (
     Difference,
-    Sibling,
+    Outside,
+    correction_of,
     difference,
     layer_of,
     of_bound,
-    siblings,
-    tables_of,
-)
-from mcp_server.diagnosis.origin.of_model import (
-    correction_of,
     operation_of,
     outside_of,
     read_by,
+    siblings,
+    tables_of,
     why_of_model,
 )
-from mcp_server.diagnosis.origin.values import NoValues, Phase, Tensor, Values
+from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.diagnosis.origin.walk import (
     Computed,
     Given,
@@ -112,9 +100,8 @@ class Fault:
         if found.launch is None or not found.element.index:
             return None
         when: Phase = "after" if found.kind == "kernel" else "before"
-        return Fault(
-            found.launch, "value", buffer=found.argument, element=tuple(found.element.index), when=when
-        )
+        element = tuple(found.element.index)
+        return Fault(found.launch, "value", buffer=found.argument, element=element, when=when)
 
     def checks(self, program: Program) -> tuple[Check, ...]:
         """What the kernel checks there, or would check."""
@@ -152,7 +139,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
     return sorted(found)
 
 
-def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -> Origin | None:
+def find_origin(view: PackageView, fault: Fault, values: ProbedValues | None = None) -> Origin | None:
     """Where the bad value of a fault was computed; None when it is not known.
 
     `values` are what launch probes saw of the failing call: `ProbedValues(launches)` with the launches of
@@ -160,7 +147,7 @@ def find_origin(view: PackageView, fault: Fault, values: Values | None = None) -
     """
     if not 0 <= fault.launch < len(view.wrapper.launches):
         return None
-    finder = _Finder(view, fault, values or NoValues())
+    finder = _Finder(view, fault, values or ProbedValues())
     try:
         if fault.kind == "value":
             return finder.of_value()
@@ -188,17 +175,18 @@ class _Bound:
 
 
 class _Finder:
-    def __init__(self, view: PackageView, fault: Fault, values: Values) -> None:
+    def __init__(self, view: PackageView, fault: Fault, values: ProbedValues) -> None:
         self.view, self.fault = view, fault
         self.walker = Walker(view, values)
         self.launch = view.wrapper.launches[fault.launch]
-        self.seen = not isinstance(values, NoValues)
+        self.seen = values.launches is not None
 
     def of_check(self, check: Check) -> Origin | None:
         if not understood(check.value):
             return None
         # The points of the loops at which the check fails; the first point where nothing was seen.
-        points = _points_of(self.walker, self.launch, check, _SCANNED)
+        every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
+        points = [self.walker.evaluator(self.launch, place) for place in every]
         failing = points[:1]
         if self.seen:
             failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
@@ -263,12 +251,11 @@ class _Finder:
         blamed: Counter[ElementKey],
     ) -> Origin:
         """The origin; `point` is the one of the loops at which `check` fails."""
-        following = self.walker.through(start) if isinstance(start, Produced) else start
-        if following is None:
-            assert isinstance(start, Produced), "a start that is no operator's goes on"
-            walked = Walked(start)
+        if isinstance(start, Produced):
+            place = self.walker.through(start)
+            walked = self.walker.back(place) if place is not None else Walked(start)
         else:
-            walked = self.walker.back(following)
+            walked = self.walker.back(start)
         source = walked.source
         if isinstance(source, Produced) and is_carrier(source.launch):
             raise UnknownValue("the values that the operator moved were not seen")
@@ -284,40 +271,51 @@ class _Finder:
         expressions = [expression, *(Closing(self.walker).close(each) for each in alike)]
         launch = None if isinstance(source, Given) else source.launch
         found = list(offending(expression)) if self.seen else []
+        read = operands(expression, seen=self.seen)
         allowed = Allowed.between(bound.low, bound.high, expression.term.dtype)
         own = (self.launch.index, launch.index if launch else None)
-        origin = Origin(
+        is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
+        usual, of_model = Difference(), ""
+        left: Outside | None = None
+        correction: Correction | None = None
+        if isinstance(source, Computed):
+            usual = self._compared(source, check)
+            left = outside_of(self.walker, source) if check is None else None
+            if is_index and value is not None and not explanation:
+                of_model = "it differs from its siblings" if usual.text else ""
+                of_model = of_model or why_of_model(expression.term, value, allowed, self._made_here(bound))
+                correct = (self.view, source, expression, value, allowed, usual)
+                correction = correction_of(*correct) if of_model else None
+        if left is not None and not found:  # what the operand outside of its domain is computed from
+            behind = read_by(self.walker, left)
+            found, read = list(offending(behind)), read or operands(behind)
+        return Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
             fault_launch=self.launch.index,
             expression=expression.text(),
-            result="value" if bound.low is None and bound.high is None else "index",
+            result="index" if is_index else "value",
             bad_value="" if value is None else shown(value),
             allowed=bound.text(self.walker),
-            operands=operands(expression, seen=self.seen),
+            operands=read,
             elements=found[:_OFFENDING],
             element_count=len(found),
-            explanation=explained(expression),
+            explanation=explanation,
             condition=condition_of(expressions, allowed, blamed),
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
+            sibling_difference=usual.text,
+            odd_constant=OddConstant(value=usual.old or 0, usual=usual.new or 0) if usual.odd else None,
+            operation=operation_of(self.walker, left) if left is not None else None,
+            of_model=of_model,
+            correction=correction,
         )
-        if not isinstance(source, Computed):
-            return origin
-        compared, usual = self._compared(origin, source, check)
-        if origin.result != "index" or value is None or origin.explanation:
-            return compared
-        # The tensor that is indexed, if the call made it: it is no input, and no constant.
+
+    def _made_here(self, bound: _Bound) -> str:
+        """The tensor that is indexed, if the call made it: it is no input, and no constant."""
         package = self.view.package
         known = {each.name for each in package.inputs} | {each.name for each in package.constants}
-        made_here = bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
-        of_model = why_of_model(expression.term, value, allowed, made_here)
-        if usual.text:
-            of_model = "it differs from its siblings"
-        if not of_model:
-            return compared
-        correction = correction_of(self.view, source, expression, value, allowed, usual)
-        return compared.model_copy(update={"of_model": of_model, "correction": correction})
+        return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
         """A value that no kernel computed: an element as it is given, or the call of an operator."""
@@ -331,8 +329,8 @@ class _Finder:
             name = f"{operator_name(source.launch)}({labels})"
         return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
 
-    def _compared(self, origin: Origin, source: Computed, check: Check | None) -> tuple[Origin, Difference]:
-        """The origin with what the other layers have."""
+    def _compared(self, source: Computed, check: Check | None) -> Difference:
+        """How what a launch computes differs from the other layers."""
         term: Term = source.term
         checked = check is not None and term is check.value
         others = siblings(self.view, source.launch, term, checked)
@@ -340,52 +338,11 @@ class _Finder:
         if made is not None:
             term, others = made, siblings(self.view, source.launch, made, checked, inside=True)
         atens = (*source.launch.kernel.split("_"), *self.view.provenance(source.launch).pre_grad)
-        dormant = list(self._dormant(others, origin.condition)) if checked and origin.condition else []
         found = difference(term, others, atens)
-        odd = OddConstant(value=found.old, usual=found.new) if found.odd else None  # type: ignore[arg-type]
         if checked and check is not None and not found.text:
-            alike = of_bound(others, check)
             rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
-            found = difference(term, alike, atens, f"with {rows} rows")
-        origin = origin.model_copy(
-            update={
-                "sibling_difference": found.text,
-                "dormant": dormant,
-                "odd_constant": odd,
-            }
-        )
-        left = outside_of(self.walker, source) if check is None else None
-        if left is None:
-            return origin, found
-        # The operation that left its domain, and what its operand is computed from.
-        more: dict[str, object] = {"operation": operation_of(self.walker, left)}
-        if not origin.elements:
-            behind = read_by(self.walker, left)
-            elements = list(offending(behind))
-            more |= {"elements": elements[:_OFFENDING], "element_count": len(elements)}
-            more["operands"] = origin.operands or operands(behind)
-        return origin.model_copy(update=more), found
-
-    def _dormant(self, others: Sequence[Sibling], here: Condition) -> Iterator[Dormant]:
-        """The same check of the same input in other launches, with the values that pass there."""
-        for sibling in others:
-            check, launch = sibling.check, sibling.launch
-            if check is None:
-                continue
-            try:
-                (point,) = _points_of(self.walker, launch, check, 1)
-                allowed = Allowed.between(*_ends(check, point), check.value.dtype)
-                expression = Closing(self.walker).close(Computed(launch, check.value, point))
-            except (UnknownValue, ValueError):
-                continue
-            known = expression.leaves.values()
-            leaf = next((n for n in known if is_input(n) and tensor_of(n, self.walker) == here.label), None)
-            if leaf is None:
-                continue
-            found = condition_at([expression], expression.term, leaf, allowed, here.label, None)
-            if found is not None:
-                layer = layer_of(self.view, launch, tables_of(self.view, launch, check))
-                yield Dormant(launch_index=launch.index, layer=layer, passes=found.text)
+            found = difference(term, of_bound(others, check), atens, f"with {rows} rows")
+        return found
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
@@ -402,12 +359,6 @@ def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | N
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1
-
-
-def _points_of(walker: Walker, launch: Launch, check: Check, most: int) -> list[Evaluator]:
-    """The points of the loops at which a check may come out differently. Raises `UnknownValue`."""
-    every, _ = places(_relevant(check), walker.scalars(launch), most)
-    return [walker.evaluator(launch, place) for place in every]
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:

@@ -1,43 +1,210 @@
-"""What is at fault at an origin in the terms of the model, and what would correct it.
+"""What is at fault at an origin in the terms of the model: its layer, its operation, what would correct it.
 
-That is an operation whose operand left its domain, or the expression of an index.
+Layers are compared by their expressions, not by the text of their kernels: around the same expression each
+fused kernel holds something else.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
 from mcp_server.diagnosis.origin import Correction, Operation
-from mcp_server.diagnosis.origin.condition import Allowed, applied_text, culprit_at
+from mcp_server.diagnosis.origin.condition import SIGNS, Allowed, applied_text, culprit_at
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
-from mcp_server.diagnosis.origin.layers import Difference
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
-from mcp_server.package.kernel_code import places_of
+from mcp_server.package.kernel_code import find_asserts, places_of
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.cpp import definitions
 from mcp_server.package.terms.evaluate import DOMAINS, Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds
+from mcp_server.package.terms.program import Check, Store, indexed_by, read_program
 from mcp_server.package.terms.term import (
     Apply,
     Element,
+    Fold,
     Number,
     Scalar,
     Term,
     is_float,
     key,
+    number,
     parts,
     rebuilt,
     unwrapped,
 )
 from mcp_server.package.view import PackageView
 
+_LAYER = re.compile(r"^(.*\.\d+)(?:\.|$)")
+_NEAR = 3
+_FEW = 2  # layers that say what is usual
+_MOST = 256
+# Functions that stand by name in the text of every kernel that computes them: the others need not be read.
+_NAMED_IN_TEXT = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tanh", "sin", "cos", "erf"})
+
+
+def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
+    """The launch's layer: from the weights of `tables`, or that it reads, else from its neighbours."""
+    names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
+    own = [names[name] for name in (*tables, *launch.reads) if name in names]
+    if own:
+        return _owner(own[0])
+    places = [launch.index + sign * distance for distance in range(1, _NEAR + 1) for sign in (-1, 1)]
+    launches = [view.wrapper.launches[n] for n in places if 0 <= n < len(view.wrapper.launches)]
+    near = (names[name] for each in launches for name in each.reads if name in names)
+    return next((_owner(fqn) for fqn in near), "")
+
+
+def _owner(fqn: str) -> str:
+    """`layers.7` of `layers.7.bias.weight`; the module of the weight where nothing is numbered."""
+    match = _LAYER.match(fqn)
+    return match[1] if match else fqn.rpartition(".")[0] or fqn
+
+
+def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
+    """The variables that a checked index addresses."""
+    kernel = view.wrapper.kernels[launch.kernel]
+    assertion = next((each for each in find_asserts(kernel.source) if each.line == check.line), None)
+    if assertion is None:
+        return []
+    tensors = {argument.name: argument.target or "" for argument in launch.tensors}
+    return list(dict.fromkeys(tensors[name] for _, name in indexed_by(kernel, assertion, tensors)))
+
+
+@dataclass(frozen=True, eq=False)
+class Sibling:
+    """A launch that computes a term of the same shape; `check` is set where that is what it checks."""
+
+    launch: Launch
+    term: Term
+    constants: tuple[Scalar, ...]
+    check: Check | None = None
+
+
+def siblings(
+    view: PackageView, launch: Launch, term: Term, checked: bool, *, inside: bool = False
+) -> list[Sibling]:
+    """The other launches that compute (`checked`: check) a term of the same shape, or have it `inside`."""
+    shape, _ = key(term)
+    words = {each.op for each in parts(term) if isinstance(each, Apply) and each.op in _NAMED_IN_TEXT}
+    found: list[Sibling] = []
+    for other in view.wrapper.launches:
+        kernel = view.wrapper.kernels.get(other.kernel)
+        if other.index == launch.index or kernel is None or len(found) >= _MOST:
+            continue
+        if not all(word in kernel.source for word in words):
+            continue
+        for candidate, check in _terms(kernel, term, checked, inside):
+            here, constants = key(candidate)
+            if here == shape:
+                found.append(Sibling(other, candidate, constants, check))
+                break
+    return found
+
+
+def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[tuple[Term, Check | None]]:
+    """What a kernel computes or checks, or the parts `inside` of that with the operator of `term`."""
+    program = read_program(kernel) if kernel.source else None
+    found: Sequence[Check | Store] = ()
+    if program is not None:
+        found = program.checks if checked else program.stores
+    for each in found:
+        check = each if isinstance(each, Check) else None
+        if not inside:
+            yield each.value, check
+            continue
+        for part in parts(each.value):
+            if isinstance(part, Apply) and isinstance(term, Apply) and part.op == term.op:
+                yield part, check
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a term differs from its siblings, in words; `old` where one constant decides that none of them has.
+
+    `new` is what most of the `others` have there, namely `alike` of them.
+    """
+
+    text: str = ""
+    old: Scalar | None = None
+    new: Scalar | None = None
+    others: int = 0
+    alike: int = 0
+
+    @property
+    def unanimous(self) -> bool:
+        """Whether all siblings have the same constant there."""
+        return self.old is not None and self.alike == self.others
+
+    @property
+    def odd(self) -> bool:
+        """Whether the siblings are enough, and enough of them alike, to say what is usual."""
+        return self.old is not None and self.others >= _FEW and 2 * self.alike > self.others
+
+
+def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
+    """The siblings whose check allows as much."""
+
+    def bound(of: Check | None) -> Scalar | None:
+        return of.upper.value if of is not None and isinstance(of.upper, Number) else None
+
+    own = bound(check)
+    return [each for each in others if own is not None and bound(each.check) == own]
+
+
+def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str], which: str = "") -> Difference:
+    """The constants that no sibling has; empty when there are none. `which` siblings these are."""
+    own = key(term)[1] if others else ()
+    theirs = [Counter(sibling.constants[place] for sibling in others) for place in range(len(own))]
+    found = [place for place in range(len(own)) if own[place] not in theirs[place]]
+    if not found:
+        return Difference()
+    place, *more = found
+    usual = theirs[place].most_common(8)
+    sign, dtype = _context(term, place)
+    operators = {each.rpartition(".")[2].rstrip("_0123456789") for each in atens}
+    there = ", ".join(number(each, dtype, operators) for each in sorted(value for value, _ in usual))
+    who = "the other layer{} has" if len(others) == 1 else f"the {len(others)} other layers{{}} have"
+    who = who.format(f" {which}" if which else "")
+    text = f"{sign}{number(own[place], dtype, operators)} where {who} {there}"
+    if more:
+        return Difference(f"{text} (and {len(more)} more constants)")
+    (new, alike), *_ = usual
+    return Difference(text, own[place], new, len(others), alike)
+
+
+def _context(term: Term, place: int) -> tuple[str, str]:
+    """The operator in front of a constant, by its number in `key`, and the constant's type."""
+    numbers: list[tuple[str, str]] = []
+
+    def visit(each: Term) -> None:
+        if len(numbers) > place:
+            return
+        match each:
+            case Apply(op=op, args=args):
+                for position, argument in enumerate(args):
+                    if isinstance(argument, Number):
+                        sign = f"{SIGNS[op]} " if op in SIGNS and position else ""
+                        numbers.append((sign, argument.dtype))
+                    else:
+                        visit(argument)
+            case Number(dtype=dtype):
+                numbers.append(("", dtype))
+            case Fold(body=body):
+                visit(body)
+
+    visit(term)
+    return numbers[place] if place < len(numbers) else ("", "float64")
+
+
 _HOPS = 8
 _LEAVES, _DEEPEST = 64, 3  # of what an operand is computed from
-_SIGNS = {"div": "/", "floordiv": "//", "reciprocal": "/", "remainder": "%", "mod": "%"}
 
 
 @dataclass(frozen=True)
@@ -56,10 +223,7 @@ class Outside:
 
 
 def outside_of(walker: Walker, computed: Computed) -> Outside | None:
-    """The operation that made NaN or an infinity of operands outside of its domain.
-
-    A NaN that is made of an infinity is followed to what made that. None where a mask or an overflow did.
-    """
+    """The operation whose operands outside of its domain made NaN, or the infinity behind the NaN."""
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
@@ -92,9 +256,8 @@ def read_by(walker: Walker, found: Outside) -> Expression:
                 closing.leaf(source, element.dtype, value_of(element, at))
             elif depth < _DEEPEST and len(queue) < _LEAVES:
                 queue.append((source, depth + 1))
-    return Expression(
-        found.operand, closing.leaves, (), walker, dict.fromkeys(closing.leaves, "what it reads")
-    )
+    names = dict.fromkeys(closing.leaves, "what it reads")
+    return Expression(found.operand, closing.leaves, (), walker, names)
 
 
 def operation_of(walker: Walker, found: Outside) -> Operation:
@@ -102,27 +265,34 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
     term, domain, op = found.operand, found.domain, found.applied.op
     while isinstance(term, Apply) and term.op == "cast":
         term = term.args[0]
-    x = "n" if domain.nonzero else "x"
+    label = ""
     if isinstance(term, Element):  # of an input or constant, which has a name
         target = argument_of(found.launch, term.parameter).target or ""
-        label = label_of(target, walker)
-        x = label if label != target else x
-    code, action = f"torch.{op}({x})", f"clamp the argument of {op} to {domain.words()}"
-    if domain.nonzero:
-        code = f"{'1' if op == 'reciprocal' else 'a'} {_SIGNS[op]} {x}"
-        action = "divide by 1 where the divisor is 0"
-    elif op == "pow":
-        code, action = f"torch.pow({x}, y)", "clamp the base of the power to 0 or above"
-    before, _, after = code.rpartition(x)
+        label = label_of(target, walker) if label_of(target, walker) != target else ""
+    code, guarded, action = guarded_code(op, label)
     return Operation(
         launch_index=found.launch.index,
         op=op,
         family=domain.family,
         text=applied_text(found.applied, found.evaluator),
         code=code,
-        guarded_code=f"{before}{_kept(x, domain)}{after}",
+        guarded_code=guarded,
         action=action,
     )
+
+
+def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
+    """An operation of a model as it is, with its operand kept in the domain, and that in words."""
+    domain = DOMAINS[op]
+    x = operand or ("n" if domain.nonzero else "x")
+    code, action = f"torch.{op}({x})", f"clamp the argument of {op} to {domain.words()}"
+    if domain.nonzero:
+        code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op]} {x}"
+        action = "divide by 1 where the divisor is 0"
+    elif op == "pow":
+        code, action = f"torch.pow({x}, y)", "clamp the base of the power to 0 or above"
+    before, _, after = code.rpartition(x)
+    return code, f"{before}{_kept(x, domain)}{after}", action
 
 
 def _kept(x: str, domain: Domain) -> str:
@@ -138,23 +308,16 @@ def _kept(x: str, domain: Domain) -> str:
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """All lines with this operation, as they are and guarded; None if one cannot be, or there is none.
-
-    A guard in a kernel keeps every such operation in its domain, so that one line alone may not be the fix.
-    """
+    """All lines with this operation, as they are and guarded; None if one cannot be, or there is none."""
     before, after = [], []
     for code in dict.fromkeys(code.strip() for code in codes):
         guarded = guarded_line(code, op)
         if guarded:
             before.append(code)
             after.append(guarded)
-        elif _SIGNS.get(op, f"{op}(") in code:
+        elif {**SIGNS, "reciprocal": "/"}.get(op, f"{op}(") in code:
             return None
     return ("\n".join(before), "\n".join(after)) if before else None
-
-
-# How an operation is written where it is no call.
-_SIGNS = {"div": "/", "reciprocal": "/", "floordiv": "/", "mod": "%", "remainder": "%"}
 
 
 def guarded_line(line: str, op: str) -> str:
@@ -184,9 +347,8 @@ def _operand(node: ast.AST, op: str) -> ast.expr | None:
         case ast.BinOp(op=ast.Mod() | ast.FloorDiv(), right=right) if op in ("floordiv", "mod", "remainder"):
             return right
         case ast.Call(func=ast.Attribute(attr=name, value=receiver), args=args) if name == op:
-            operands = (
-                args if isinstance(receiver, ast.Name) and receiver.id == "torch" else [receiver, *args]
-            )
+            of_torch = isinstance(receiver, ast.Name) and receiver.id == "torch"
+            operands = args if of_torch else [receiver, *args]
             place = DOMAINS[op].operand
             return operands[place] if place < len(operands) else None
     return None
@@ -199,7 +361,7 @@ _LARGEST = 1 << 31  # an end beyond it is the type's, not the expression's
 def why_of_model(term: Term, value: Scalar, allowed: Allowed, made_here: str) -> str:
     """Why an index out of its bound is the fault of its expression; empty where its operands may be at fault.
 
-    `made_here` is the tensor that is indexed, if the model computes it: its size is the model's as well.
+    `made_here` is the tensor that is indexed, if the model computes it.
     """
     above = value > allowed.high
     applied = [each for each in parts(unwrapped(term)) if isinstance(each, Apply)]

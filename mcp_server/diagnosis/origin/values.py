@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from mcp_server.errors import read_json
 from mcp_server.package.launches import Argument, Launch
@@ -92,38 +92,20 @@ class Tensor:
         return tuple(reversed(found))
 
 
-class Values(Protocol):
-    """What is known of the tensors and scalars of a failing call."""
-
-    def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
-        """An argument of a launch just before or after it; None when nobody saw it."""
-
-    def scalars(self, launch: Launch) -> Mapping[str, int]:
-        """The values of a launch's scalar arguments, by parameter."""
-
-
-@dataclass(frozen=True)
-class NoValues:
-    """Nothing was seen: only what follows from the code is known."""
-
-    def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:  # noqa: ARG002
-        return None
-
-    def scalars(self, launch: Launch) -> Mapping[str, int]:
-        return literal_scalars(launch)
-
-
 @dataclass
 class ProbedValues:
-    """What `dump_kernel_io` saved (`save=True`). A launch that ran again counts as it ran last."""
+    """What `dump_kernel_io` saved (`save=True`) of a failing call. A launch counts as it ran last.
 
-    launches: Iterable[LaunchValues]
+    `launches` is None where nobody looked: only what follows from the code is known.
+    """
+
+    launches: Iterable[LaunchValues] | None = None
     _read: dict[Path, _File] = field(default_factory=dict)
 
     @cached_property
     def _seen(self) -> dict[tuple[int, str, str], ArgumentValues]:
         found: dict[tuple[int, str, str], ArgumentValues] = {}
-        for launch in self.launches:
+        for launch in self.launches or ():
             for each in launch.arguments:
                 if launch.launch is not None:
                     found[launch.launch, each.parameter, each.when] = each
@@ -131,6 +113,7 @@ class ProbedValues:
         return found
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
+        """An argument of a launch just before or after it; None when nobody saw it."""
         names = (argument.name, argument.target or "")
         seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
@@ -141,24 +124,15 @@ class ProbedValues:
         return Tensor(tuple(seen.shape), tuple(seen.stride or ()), self._read[path].element)
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
-        seen = {
-            a.name: int(known.value)
-            for a in launch.arguments
-            if not a.is_tensor
-            and (known := self._seen.get((launch.index, a.name, "before")))
-            and known.value.lstrip("-").isdigit()
-        }
-        return {**literal_scalars(launch), **seen}
-
-
-def literal_scalars(launch: Launch) -> dict[str, int]:
-    """The scalar arguments that stand as numbers in the wrapper."""
-    found = {}
-    for argument in launch.arguments:
-        text = argument.expression.rstrip("L")
-        if not argument.is_tensor and text.lstrip("-").isdigit() and len(text) < 20:
-            found[argument.name] = int(text)
-    return found
+        """The values of a launch's scalar arguments, by parameter: as seen, else numbers of the wrapper."""
+        found: dict[str, int] = {}
+        for argument in launch.arguments:
+            known = self._seen.get((launch.index, argument.name, "before"))
+            literal = argument.expression.rstrip("L")
+            for text in (known.value if known is not None else "", literal if len(literal) < 20 else ""):
+                if not argument.is_tensor and text.lstrip("-").isdigit():
+                    found.setdefault(argument.name, int(text))
+        return found
 
 
 class _File:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from mcp_server.diagnosis.origin.values import Phase, Tensor, Values
+from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.package.dataflow import SOURCES, Dataflow, Step
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.statements import whole_number
@@ -100,7 +100,7 @@ class Walked:
 class Walker:
     """Walks in one package, with the values of one failing call."""
 
-    def __init__(self, view: PackageView, values: Values) -> None:
+    def __init__(self, view: PackageView, values: ProbedValues) -> None:
         self.view, self.values = view, values
         self._elements: dict[tuple[int, str, int, int], Scalar | None] = {}
         self._scalars: dict[int, Mapping[str, int]] = {}
@@ -258,18 +258,15 @@ class Walker:
 
     def _index(self, kind: str, name: str, offset: int) -> tuple[int, ...] | None:
         """The index in an input or constant, by its strides."""
-
-        def unraveled(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...] | None:
-            return Tensor(sizes, strides, lambda _place: None).index(offset)
-
-        for constant in self.view.package.constants if kind == "constant" else ():
-            if constant.name == name:
-                return unraveled(constant.shape, constant.stride)
+        layouts = [(c.name, c.shape, c.stride) for c in self.view.package.constants if kind == "constant"]
         for compiled in self.view.package.inputs:
             strides = tuple(stride for stride in compiled.strides if isinstance(stride, int))
-            if compiled.name == name and compiled.described and len(strides) == len(compiled.dims):
-                return unraveled(tuple(dim.size or 1 << 40 for dim in compiled.dims), strides)
-        return None
+            if compiled.described and len(strides) == len(compiled.dims):
+                layouts.append((compiled.name, tuple(d.size or 1 << 40 for d in compiled.dims), strides))
+        layout = next(
+            (Tensor(shape, stride, lambda _: None) for n, shape, stride in layouts if n == name), None
+        )
+        return layout.index(offset) if layout is not None else None
 
 
 def argument_of(launch: Launch, parameter: str) -> Argument:

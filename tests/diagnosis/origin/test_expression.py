@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mcp_server.diagnosis.origin.layers import Sibling, difference, of_bound
 
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
@@ -20,9 +21,8 @@ from mcp_server.diagnosis.origin.condition import (
     culprit_of,
     good_ranges,
 )
-from mcp_server.diagnosis.origin.layers import Sibling, difference, of_bound
 from mcp_server.diagnosis.origin.of_model import guarded_line, guarded_lines, outside_of, why_of_model
-from mcp_server.diagnosis.origin.values import NoValues
+from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.program import Check
@@ -66,7 +66,7 @@ def found_in(term: Term, *row: float) -> str:
     """The operation outside of its domain in a term of some launch."""
     view = view_package(build("buckets"))
     launch = next(each for each in view.wrapper.launches if each.kernel in view.wrapper.kernels)
-    found = outside_of(Walker(view, NoValues()), Computed(launch, term, evaluator(*row)))
+    found = outside_of(Walker(view, ProbedValues()), Computed(launch, term, evaluator(*row)))
     return applied_text(found.applied, found.evaluator) if found is not None else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from mcp_server.diagnosis.origin.find import Fault, find_origin
-from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor, literal_scalars
+from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.model import Artifact
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
@@ -25,12 +24,14 @@ from tests.recorded import RECORDINGS
 WRAPPERS = RECORDINGS / "wrappers"
 
 
-@dataclass
-class KnownValues:
+class KnownValues(ProbedValues):
     """Tensors of a call by launch, variable and phase."""
 
-    tensors: dict[tuple[int, str, Phase], torch.Tensor] = field(default_factory=dict)
-    sizes: dict[str, int] = field(default_factory=dict)
+    def __init__(
+        self, tensors: Mapping[tuple[int, str, Phase], torch.Tensor], sizes: Mapping[str, int] | None = None
+    ) -> None:
+        super().__init__(())
+        self.tensors, self.sizes = tensors, sizes or {}
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
         known = self.tensors.get((launch, argument.target or "", when))
@@ -40,7 +41,7 @@ class KnownValues:
         return Tensor(tuple(known.shape), tuple(known.stride()), lambda place: flat[place])
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
-        return {**self.sizes, **literal_scalars(launch)}
+        return {**self.sizes, **super().scalars(launch)}
 
 
 def recorded(name: str, folder: Path) -> PackageView:
