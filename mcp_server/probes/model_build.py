@@ -26,7 +26,7 @@ from mcp_server.package.members import Container, DirectoryContainer
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
-from mcp_server.probes.commands import Flags, Options, Skipped, Toolchain, compile_in, compile_or_raise
+from mcp_server.probes.commands import Options, Skipped, Toolchain, compile_in, compile_or_raise
 from mcp_server.probes.rewrite import Rewritten, compiled_form, numbered, replaced, rewrite
 from mcp_server.tools.context import Context
 
@@ -122,15 +122,13 @@ class ModelBuild:
         async def compile_wrapper() -> None:
             rewritten.append(await self._wrapper(wrapper, source.name))
 
-        works: list[Callable[[], Awaitable[None]]] = [compile_wrapper]
         options = self.tools.options
-        if options.probes:
-            works.append(self._support)
         # What the old library does not export is built, too.
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         anew = missing_symbols(old, names) or options.sanitize or options.kernels
-        if self.package.kernel_text and names and anew:
-            works.append(self._kernels)
+        works: list[Callable[[], Awaitable[None]]] = [compile_wrapper]
+        works += [self._support] if options.probes else []
+        works += [self._kernels] if self.package.kernel_text and names and anew else []
         if missing_symbols(old, ["_binary_constants_bin_start"]):
             works.append(partial(self._constants, old))
         await commands.together(*works)
@@ -158,7 +156,14 @@ class ModelBuild:
             placed = self._place(member, rewritten.text)
             # Headers dominate the compile time of a wrapper; -O0 saves a quarter of it.
             level = "-O1" if options.statements else "-O0"  # those are packages to keep
-            argv = self._compile_command(self.flags, placed, "wrapper.o", (level, *probes, MAP))
+            argv = commands.compile_command(
+                self.tools.compiler,
+                self.flags,
+                self.tools.toolchain,
+                placed,
+                "wrapper.o",
+                (level, *probes, MAP),
+            )
             log = await compile_in(self.tools.context, argv, self.work, "compile-wrapper", self.tools.env)
             if log is None:
                 return rewritten
@@ -179,10 +184,6 @@ class ModelBuild:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         return f"{SOURCES}/{path.name}"
-
-    def _compile_command(self, flags: Flags, source: str, target: str, extra: Iterable[str]) -> Sequence[str]:
-        tools = self.tools
-        return commands.compile_command(tools.compiler, flags, tools.toolchain, source, target, extra)
 
     async def _support(self) -> None:
         """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
@@ -219,7 +220,8 @@ class ModelBuild:
         placed = self._place(self.package.files.kernel_source.name, text)
         flags = commands.safe_flags(commands.read_recorded(text))
         sanitize = SANITIZE_FLAGS[self.tools.options.sanitize] if self.tools.options.sanitize else ("-O3",)
-        argv = self._compile_command(flags, placed, "kernels.o", (*sanitize, MAP))
+        compiler, toolchain = self.tools.compiler, self.tools.toolchain
+        argv = commands.compile_command(compiler, flags, toolchain, placed, "kernels.o", (*sanitize, MAP))
         await self._make(argv, "compile-kernels")
 
     async def _constants(self, old: Path) -> None:
@@ -253,10 +255,9 @@ def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]
     for number, launch in numbered(wrapper):
         last = launch.line + wrapper.text.count("\n", launch.start, launch.end)
         lines.update(dict.fromkeys(range(launch.line, last + 1), number))
-    found = {
-        lines[at]: f"the compiler refuses its probes: {text}" for at, text in errors.items() if at in lines
-    }
-    return {number: reason for number, reason in found.items() if number not in refused}
+    blamed = {lines[at]: text for at, text in errors.items() if at in lines}
+    news = {number: text for number, text in blamed.items() if number not in refused}
+    return {number: f"the compiler refuses its probes: {text}" for number, text in news.items()}
 
 
 def extract(package: Package, member: str, target: Path) -> None:

@@ -20,7 +20,7 @@ from .launch_nodes import ProgramGraph
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
 from .process import synchronize
-from .protocol import Closeness, CompareLaunchesRequest, LoadRequest, PriceRequest, Step
+from .protocol import Closeness, CompareLaunchesRequest, LoadRequest, PriceRequest
 from .report import Refused, Report
 from .run import call
 from .tensors import checksum, dtype_name, only_tensors, span
@@ -43,7 +43,7 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     nodes = request.get("nodes", {})
     wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
     module = program.module()
-    for step in updates(request):
+    for step in request.get("steps", ()):
         update_program(module, step, report)
     expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
     bench = Bench(request, leaves, report)
@@ -58,15 +58,9 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
         own = own_values(graph, leaves)
         judge = Judge(graph, expected, own, names, request["flow"], comparison.factor, report)
         judge.outputs(bench.run("judged", judge.take), outputs)
-    first, second = (
-        [checksum(tensor) for tensor in bench.run(kind, marks(kind, report))] for kind in ("first", "second")
-    )
+    first, second = ([*map(checksum, bench.run(kind, marks(kind, report)))] for kind in ("first", "second"))
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
         bench.run(kind, marks(kind, report, request.get("unset", {})))
-
-
-def updates(request: CompareLaunchesRequest) -> list[Step]:
-    return [step for step in request.get("steps", ()) if step["do"] == "constants"]
 
 
 TIMED_S, TIMED_CALLS = 2.0, 300  # at most, of each package
@@ -162,7 +156,8 @@ class Bench:
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
-        self.alive = [update_package(self.loader, step, self.report) for step in updates(self.request)]
+        steps = [step for step in self.request.get("steps", ()) if step["do"] == "constants"]
+        self.alive = [update_package(self.loader, step, self.report) for step in steps]
         probes = self.request.get("probes", True)
         libraries = find_libraries(before) if probes else []
         if probes and not libraries:

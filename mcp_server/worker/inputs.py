@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union, 
 import torch
 from torch.utils import _pytree
 
-from .protocol import CallRecord, Change, InputsRequest, Part, PartFacts, TensorFacts, TensorSpec
+from .protocol import CallRecord, Change, InputsRequest, Part, TensorFacts, TensorSpec
 from .report import Refused, Report
 from .tensors import (
     CALL_FORMAT,
@@ -177,12 +177,6 @@ def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
     return leaves
 
 
-def _move(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """On that device; what is on `meta` has no values, and becomes zeros."""
-    device = change["device"]
-    return torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
-
-
 def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """Dimension `dim` cut, or filled up by repeating its elements (zeros where it has none), to `size`."""
     dim, size = change["dim"], change["size"]
@@ -231,7 +225,10 @@ def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "cast": lambda tensor, change: tensor.to(getattr(torch, change["dtype"])),
-    "move": _move,
+    # What is on `meta` has no values.
+    "move": lambda tensor, change: (torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor).to(
+        change["device"]
+    ),
     "contiguous": lambda tensor, _: tensor.detach().clone(memory_format=torch.contiguous_format),
     "restride": lambda tensor, change: strided(tensor, change["stride"]),
     "align": lambda tensor, _: strided(tensor.detach(), tensor.stride()),
@@ -375,21 +372,16 @@ def operate_index_values(request: InputsRequest, report: Report) -> None:
         report.event("index_values", part=part, **facts)
 
 
-def look(tensor: torch.Tensor, part: Part) -> PartFacts:
+def look(tensor: torch.Tensor, part: Part) -> dict[str, object]:
+    """Values of the part; `first` are pairs (index, value) of those `outside` its range."""
     offset, stride = part["offset"], max(part["stride"], 1)
     values = tensor.contiguous().view(-1)[offset : part.get("end") : stride]
-    found: PartFacts = {"elements": values.numel()}
     if not values.numel():
-        return found
+        return {"elements": 0}
     wrong = part.get("unlike")
     outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
-    found["min"], found["max"], found["outside"] = (
-        values.min().item(),
-        values.max().item(),
-        int(outside.sum()),
-    )
-    if found["outside"]:
-        shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()
-        found["first"] = [[unravel(offset + at * stride, shape), values[at].item()] for at in firsts]
-        found["index"], found["value"] = found["first"][0]
-    return found
+    found = {"elements": values.numel(), "min": values.min().item(), "max": values.max().item()}
+    shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()
+    first = [[unravel(offset + at * stride, shape), values[at].item()] for at in firsts]
+    facts: dict[str, object] = {**found, "outside": int(outside.sum())}
+    return {**facts, "first": first, "index": first[0][0], "value": first[0][1]} if first else facts

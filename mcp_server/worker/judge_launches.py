@@ -44,18 +44,19 @@ class Judge:
 
     def take(self, event: Event) -> bool:
         flow = self.flow.get(str(int(event.launch)))
-        for place, tensor in written(event) if flow is not None else ():
-            assert flow is not None
+        if flow is None:
+            return False
+        for place, tensor in written(event):
             readers, maybe = (users.get(place.name, []) for users in (flow["readers"], flow["maybe"]))
             judged = self.judge(event, tensor, readers or maybe)
             if not readers and (judged.stored is None or not maybe):
                 continue  # nothing reads it: memory that the kernel works in
-            known: dict[str, Any] = {**place._asdict(), "status": "unjudged", "why": judged.why}
+            known: dict[str, Any] = {"status": "unjudged", "why": judged.why}
             if judged.stored is not None:
                 known.update(_facts(judged.stored, tensor, judged.facts))
                 self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
                 overwrite(tensor, judged.stored.want.eager)
-            self.report.event("launch_judged", **known)
+            self.report.event("launch_judged", **place._asdict(), **known)
         return False
 
     def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
@@ -69,9 +70,7 @@ class Judge:
         """What the tensor holds with the facts of `measure`, else why that is not known."""
         launch = int(event.launch)
         names = [argument.name.decode() for argument in arguments(event)]
-        read = {self.constants.get(name, "") for name in names} | {
-            self.copies.get(name, "") for name in names
-        }
+        read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
         candidates = list(self.graph.candidates(launch, self.expected, read))
         shaped = [one for one in candidates if alike(tensor, one.want.eager)]
         taken = [one for one in shaped if self.graph.taken(one, readers)]

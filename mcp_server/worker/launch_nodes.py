@@ -19,9 +19,7 @@ from .eager_values import BIAS, Expected, Recorder, operator_name
 from .report import Report
 from .tensors import only_tensors
 
-Known = tuple[
-    str, int, bool
-]  # a value by its node, its place, and whether it is the product without the bias
+Known = tuple[str, int, bool]  # a value: its node, its place, whether it is the product without the bias
 RETURNED = -1  # among the readers of a tensor: the caller
 Value = TypeVar("Value")  # a tensor, or what stands for one
 
@@ -110,15 +108,9 @@ class ProgramGraph:
     def taken(self, stored: Stored, readers: Sequence[int]) -> bool:
         """Whether all of these launches carry out users of the node; of a product, the node itself."""
         uses = self.uses(stored.node)
-        for reader in readers:
-            names = self.nodes.get(reader, frozenset())
-            if stored.product:
-                found = stored.node in names
-            else:
-                found = "output" in uses if reader == RETURNED else bool(uses & names)
-            if not found:
-                return False
-        return True
+        wanted = {stored.node} if stored.product else uses
+        carried = [{"output"} if one == RETURNED else self.nodes.get(one, frozenset()) for one in readers]
+        return all(wanted & names for names in carried)
 
     def whole(self, stored: Stored, launch: int, readers: Sequence[int], *, library: bool) -> bool:
         """Whether the launch makes the whole value: no reader carries out the node, too.
@@ -155,7 +147,8 @@ class ProgramGraph:
             bias = bias_of(node) if node in products else None
             value = recorder.run_node(node) if bias is None else products[node] + env[bias]
             # What an operator mutates is not to be a buffer of the program.
-            env[node] = value.clone() if node.op == "get_attr" and _is_mutated(node, self.mutated) else value
+            mutated = node.op == "get_attr" and any(node in self.mutated[user] for user in node.users)
+            env[node] = value.clone() if mutated else value
             if node in ends:
                 bare = [products[node]] if bias is not None else recorder.without_bias(node)
                 found[node, True] = [one.detach().clone() for one in bare]
@@ -218,10 +211,6 @@ def _mutated(node: Node) -> list[Node]:
     ]
 
 
-def _is_mutated(node: Node, mutated: Mapping[Node, list[Node]]) -> bool:
-    return any(node in mutated[user] for user in node.users)
-
-
 def _holders(node: Node, place: int) -> list[Node]:
     """The node itself, or of one with several results those that take this one."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
@@ -234,12 +223,7 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.is_floating_point() != other.is_floating_point() or one.numel() != other.numel():
         return False
     shapes = [[size for size in each.shape if size != 1] for each in (one, other)]
-    short, long = sorted(shapes, key=len)
-    return _joins(long, short)
-
-
-def _joins(long: Sequence[int], short: Sequence[int]) -> bool:
-    left = list(long)
+    short, left = sorted(shapes, key=len)
     for size in short:
         joined = 1
         while left and joined < size:

@@ -325,9 +325,8 @@ class Managed:
 
     def refilled_by_now(self) -> dict[int, list[str]]:
         """`refilled` of every load, for a program whose own check has just failed."""
-        if not any(self.known.values()) or capturing() or not idle():
-            return {}
-        found = {load: self.refilled(load, AT_FAILURE) for load in list(self.known)}
+        readable = any(self.known.values()) and not capturing() and idle()
+        found = {load: self.refilled(load, AT_FAILURE) for load in self.known} if readable else {}
         return {load: names for load, names in found.items() if names}
 
     def keep_outputs(self, store: CaptureStore, number: int, load: int, result: Any) -> Optional[str]:
@@ -351,9 +350,7 @@ class Managed:
 def _file_at(address: int) -> str:
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
-            columns = line.split(None, 5)
-            first, last = (int(end, 16) for end in columns[0].split("-"))
+            first, last = (int(end, 16) for end in line.split(None, 1)[0].split("-"))
             if first <= address < last:
-                path = columns[5].strip() if len(columns) > 5 else ""
-                return path if os.path.isabs(path) else ""
+                return line[line.index("/") :].strip() if "/" in line else ""
     return ""
