@@ -104,15 +104,13 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
     """Fill the cache entry: the package and its manifest."""
     tools.context.progress("rebuilding the package with probes")
     rebuilt = []
-    replaced: dict[str, Path] = {}
-    added: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for model in models:
         place = work / f"model-{digest_values(model.model_name)[:12]}"
         place.mkdir()
         rebuilt.append(await ModelBuild(model, tools, place).build())
-        replaced |= rebuilt[-1].replaced
-        added |= rebuilt[-1].added
-    await anyio.to_thread.run_sync(write_package, models[0].container, replaced, added, work / PACKAGE)
+        files |= rebuilt[-1].files
+    await anyio.to_thread.run_sync(write_package, models[0].container, files, work / PACKAGE)
     manifest = {
         "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
         "skipped": [skipped.model_dump() for one in rebuilt for skipped in one.skipped],

@@ -93,9 +93,7 @@ async def with_kernel(
         async def build(work: Path) -> None:
             context.progress(f"compiling {kernel.name} again")
             target = await _recompiled(package, kernel, source, binaries[0], work, context, python, env)
-            replaced = {binaries[0]: target}
-            await anyio.to_thread.run_sync(write_package, package.container, replaced, {}, work / PACKAGE)
-            _finish(work, kernel)
+            await _finish(package, kernel, {binaries[0]: target}, work)
 
         entry, _ = await cache.built(digest_values(["triton", *changed]), build, context.progress)
         return entry / PACKAGE
@@ -117,8 +115,9 @@ async def with_kernel(
     return entry / PACKAGE
 
 
-def _finish(work: Path, kernel: Kernel) -> None:
-    """Of a cache entry that was built, only the package stays."""
+async def _finish(package: Package, kernel: Kernel, files: Mapping[str, Path], work: Path) -> None:
+    """Write the package with these files; of what was made for it nothing else stays."""
+    await anyio.to_thread.run_sync(write_package, package.container, files, work / PACKAGE)
     for path in work.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -143,10 +142,8 @@ async def _build_interposed(
     target = work / "changed.so"
     argv = commands.link_command(tools.compiler, ["kernel.o"], original, str(target))
     await compile_or_raise(context, argv, work, "link-kernel", tools.env)
-    added = {str(PurePosixPath(library.name).parent / original.name): original}
-    replaced = {library.name: target}
-    await anyio.to_thread.run_sync(write_package, package.container, replaced, added, work / PACKAGE)
-    _finish(work, kernel)
+    beside = str(PurePosixPath(library.name).parent / original.name)
+    await _finish(package, kernel, {library.name: target, beside: original}, work)
 
 
 def calls_through_relocation(library: Path, symbol: str) -> bool:

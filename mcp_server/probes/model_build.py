@@ -70,10 +70,9 @@ _MARKS = {"archive_format": "pt2", "archive_version": "0", "byteorder": "little"
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """Files of one rebuilt model, by member name of the package."""
+    """One rebuilt model: files to replace or to add, by member name of the package."""
 
-    replaced: dict[str, Path]
-    added: dict[str, Path]
+    files: dict[str, Path]
     probed: tuple[int, ...]
     skipped: tuple[Skipped, ...]
     notes: tuple[str, ...]
@@ -133,13 +132,10 @@ class ModelBuild:
             works.append(partial(self._constants, old))
         await commands.together(*works)
         rebuilt = await self._link(old, library.name)
-        return Rebuilt(
-            replaced={library.name: rebuilt, source.name: self.work / SOURCES / Path(source.name).name},
-            added={str(PurePosixPath(library.name).parent / old.name): old},
-            probed=rewritten[0].probed,
-            skipped=rewritten[0].skipped,
-            notes=tuple(self.notes),
-        )
+        sources = self.work / SOURCES / Path(source.name).name
+        beside = str(PurePosixPath(library.name).parent / old.name)
+        files = {library.name: rebuilt, source.name: sources, beside: old}
+        return Rebuilt(files, rewritten[0].probed, rewritten[0].skipped, tuple(self.notes))
 
     async def _wrapper(self, wrapper: Wrapper, member: str) -> Rewritten:
         """Compile the rewritten wrapper; launches whose probes the compiler refuses are given up."""
@@ -298,18 +294,16 @@ def dump_constants(package: Package, library: Path, target: Path) -> bool:
     return left == 0
 
 
-def write_package(
-    container: Container, replaced: Mapping[str, Path], added: Mapping[str, Path], target: Path
-) -> None:
-    """Copy `container` to the zip `target`, with members replaced and added, by name, from other files."""
+def write_package(container: Container, files: Mapping[str, Path], target: Path) -> None:
+    """Copy `container` to the zip `target`, with `files` in place of members of these names, or added."""
     names = {member.name for member in container.members}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for member in container.members:
-            if member.name not in replaced:
+            if member.name not in files:
                 info = zipfile.ZipInfo(_archive_name(container, member.name))
                 with container.open(member.name) as source, archive.open(info, "w", force_zip64=True) as file:
                     shutil.copyfileobj(source, file, COPIED)
-        for name, path in {**replaced, **added}.items():
+        for name, path in files.items():
             archive.write(path, _archive_name(container, name))
         if isinstance(container, DirectoryContainer):
             for name, text in _MARKS.items():
