@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from typing import Any, Iterator, Mapping, Optional, Sequence, cast
+from typing import Any, Iterator, Mapping, Sequence, cast
 
 import torch
 from torch.utils import _pytree
@@ -27,7 +27,7 @@ from .probes import AFTER, Event, arguments, find_libraries, strided
 from .protocol import EagerPlan, ExportedRequest, JudgedTensor, PrecisionRequest
 from .reduction.minimise import minimise_while
 from .report import Refused, Report
-from .tensors import only_tensors, span
+from .tensors import laid_out, only_tensors
 
 HIDDEN = "launch {} reads no value of the program: eager mode would replace the wrong launches {}, too"
 
@@ -133,29 +133,20 @@ class Replacement:
             held = self.plan["stored"].get(str(writer), {}).get(written)
             if name not in tensors or held is None or held["node"] not in self.graph.carried:
                 continue
-            value = _laid_out(tensors[name], held["sizes"], held["strides"], held["offset"])
+            value = laid_out(tensors[name], held["sizes"], held["strides"], held["offset"])
             if value is not None:
-                value = reshaped(value, held["shape"], getattr(torch, held["dtype"]))
+                value = reshaped(value.clone(), held["shape"], getattr(torch, held["dtype"]))
                 found[held["node"], held["place"], held["product"]] = value
         for name in tensors.keys() & self.plan.get("constants", {}).keys():
             fqn = self.plan["constants"][name]
             own = self.own.get(fqn)
-            nodes = self.attributes.get(fqn, ())
             if own is None or own.dtype != tensors[name].dtype:
                 continue
-            value = _laid_out(tensors[name], own.shape, own.stride(), 0)
-            found.update({(node, 0, False): value for node in nodes if value is not None})
+            value = laid_out(tensors[name], own.shape, own.stride(), 0)
+            if value is not None:
+                value = value.clone()
+                found.update({(node, 0, False): value for node in self.attributes.get(fqn, ())})
         return found
-
-
-def _laid_out(
-    tensor: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int
-) -> Optional[torch.Tensor]:
-    """A copy of the tensor's memory in that layout; None if that is larger than the memory."""
-    room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
-    if offset + span(sizes, strides) > room:
-        return None
-    return tensor.as_strided(sizes, strides, offset).clone()
 
 
 SEARCH_S = 120.0

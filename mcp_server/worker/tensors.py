@@ -335,6 +335,13 @@ def span(shape: Any, stride: Any) -> int:
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
 
 
+def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Optional[torch.Tensor]:
+    """The tensor's memory in that layout; None if that is larger than the memory."""
+    room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+    fits = offset + span(sizes, strides) <= room
+    return tensor.as_strided(sizes, strides, offset) if fits else None
+
+
 def _cut(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of the touched span with the same shape and strides, and the same offset modulo 64 bytes."""
     lead = tensor.storage_offset() % max(1, 64 // tensor.element_size())
