@@ -29,7 +29,7 @@ from .tensors import (
     describe,
     first_non_finite,
     is_strided,
-    leaves,
+    leaf_facts,
     only_tensors,
     restore,
     sharing,
@@ -332,33 +332,27 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
         devices[storage.data_ptr()] = location
         return storage
 
-    arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
-    described: list[TensorFacts] = []
-    for path, leaf in leaves(arranged.args if arranged.flat else (arranged.args, arranged.kwargs)):
-        if not isinstance(leaf, torch.Tensor):
-            described.append({"path": path, "kind": type(leaf).__name__, "value": repr(leaf)[:200]})
-            continue
-        facts: TensorFacts = {"path": path, "kind": "tensor", **describe(leaf)}
+    def facts(leaf: torch.Tensor) -> TensorFacts:
+        found: TensorFacts = {"kind": "tensor", **describe(leaf)}
         if is_strided(leaf):
-            facts["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
-        described.append(facts)
-    report.event("inputs", leaves=described, sharing=sharing(only_tensors((arranged.args, arranged.kwargs))))
+            found["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
+        return found
+
+    arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
+    tree = arranged.args if arranged.flat else (arranged.args, arranged.kwargs)
+    report.event("inputs", leaves=leaf_facts(tree, facts), sharing=sharing(only_tensors(tree)))
 
 
 def operate_describe_files(request: InputsRequest, report: Report) -> None:
     """One event `file` for each of `files`: its path, and the tensor's facts or why it cannot be read."""
     for path in request["files"]:
-        facts: Mapping[str, Any]
         try:
             tensor = load_file(path, where="cpu")
+            if not isinstance(tensor, torch.Tensor):
+                raise Refused("no tensor but " + type(tensor).__name__, path)
+            report.event("file", path=path, **describe(tensor), non_finite=first_non_finite(tensor))
         except Refused as refused:
-            facts = {"unreadable": refused.what}
-        else:
-            if isinstance(tensor, torch.Tensor):
-                facts = {**describe(tensor), "non_finite": first_non_finite(tensor)}
-            else:
-                facts = {"unreadable": "no tensor but " + type(tensor).__name__}
-        report.event("file", path=path, **facts)
+            report.event("file", path=path, unreadable=refused.what)
 
 
 MOST_OUTSIDE = 4  # elements that are named
