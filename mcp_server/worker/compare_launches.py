@@ -15,8 +15,7 @@ from torch.utils import _pytree
 from .compare import compare
 from .eager_values import Expected, expectations, measure
 from .inputs import flatten, read
-from .judge_launches import Judge, own_values
-from .launch_nodes import ProgramGraph
+from .launch_nodes import Judge, ProgramGraph
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
 from .process import synchronize
@@ -56,8 +55,9 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
         torch.save([one.eager.cpu() for one in outputs], request["eager_outputs"])
     if request.get("flow"):
         graph = ProgramGraph(module, {int(launch): carried for launch, carried in nodes.items()})
-        own = own_values(graph, leaves)
-        judge = Judge(graph, expected, own, names, request["flow"], comparison.factor, report)
+        judge = Judge(
+            graph, expected, graph.own_values(leaves), names, request["flow"], comparison.factor, report
+        )
         judge.outputs(bench.run("judged", judge.take), outputs)
     first, second = ([*map(checksum, bench.run(kind, marks(kind, report)))] for kind in ("first", "second"))
     for kind in ("filled",) if first == second else ("filled", "filled_again"):

@@ -19,8 +19,7 @@ import torch
 from torch.utils import _pytree
 
 from .eager_values import ExactRecorder, Expected, Recorder, measure, widened
-from .judge_launches import overwrite
-from .launch_nodes import Known, ProgramGraph, reshaped
+from .launch_nodes import Known, ProgramGraph, overwrite, reshaped
 from .loading import arguments as inputs_of
 from .loading import constants_of, load, load_exported, update_program
 from .probes import AFTER, Event, arguments, find_libraries, strided
