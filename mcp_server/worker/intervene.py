@@ -336,7 +336,9 @@ class Search:
         def cures(part: Sequence[tuple[int, int]]) -> bool:
             return self.outputs(part) is not None
 
-        spent = lambda: self.calls >= MOST_CALLS or time.monotonic() > deadline  # noqa: E731
+        def spent() -> bool:
+            return self.calls >= MOST_CALLS or time.monotonic() > deadline
+
         return list(minimise_while(places, cures, spent)[0])
 
     def _differing(self) -> Places:
