@@ -192,7 +192,7 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     ],
 )
 def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, said: str) -> None:
-    """The operator that the compiler refuses is left, without the user's values and the rest of the script."""
+    """The operator that the compiler refuses is left, without the user's values and the rest of it."""
     script = tmp_path / "tally.py"
     script.write_text(text)
     result = reduced(tmp_path, ScriptWorkload(script=script, env=CACHED))
