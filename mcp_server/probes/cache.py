@@ -26,6 +26,7 @@ from mcp_server.package.members import DirectoryContainer
 SIZE_CAP = 8 << 30  # bytes
 IN_USE_S = 600.0  # younger entries may be in use, and stay
 POLL_S = 0.02
+CHUNK = 1 << 20  # bytes that are read at once
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 MANIFEST = "manifest.json"
@@ -94,20 +95,13 @@ class Cache:
 def digest_file(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
+        while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
 
 
-def digest_package(path: Path, directory: Path) -> str:
-    """SHA-256 of a package: of the file, or of the names and contents of a directory.
-
-    That of a file is kept until size, time or inode change: hashing gigabytes of weights takes seconds.
-    """
-    if path.is_dir() or path.suffix == ".so":
-        root = path if path.is_dir() else path.parent
-        members = DirectoryContainer(root).members
-        return digest_values({m.name: digest_file(root / m.name) for m in members})
+def digest_file_cached(path: Path, directory: Path) -> str:
+    """`digest_file`, kept until size, time or inode change: hashing gigabytes of weights takes seconds."""
     facts = path.stat()
     known = directory / digest_values([str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ino])
     if not known.exists():
@@ -117,6 +111,15 @@ def digest_package(path: Path, directory: Path) -> str:
         partial.write_text(digest)
         partial.replace(known)
     return known.read_text()
+
+
+def digest_package(path: Path, directory: Path) -> str:
+    """SHA-256 of a package: of the file, or of the names and contents of a directory."""
+    if path.is_file() and path.suffix != ".so":
+        return digest_file_cached(path, directory)
+    root = path if path.is_dir() else path.parent
+    members = DirectoryContainer(root).members
+    return digest_values({m.name: digest_file(root / m.name) for m in members})
 
 
 def digest_values(values: object) -> str:

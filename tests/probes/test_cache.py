@@ -11,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache, digest_file, digest_package
+from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache, digest_file, digest_file_cached
 
 KEY, OTHER = "a" * 64, "b" * 64
 
@@ -49,12 +49,12 @@ def test_a_digest_is_remembered_until_the_file_changes(tmp_path: Path) -> None:
     """The second time nothing is read: the remembered digest is given; a new time makes it read again."""
     package, memory = tmp_path / "p.pt2", tmp_path / "digests"
     package.write_bytes(b"weights")
-    first = digest_package(package, memory)
+    first = digest_file_cached(package, memory)
     (remembered,) = memory.iterdir()
     remembered.write_text("from memory")
-    assert digest_package(package, memory) == "from memory"
+    assert digest_file_cached(package, memory) == "from memory"
     os.utime(package, ns=(1, 1))
-    assert digest_package(package, memory) == first == digest_file(package)
+    assert digest_file_cached(package, memory) == first == digest_file(package)
 
 
 def test_the_entries_used_longest_ago_go_first(tmp_path: Path) -> None:
