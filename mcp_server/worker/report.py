@@ -33,9 +33,13 @@ class Encoded(str):
 
 
 def encode(value: Any) -> str:
-    """`value` as JSON text; most values are strict JSON as they are."""
+    """`value` as JSON text; short ways for what most facts of a call are."""
     if type(value) is Encoded:
         return str.__str__(value)
+    if type(value) is int:
+        return int.__repr__(value)
+    if value is None or value == []:
+        return "null" if value is None else "[]"
     try:
         return _STRICT(value)
     except (TypeError, ValueError):
