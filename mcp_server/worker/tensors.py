@@ -223,10 +223,11 @@ def describe(tensor: torch.Tensor) -> TensorFacts:
 
 
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
-    """The path and facts of each leaf, as AOTInductor flattens them; its `value` if it is no tensor."""
+    """The path and facts of each leaf, as AOTInductor flattens them; if it is no tensor, its value."""
     found: list[TensorFacts] = []
     for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
-        about: TensorFacts = facts(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]}
+        other: TensorFacts = {"kind": type(leaf).__name__, "value": repr(leaf)[:200]}
+        about = facts(leaf) if isinstance(leaf, torch.Tensor) else other
         found.append({"path": _pytree.keystr(path), **about})
     return found
 
