@@ -104,39 +104,32 @@ async def _build(models: list[Package], tools: Tools, work: Path) -> None:
     """Fill the cache entry: the package and its manifest."""
     tools.context.progress("rebuilding the package with probes")
     rebuilt = []
-    replaced: dict[str, Path] = {}
-    added: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for model in models:
         place = work / f"model-{digest_values(model.model_name)[:12]}"
         place.mkdir()
         rebuilt.append(await ModelBuild(model, tools, place).build())
-        replaced |= rebuilt[-1].replaced
-        added |= rebuilt[-1].added
-    container = models[0].container
-    await anyio.to_thread.run_sync(write_package, container, replaced, added, work / PACKAGE)
+        files |= rebuilt[-1].files
+    await anyio.to_thread.run_sync(write_package, models[0].container, files, work / PACKAGE)
     manifest = {
         "probed": {m.model_name: len(one.probed) for m, one in zip(models, rebuilt, strict=True)},
         "skipped": [skipped.model_dump() for one in rebuilt for skipped in one.skipped],
         "notes": [note for one in rebuilt for note in one.notes],
-        "preload": _preload(tools),
+        # AddressSanitizer must be loaded first. Without libstdc++ preloaded too, it dies at the first throw.
+        "preload": _runtimes(tools) if tools.options.sanitize == "address" else (),
     }
     (work / MANIFEST).write_text(json.dumps(manifest, indent=1))
     for part in filter(Path.is_dir, list(work.iterdir())):
         shutil.rmtree(part)
 
 
-def _preload(tools: Tools) -> tuple[str, ...]:
-    """AddressSanitizer must be loaded first. Without libstdc++ preloaded too, it dies at the first throw."""
-    if tools.options.sanitize != "address":
-        return ()
+def _runtimes(tools: Tools) -> list[str]:
     environ = child_environment(tools.env)
-    names = ("libasan.so", "libstdc++.so.6")
-    found = [commands.file_of(tools.compiler, name, environ) for name in names]
-    existing = tuple(str(path.resolve()) for path in found if path is not None and path.exists())
-    if len(existing) < len(names):
-        raise ProblemError(
-            "the compiler has no AddressSanitizer runtime", value=tools.compiler, allowed="g++ with libasan"
-        )
+    found = [commands.file_of(tools.compiler, name, environ) for name in ("libasan.so", "libstdc++.so.6")]
+    existing = [str(path.resolve()) for path in found if path is not None and path.exists()]
+    if len(existing) < len(found):
+        what = "the compiler has no AddressSanitizer runtime"
+        raise ProblemError(what, value=tools.compiler, allowed="g++ with libasan")
     return existing
 
 
@@ -156,8 +149,7 @@ async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] 
             value=str(python),
             next_call=interpreter_help(),
         )
-    lists = {name: tuple(value) for name, value in facts.items() if name != "torch_version"}
-    toolchain = Toolchain(torch_version=facts["torch_version"], **lists)
+    toolchain = Toolchain(facts["torch_version"], tuple(facts["include"]), tuple(facts["cuda_include"]))
     if not any((Path(directory) / MODEL_HEADER).exists() for directory in toolchain.include):
         raise ProblemError(
             "this torch has no C++ headers to build with",

@@ -13,7 +13,6 @@ import re
 import shutil
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import anyio
@@ -42,15 +41,6 @@ _OWN = tuple(
 
 class CalledDirectlyError(Exception):
     """The library calls the kernel by its address, so that it cannot be interposed."""
-
-
-@dataclass(frozen=True)
-class _Change:
-    """A kernel of a package, and the source that replaces it."""
-
-    package: Package
-    kernel: Kernel
-    source: str
 
 
 def kernel_named(package: Package, name: str) -> Kernel:
@@ -88,7 +78,6 @@ async def with_kernel(
     has no separate binary of it, without a GPU, and if the original configuration is unknown.
     """
     cache = Cache()
-    change = _Change(package, kernel, source)
     content = await anyio.to_thread.run_sync(digest_package, package.path, cache.root / DIGESTS)
     changed = [content, package.model_name, kernel.name, source]
     if kernel.kind != "cpp":
@@ -102,7 +91,9 @@ async def with_kernel(
             )
 
         async def build(work: Path) -> None:
-            await _build_triton(change, binaries[0], work, context, python, env or {})
+            context.progress(f"compiling {kernel.name} again")
+            target = await _recompiled(package, kernel, source, binaries[0], work, context, python, env)
+            await _finish(package, kernel, {binaries[0]: target}, work)
 
         entry, _ = await cache.built(digest_values(["triton", *changed]), build, context.progress)
         return entry / PACKAGE
@@ -111,10 +102,12 @@ async def with_kernel(
     own = [digest_file(path) for path in _OWN]
     version, recorded = tools.toolchain.torch_version, commands.read_recorded(command)
     key = digest_values([*changed, version, tools.compiler, recorded, own])
+
+    async def build_interposed(work: Path) -> None:
+        await _build_interposed(package, kernel, source, tools, work, key)
+
     try:
-        entry, _ = await cache.built(
-            key, lambda work: _build_interposed(change, tools, work, key), context.progress
-        )
+        entry, _ = await cache.built(key, build_interposed, context.progress)
     except CalledDirectlyError:
         options = Options(probes=False, kernels=((kernel.name, kernel.source, source),))
         rebuilt = await instrument(package.path, options, context, python=python, env=env, cache=cache)
@@ -122,10 +115,22 @@ async def with_kernel(
     return entry / PACKAGE
 
 
-async def _build_interposed(change: _Change, tools: Tools, work: Path, key: str) -> None:
+async def _finish(package: Package, kernel: Kernel, files: Mapping[str, Path], work: Path) -> None:
+    """Write the package with these files; of what was made for it nothing else stays."""
+    await anyio.to_thread.run_sync(write_package, package.container, files, work / PACKAGE)
+    for path in work.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != PACKAGE:
+            path.unlink()
+    (work / MANIFEST).write_text(json.dumps({"kernel": kernel.name}))
+
+
+async def _build_interposed(
+    package: Package, kernel: Kernel, source: str, tools: Tools, work: Path, key: str
+) -> None:
     """Fill the cache entry. Raises `CalledDirectlyError`, and `ProblemError` for a compiler error."""
-    package, kernel, context = change.package, change.kernel, tools.context
-    library = package.files.library
+    context, library = tools.context, package.files.library
     if library is None:
         raise ProblemError("the package has no library", value=package.model_name)
     context.progress(f"compiling {kernel.name} again")
@@ -133,17 +138,12 @@ async def _build_interposed(change: _Change, tools: Tools, work: Path, key: str)
     await anyio.to_thread.run_sync(extract, package, library.name, original)
     if not await anyio.to_thread.run_sync(calls_through_relocation, original, kernel.name):
         raise CalledDirectlyError
-    await _compile(change, tools, work)
+    await _compile(package, kernel, source, tools, work)
     target = work / "changed.so"
     argv = commands.link_command(tools.compiler, ["kernel.o"], original, str(target))
     await compile_or_raise(context, argv, work, "link-kernel", tools.env)
-    added = {str(PurePosixPath(library.name).parent / original.name): original}
-    replaced = {library.name: target}
-    await anyio.to_thread.run_sync(write_package, package.container, replaced, added, work / PACKAGE)
-    for name in (original.name, "changed.so", "kernel.o"):
-        (work / name).unlink()
-    shutil.rmtree(work / SOURCES)
-    (work / MANIFEST).write_text(json.dumps({"kernel": kernel.name}))
+    beside = str(PurePosixPath(library.name).parent / original.name)
+    await _finish(package, kernel, {library.name: target, beside: original}, work)
 
 
 def calls_through_relocation(library: Path, symbol: str) -> bool:
@@ -159,21 +159,29 @@ def calls_through_relocation(library: Path, symbol: str) -> bool:
     return False
 
 
-async def _compile(change: _Change, tools: Tools, work: Path) -> None:
-    """Compile the changed kernel with the package's flags and its original line numbers."""
-    package = change.package
-    text, name = _source_file(change)
+async def _compile(package: Package, kernel: Kernel, source: str, tools: Tools, work: Path) -> None:
+    """Compile the changed kernel, the others blanked, with the package's flags and its original lines."""
+    text, changed, member = package.kernel_text, compiled_form(source), package.files.kernel_source
+    if member is None or kernel.source not in text:
+        name = "wrapper.kernel.cpp"
+        text = f"#include <torch/csrc/inductor/cpp_prefix.h>\n#line {kernel.first_line}\n{changed}"
+    else:
+        name = PurePosixPath(member.name).name
+        for other in package.wrapper.kernels.values():
+            if other.name != kernel.name and other.kind == "cpp":
+                text = text.replace(other.source, "\n" * other.source.count("\n"))
+        text = text.replace(kernel.source, changed)
     (work / SOURCES).mkdir()
     (work / SOURCES / name).write_text(text)
     flags = commands.safe_flags(commands.read_recorded(package.kernel_text or package.wrapper_text))
-    source = f"{SOURCES}/{name}"
-    argv = commands.compile_command(tools.compiler, flags, tools.toolchain, source, "kernel.o", ("-O3",))
+    file = f"{SOURCES}/{name}"
+    argv = commands.compile_command(tools.compiler, flags, tools.toolchain, file, "kernel.o", ("-O3",))
     log = await compile_in(tools.context, argv, work, "compile-kernel", tools.env)
     if log is None:
         return
     what, error = first_error(log), _ERROR.search(log)
     if error is not None:
-        lines, place = change.source.split("\n"), int(error[1]) - change.kernel.first_line
+        lines, place = source.split("\n"), int(error[1]) - kernel.first_line
         code = f" ({lines[place].strip()[:200]})" if 0 <= place < len(lines) else ""
         message = "".join(char for char in error[2] if char.isprintable())[:300]
         what = f"line {error[1]}: {message}{code}"
@@ -181,37 +189,21 @@ async def _compile(change: _Change, tools: Tools, work: Path) -> None:
     raise ProblemError(what, value=name, next_call="correct the replacement")
 
 
-def _source_file(change: _Change) -> tuple[str, str]:
-    """Text and name of a source with this kernel changed and the others blanked; line numbers stay."""
-    package, kernel = change.package, change.kernel
-    changed = compiled_form(change.source)
-    if kernel.source not in package.kernel_text:
-        head = f"#include <torch/csrc/inductor/cpp_prefix.h>\n#line {kernel.first_line}\n"
-        return head + changed, "wrapper.kernel.cpp"
-    text = package.kernel_text
-    for other in package.wrapper.kernels.values():
-        if other.name != kernel.name and other.kind == "cpp" and other.source in text:
-            text = text.replace(other.source, "\n" * other.source.count("\n"))
-    member = package.files.kernel_source
-    assert member is not None
-    return text.replace(kernel.source, changed), PurePosixPath(member.name).name
-
-
-async def _build_triton(
-    change: _Change,
+async def _recompiled(
+    package: Package,
+    kernel: Kernel,
+    source: str,
     member: str,
     work: Path,
     context: Context,
     python: Path | None,
-    env: Mapping[str, str],
-) -> None:
-    """Fill the cache entry; `member` is the kernel's binary in the package."""
-    package, kernel = change.package, change.kernel
-    context.progress(f"compiling {kernel.name} again")
+    env: Mapping[str, str] | None,
+) -> Path:
+    """The new binary of a Triton kernel; `member` is its binary in the package."""
     names = ("original.py", "changed.py", "original.cubin", "changed.cubin")
-    files = original, changed, binary, target = tuple(work / name for name in names)
+    original, changed, binary, target = (work / name for name in names)
     original.write_text(textwrap.dedent(kernel.source))
-    changed.write_text(textwrap.dedent(change.source))
+    changed.write_text(textwrap.dedent(source))
     extract(package, member, binary)
     request: RecompileRequest = {
         "original": str(original),
@@ -223,13 +215,9 @@ async def _build_triton(
         "shared": kernel.shared_bytes,
     }
     gpus = gpus_of("cuda")
-    done = await context.worker("recompile_triton", request, python=python, env=env, gpus=gpus)
+    done = await context.worker("recompile_triton", request, python=python, env=env or {}, gpus=gpus)
     if done.last("recompiled") is None:
         failed = done.last("failed")
         text = str(failed["text"])[:400] if failed else f"it ended in {done.phase}"
         raise ProblemError(f"the changed kernel does not compile: {text}", value=kernel.name)
-    replaced: dict[str, Path] = {member: target}
-    await anyio.to_thread.run_sync(write_package, package.container, replaced, {}, work / PACKAGE)
-    for path in files:
-        path.unlink()
-    (work / MANIFEST).write_text(json.dumps({"kernel": kernel.name}))
+    return target

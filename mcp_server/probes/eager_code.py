@@ -7,7 +7,6 @@ loader of a package makes (model_container_runner.cpp, torch 2.8-2.15).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import count
 
 from mcp_server.package.launches import Argument, Launch, shifted
@@ -21,33 +20,31 @@ _CALL = "aoti_torch_proxy_executor_call_function(proxy_executor, {}, {}, {}, {},
 def eager_statement(model: PackageView, code: EagerCode, first: int) -> str:
     """The block of a launch as calls; `first` is the number of its first call in the model's list."""
     launch = model.wrapper.launches[code["launch"]]
-    head = f"{{ // launch {launch.index} ({launch.kernel}) in eager mode"
-    return "\n        ".join((head, *_lines(model, code, launch, first))) + "\n    }"
-
-
-def _lines(model: PackageView, code: EagerCode, launch: Launch, first: int) -> Iterator[str]:
+    lines = [f"{{ // launch {launch.index} ({launch.kernel}) in eager mode"]
     for name, variable, writer, written in code["buffers"]:
-        yield _as_written(model, name, variable, model.wrapper.launches[writer], written)
+        lines.append(_as_written(model, name, variable, model.wrapper.launches[writer], written))
     numbers = count(first)
     for call in code["calls"]:
         if call["scalar"]:
             number = f"static_cast<{call['scalar']}>({call['value']})"
-            yield f"RAIIAtenTensorHandle {call['results'][0]} = scalar_to_tensor_handle({number});"
+            lines.append(f"RAIIAtenTensorHandle {call['results'][0]} = scalar_to_tensor_handle({number});")
             continue
         for result in call["results"]:
-            yield f"AtenTensorHandle {result}_handle;"
-            yield _checked(f"aoti_torch_new_uninitialized_tensor(&{result}_handle)")
-            yield f"RAIIAtenTensorHandle {result}({result}_handle);"
+            lines.append(f"AtenTensorHandle {result}_handle;")
+            lines.append(_checked(f"aoti_torch_new_uninitialized_tensor(&{result}_handle)"))
+            lines.append(f"RAIIAtenTensorHandle {result}({result}_handle);")
         if launch.handle is not None:  # else the note above the launch would name the first call
-            yield f"// [Provenance debug handles] {call['node']['target']}:{launch.handle}"
+            lines.append(f"// [Provenance debug handles] {call['node']['target']}:{launch.handle}")
         integers, tensors = call["integers"], [*call["tensors"], *call["results"]]
         arrays = _array("int64_t", integers), _array("AtenTensorHandle", tensors)
-        yield _checked(_CALL.format(next(numbers), len(integers), arrays[0], len(tensors), arrays[1]))
+        made = _CALL.format(next(numbers), len(integers), arrays[0], len(tensors), arrays[1])
+        lines.append(_checked(made))
     for variable, value in code["stores"]:
         argument = written_argument(launch, variable)
         assert argument is not None, "the worker names only what the launch writes"
         target = variable if argument.view is None else _reinterpreted(variable, argument.view)
-        yield _checked(f"aoti_torch_copy_({target}, {value}, 0)")
+        lines.append(_checked(f"aoti_torch_copy_({target}, {value}, 0)"))
+    return "\n        ".join(lines) + "\n    }"
 
 
 def written_argument(launch: Launch, variable: str) -> Argument | None:

@@ -26,7 +26,7 @@ from mcp_server.package.members import Container, DirectoryContainer
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
-from mcp_server.probes.commands import Flags, Options, Skipped, Toolchain, compile_in, compile_or_raise
+from mcp_server.probes.commands import Options, Skipped, Toolchain, compile_in, compile_or_raise
 from mcp_server.probes.rewrite import Rewritten, compiled_form, numbered, replaced, rewrite
 from mcp_server.tools.context import Context
 
@@ -70,10 +70,9 @@ _MARKS = {"archive_format": "pt2", "archive_version": "0", "byteorder": "little"
 
 @dataclass(frozen=True)
 class Rebuilt:
-    """Files of one rebuilt model, by member name of the package."""
+    """One rebuilt model: files to replace or to add, by member name of the package."""
 
-    replaced: dict[str, Path]
-    added: dict[str, Path]
+    files: dict[str, Path]
     probed: tuple[int, ...]
     skipped: tuple[Skipped, ...]
     notes: tuple[str, ...]
@@ -122,26 +121,21 @@ class ModelBuild:
         async def compile_wrapper() -> None:
             rewritten.append(await self._wrapper(wrapper, source.name))
 
-        works: list[Callable[[], Awaitable[None]]] = [compile_wrapper]
         options = self.tools.options
-        if options.probes:
-            works.append(self._support)
         # What the old library does not export is built, too.
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         anew = missing_symbols(old, names) or options.sanitize or options.kernels
-        if self.package.kernel_text and names and anew:
-            works.append(self._kernels)
+        works: list[Callable[[], Awaitable[None]]] = [compile_wrapper]
+        works += [self._support] if options.probes else []
+        works += [self._kernels] if self.package.kernel_text and names and anew else []
         if missing_symbols(old, ["_binary_constants_bin_start"]):
             works.append(partial(self._constants, old))
         await commands.together(*works)
         rebuilt = await self._link(old, library.name)
-        return Rebuilt(
-            replaced={library.name: rebuilt, source.name: self.work / SOURCES / Path(source.name).name},
-            added={str(PurePosixPath(library.name).parent / old.name): old},
-            probed=rewritten[0].probed,
-            skipped=rewritten[0].skipped,
-            notes=tuple(self.notes),
-        )
+        sources = self.work / SOURCES / Path(source.name).name
+        beside = str(PurePosixPath(library.name).parent / old.name)
+        files = {library.name: rebuilt, source.name: sources, beside: old}
+        return Rebuilt(files, rewritten[0].probed, rewritten[0].skipped, tuple(self.notes))
 
     async def _wrapper(self, wrapper: Wrapper, member: str) -> Rewritten:
         """Compile the rewritten wrapper; launches whose probes the compiler refuses are given up."""
@@ -158,7 +152,14 @@ class ModelBuild:
             placed = self._place(member, rewritten.text)
             # Headers dominate the compile time of a wrapper; -O0 saves a quarter of it.
             level = "-O1" if options.statements else "-O0"  # those are packages to keep
-            argv = self._compile_command(self.flags, placed, "wrapper.o", (level, *probes, MAP))
+            argv = commands.compile_command(
+                self.tools.compiler,
+                self.flags,
+                self.tools.toolchain,
+                placed,
+                "wrapper.o",
+                (level, *probes, MAP),
+            )
             log = await compile_in(self.tools.context, argv, self.work, "compile-wrapper", self.tools.env)
             if log is None:
                 return rewritten
@@ -179,10 +180,6 @@ class ModelBuild:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
         return f"{SOURCES}/{path.name}"
-
-    def _compile_command(self, flags: Flags, source: str, target: str, extra: Iterable[str]) -> Sequence[str]:
-        tools = self.tools
-        return commands.compile_command(tools.compiler, flags, tools.toolchain, source, target, extra)
 
     async def _support(self) -> None:
         """Objects that are the same for every package of this compiler: the probe runtime, std::regex."""
@@ -219,7 +216,8 @@ class ModelBuild:
         placed = self._place(self.package.files.kernel_source.name, text)
         flags = commands.safe_flags(commands.read_recorded(text))
         sanitize = SANITIZE_FLAGS[self.tools.options.sanitize] if self.tools.options.sanitize else ("-O3",)
-        argv = self._compile_command(flags, placed, "kernels.o", (*sanitize, MAP))
+        compiler, toolchain = self.tools.compiler, self.tools.toolchain
+        argv = commands.compile_command(compiler, flags, toolchain, placed, "kernels.o", (*sanitize, MAP))
         await self._make(argv, "compile-kernels")
 
     async def _constants(self, old: Path) -> None:
@@ -253,10 +251,9 @@ def blame(log: str, wrapper: Wrapper, refused: dict[int, str]) -> dict[int, str]
     for number, launch in numbered(wrapper):
         last = launch.line + wrapper.text.count("\n", launch.start, launch.end)
         lines.update(dict.fromkeys(range(launch.line, last + 1), number))
-    found = {
-        lines[at]: f"the compiler refuses its probes: {text}" for at, text in errors.items() if at in lines
-    }
-    return {number: reason for number, reason in found.items() if number not in refused}
+    blamed = {lines[at]: text for at, text in errors.items() if at in lines}
+    news = {number: text for number, text in blamed.items() if number not in refused}
+    return {number: f"the compiler refuses its probes: {text}" for number, text in news.items()}
 
 
 def extract(package: Package, member: str, target: Path) -> None:
@@ -297,18 +294,16 @@ def dump_constants(package: Package, library: Path, target: Path) -> bool:
     return left == 0
 
 
-def write_package(
-    container: Container, replaced: Mapping[str, Path], added: Mapping[str, Path], target: Path
-) -> None:
-    """Copy `container` to the zip `target`, with members replaced and added, by name, from other files."""
+def write_package(container: Container, files: Mapping[str, Path], target: Path) -> None:
+    """Copy `container` to the zip `target`, with `files` in place of members of these names, or added."""
     names = {member.name for member in container.members}
     with zipfile.ZipFile(target, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
         for member in container.members:
-            if member.name not in replaced:
+            if member.name not in files:
                 info = zipfile.ZipInfo(_archive_name(container, member.name))
                 with container.open(member.name) as source, archive.open(info, "w", force_zip64=True) as file:
                     shutil.copyfileobj(source, file, COPIED)
-        for name, path in {**replaced, **added}.items():
+        for name, path in files.items():
             archive.write(path, _archive_name(container, name))
         if isinstance(container, DirectoryContainer):
             for name, text in _MARKS.items():

@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.kernel_code import defining_line, find_asserts
@@ -38,8 +39,7 @@ _STATEMENT = re.compile(r"\s*(?:AOTI_TORCH_ERROR_CODE_CHECK\s*\(|[\w:.]+\s*\()")
 _DECLARATION = re.compile(r"\s*(?:const\s+)?(?:auto|[\w:]+(?:<[^;=]*>)?)[&*]?\s+\w+\s*[=({]")
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(NamedTuple):
     """Replace `text[start:end]`."""
 
     start: int
@@ -83,10 +83,8 @@ def rewrite(
     if separate_weights:
         edits += _separations(wrapper)
     probed: list[int] = []
-    skipped = [
-        Skipped(model=model, launch=None, kernel="", reason=f"line {p.line}: {p.what}")
-        for p in wrapper.problems
-    ]
+    reasons = [f"line {problem.line}: {problem.what}" for problem in wrapper.problems]
+    skipped = [Skipped(model=model, launch=None, kernel="", reason=reason) for reason in reasons]
     for number, launch in numbered(wrapper):
         reason = refused.get(number) or why_not(wrapper.text, launch)
         if reason:
@@ -249,14 +247,15 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
         raise ProblemError("the text to replace is empty", allowed=f"a text out of {kernel.name}")
     # overlapping ones too
     places = [match.start() for match in re.finditer(f"(?={re.escape(old)})", kernel.source)]
+    first = max(kernel.first_line, 1)  # in the file that holds the kernel
     if not places:
         spaced = r"\s*".join(re.escape(part) for part in re.findall(r"\w+|[^\w\s]", old))
-        match = re.search(spaced, kernel.source)
-        with_spaces = (
-            f" (with other spaces on line {_line(kernel, match.start())}: {match[0]})" if match else ""
-        )
+        hint = ""
+        if match := re.search(spaced, kernel.source):
+            line = first + kernel.source.count("\n", 0, match.start())
+            hint = f" (with other spaces on line {line}: {match[0]})"
         raise ProblemError(
-            f"this text does not occur in {kernel.name}{with_spaces}",
+            f"this text does not occur in {kernel.name}{hint}",
             value=old,
             allowed="a text that occurs once, with its spaces",
             next_call=f"inspect_package with kernel={kernel.name} prints the source",
@@ -264,7 +263,6 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
     if len(places) > 1:
         texts = kernel.source.split("\n")
         numbers = [kernel.source.count("\n", 0, place) for place in places[:6]]
-        first = _line(kernel, 0)
         lines = [f"line {first + number}: {texts[number].strip()[:160]}" for number in numbers]
         raise ProblemError(
             f"this text occurs {len(places)} times in {kernel.name}: {'; '.join(lines)}",
@@ -280,18 +278,11 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
     return kernel.source[: places[0]] + new + kernel.source[places[0] + len(old) :]
 
 
-def _line(kernel: Kernel, place: int) -> int:
-    """The line of an offset, in the file that holds the kernel."""
-    return max(kernel.first_line, 1) + kernel.source.count("\n", 0, place)
-
-
 def _check_cpp(kernel: Kernel, old: str, new: str) -> None:
     """Raise `ProblemError` unless `new` only computes a value: no assignment, no unknown function."""
-    kept = (
-        "only the right-hand side is replaced; a trailing ';' stays where it is"
-        if ";" in old or _ASSIGNS.search(old)
-        else "an expression of numbers: operators, casts, functions of the kernel and of std"
-    )
+    kept = "an expression of numbers: operators, casts, functions of the kernel and of std"
+    if ";" in old or _ASSIGNS.search(old):
+        kept = "only the right-hand side is replaced; a trailing ';' stays where it is"
     signs = (sign for sign in (*";{}#\"'\\", "//", "/*") if sign in new)
     known = set(_CALL.findall(kernel.source)) - {kernel.name, "store", "AOTI_TORCH_CHECK"}
     called = (name for name in _CALL.findall(new) if not _CPP_FUNCTIONS.fullmatch(name) and name not in known)

@@ -205,9 +205,8 @@ async def _build(model: PackageView, codes: Sequence[EagerCode], tools: Tools, t
     calls = work / "calls.json"
     calls.write_text(json.dumps({"nodes": nodes}, allow_nan=False))
     name = str(PurePosixPath(library.name).with_suffix(".json"))
-    replaced = {**rebuilt.replaced, **({name: calls} if known is not None else {})}
-    added = {**rebuilt.added, **({name: calls} if known is None else {})}
-    await anyio.to_thread.run_sync(write_package, package.container, replaced, added, target)
+    files = {**rebuilt.files, name: calls}
+    await anyio.to_thread.run_sync(write_package, package.container, files, target)
     return [str(entry["node"]["target"]) for entry in nodes[len(listed_before) :]]
 
 

@@ -40,7 +40,6 @@ def tolerance(dtype: torch.dtype) -> tuple[float, float]:
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU, in a dtype that holds every value of the narrower ones; int64 stays exact."""
     return widest(tensor.detach().cpu())
 
 
@@ -58,28 +57,7 @@ def equal(expected: Tensors, actual: Tensors) -> bool:
     return len(expected) == len(actual) and all(compare(want, got)["equal"] for want, got in pairs)
 
 
-def compare_frame_tensors(saved: dict[str, torch.Tensor], result: Any, report: Report) -> None:
-    """Event `compared_frame_tensors`: whether each tensor equals an output of its layout."""
-    equal = _equal_by_name(saved, result)
-    report.event(
-        "compared_frame_tensors",
-        equal={name: same for name, same in equal.items() if "." not in name},
-        attributes={name: same for name, same in equal.items() if "." in name},
-    )
-
-
-def compare_returned(returned: Tensors, saved: dict[str, torch.Tensor], result: Any, report: Report) -> None:
-    """Event `compared_returned`: whether the replay equals the outputs `returned` in the program, and which
-    of the program's saved tensors equal `returned`.
-    """
-    report.event(
-        "compared_returned",
-        equal=all(_equal_by_name({str(n): one for n, one in enumerate(returned)}, result).values()),
-        frame_tensors=_equal_by_name(saved, returned),
-    )
-
-
-def _equal_by_name(saved: dict[str, torch.Tensor], outputs: Any) -> dict[str, bool]:
+def equal_by_name(saved: dict[str, torch.Tensor], outputs: Any) -> dict[str, bool]:
     """Whether each saved tensor equals an output. Those without an output of their layout are left out."""
     equal: dict[str, bool] = {}
     for name, tensor in saved.items():

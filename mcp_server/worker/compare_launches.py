@@ -15,15 +15,14 @@ from torch.utils import _pytree
 from .compare import compare
 from .eager_values import Expected, expectations, measure
 from .inputs import flatten, read
-from .judge_launches import Judge, own_values
-from .launch_nodes import ProgramGraph
+from .launch_nodes import Judge, ProgramGraph
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
 from .process import synchronize
-from .protocol import Closeness, CompareLaunchesRequest, LoadRequest, PriceRequest, Step
+from .protocol import Closeness, CompareLaunchesRequest, LoadRequest, PriceRequest
 from .report import Refused, Report
 from .run import call
-from .tensors import checksum, dtype_name, only_tensors, span
+from .tensors import checksum, dtype_name, laid_out, only_tensors
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
@@ -43,30 +42,26 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     nodes = request.get("nodes", {})
     wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
     module = program.module()
-    for step in updates(request):
+    for step in request.get("steps", ()):
         update_program(module, step, report)
     expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
     bench = Bench(request, leaves, report)
-    constants = Constants(constants_of(module), request.get("constants") or {}, report)
-    comparison = Comparison(expected, nodes, request.get("factor", 1.0), constants, report)
-    comparison.compare_outputs(bench.run("compared", comparison.take), outputs)
+    names = request.get("constants") or {}
+    comparison = Comparison(
+        expected, nodes, request.get("factor", 1.0), constants_of(module), dict(names), report
+    )
+    report_outputs(bench.run("compared", comparison.take), outputs, comparison.factor, report)
     if request.get("eager_outputs"):
         torch.save([one.eager.cpu() for one in outputs], request["eager_outputs"])
     if request.get("flow"):
-        names = request.get("constants") or {}
-        graph = ProgramGraph(module, {int(launch): names for launch, names in nodes.items()})
-        own = own_values(graph, leaves)
-        judge = Judge(graph, expected, own, names, request["flow"], comparison.factor, report)
+        graph = ProgramGraph(module, {int(launch): carried for launch, carried in nodes.items()})
+        judge = Judge(
+            graph, expected, graph.own_values(leaves), names, request["flow"], comparison.factor, report
+        )
         judge.outputs(bench.run("judged", judge.take), outputs)
-    first, second = (
-        [checksum(tensor) for tensor in bench.run(kind, marks(kind, report))] for kind in ("first", "second")
-    )
+    first, second = ([*map(checksum, bench.run(kind, marks(kind, report)))] for kind in ("first", "second"))
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
         bench.run(kind, marks(kind, report, request.get("unset", {})))
-
-
-def updates(request: CompareLaunchesRequest) -> list[Step]:
-    return [step for step in request.get("steps", ()) if step["do"] == "constants"]
 
 
 TIMED_S, TIMED_CALLS = 2.0, 300  # at most, of each package
@@ -84,7 +79,7 @@ def operate_price(request: PriceRequest, report: Report) -> None:
         loader = loaders[package] = load(cast(LoadRequest, {**request, "package": package}), report)
         got = only_tensors(call(partial(loader.run, [leaf.clone() for leaf in flat]), run, report))
         if run == 0:
-            Comparison({}, {}, 1.0, Constants({}, {}, report), report).compare_outputs(got, outputs)
+            report_outputs(got, outputs, 1.0, report)
     report.event("timing")
     until = time.monotonic() + TIMED_S * len(seconds)
     for _ in range(TIMED_CALLS):
@@ -162,7 +157,8 @@ class Bench:
         self.loader, self.alive = None, []
         before = mapped_files()
         self.loader = load(self.request, self.report)
-        self.alive = [update_package(self.loader, step, self.report) for step in updates(self.request)]
+        steps = [step for step in self.request.get("steps", ()) if step["do"] == "constants"]
+        self.alive = [update_package(self.loader, step, self.report) for step in steps]
         probes = self.request.get("probes", True)
         libraries = find_libraries(before) if probes else []
         if probes and not libraries:
@@ -179,40 +175,6 @@ class Bench:
         return outputs
 
 
-@dataclass
-class Constants:
-    """Event `constant_differs` at the first launch of a constant that differs from the program's.
-
-    `own` are those of the program, `names` maps the package's names to them. A constant that Inductor laid
-    out differently is not compared.
-    """
-
-    own: dict[str, torch.Tensor]
-    names: Mapping[str, str]
-    report: Report
-    seen: set[str] = field(default_factory=set)
-
-    def check(self, event: Event) -> None:
-        for argument in arguments(event) if event.phase == BEFORE else ():
-            name = argument.name.decode()
-            tensor = tensor_of(argument) if name in self.names and name not in self.seen else None
-            if tensor is None:
-                continue
-            self.seen.add(name)
-            fqn = self.names[name]
-            own = self.own.get(fqn)
-            if own is None or tensor.dtype != own.dtype or not own.numel():
-                continue
-            # The launch may read a view of the constant.
-            room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
-            if room < span(own.shape, own.stride()):
-                continue
-            different = _differing(tensor.as_strided(own.shape, own.stride(), 0), own.detach())
-            if different:
-                facts = {"launch": int(event.launch), "elements": own.numel(), "different": different}
-                self.report.event("constant_differs", name=fqn, **facts)
-
-
 def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
     """How many elements differ; NaN equals NaN. In parts, since the masks of a large weight are large."""
     rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
@@ -225,16 +187,39 @@ def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
 
 @dataclass
 class Comparison:
-    """Compares the tensors that each launch writes with the eager values of its nodes."""
+    """Compares the tensors that each launch writes with the eager values of its nodes, and its constants.
+
+    `own` are the constants of the program; `unseen` maps the package's names to theirs, until a launch reads
+    them.
+    """
 
     expected: dict[str, list[Expected]]
     nodes: dict[str, list[str]]
     factor: float
-    constants: Constants
+    own: dict[str, torch.Tensor]
+    unseen: dict[str, str]
     report: Report
 
+    def check_constants(self, event: Event) -> None:
+        """Event `constant_differs`, but for a constant that Inductor laid out differently."""
+        for argument in arguments(event) if event.phase == BEFORE else ():
+            name = argument.name.decode()
+            tensor = tensor_of(argument) if name in self.unseen else None
+            if tensor is None:
+                continue
+            fqn = self.unseen.pop(name)
+            own = self.own.get(fqn)
+            # The launch may read a view of the constant.
+            value = laid_out(tensor, own.shape, own.stride(), 0) if own is not None else None
+            if own is None or value is None or value.dtype != own.dtype or not own.numel():
+                continue
+            different = _differing(value, own.detach())
+            if different:
+                facts = {"launch": int(event.launch), "elements": own.numel(), "different": different}
+                self.report.event("constant_differs", name=fqn, **facts)
+
     def take(self, event: Event) -> bool:
-        self.constants.check(event)
+        self.check_constants(event)
         for facts, tensor in written(event):
             names = self.nodes.get(str(event.launch), ()) if self.nodes else self.expected
             candidates = [one for name in names for one in self.expected.get(name, ())]
@@ -263,17 +248,18 @@ class Comparison:
             found = fitting[:1] + found
         return found[:CLOSEST]
 
-    def compare_outputs(self, got: list[torch.Tensor], wanted: list[Expected]) -> None:
-        self.report.event("counted_outputs", package=len(got), eager=len(wanted))
-        for place, (have, want) in enumerate(zip(got, wanted)):
-            alike = have.shape == want.eager.shape
-            self.report.event(
-                "output",
-                index=place,
-                shapes=[list(want.eager.shape), list(have.shape)],
-                dtypes=[str(want.eager.dtype), str(have.dtype)],
-                **(measure(have, want, self.factor) if alike else {}),
-            )
+
+def report_outputs(got: list[torch.Tensor], wanted: list[Expected], factor: float, report: Report) -> None:
+    report.event("counted_outputs", package=len(got), eager=len(wanted))
+    for place, (have, want) in enumerate(zip(got, wanted)):
+        alike = have.shape == want.eager.shape
+        report.event(
+            "output",
+            index=place,
+            shapes=[list(want.eager.shape), list(have.shape)],
+            dtypes=[str(want.eager.dtype), str(have.dtype)],
+            **(measure(have, want, factor) if alike else {}),
+        )
 
 
 def marks(kind: str, report: Report, unset: Mapping[str, list[str]] = {}) -> Callable[[Event], bool]:

@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from .eager_launches import Replacement
 from .eager_values import BIAS, operator_name
-from .launch_nodes import Known, ProgramGraph, bias_of
+from .launch_nodes import Known, bias_of
 from .protocol import EagerCode, RepairRequest, ShimCall
 from .report import Refused, Report
 from .tensors import dtype_name
@@ -64,7 +64,14 @@ class Writer:
     def __init__(self, replacement: Replacement, request: RepairRequest, launch: int) -> None:
         self.plan, self.graph, self.launch = replacement.plan, replacement.graph, launch
         self.readable = request["readable"][str(launch)]
-        self.sizes = _sizes(replacement.graph, request["sizes"])
+        # The C++ names of the program's symbols.
+        tensors = [_meta(node) for node in self.graph.inputs if isinstance(_meta(node), torch.Tensor)]
+        self.sizes = {
+            str(size.node.expr): request["sizes"]["{}.{}".format(place, dim)]
+            for place, tensor in enumerate(tensors)
+            for dim, size in enumerate(tensor.shape)
+            if isinstance(size, torch.SymInt) and "{}.{}".format(place, dim) in request["sizes"]
+        }
         self.own, self.module = replacement.own, replacement.graph.module
         self.values: dict[Node, Any] = {}
         self.fresh: set[str] = set()  # values in memory of their own
@@ -98,8 +105,11 @@ class Writer:
                     self.values[node] = self._call(ATEN.add.Tensor, (products[node], self._tensor(bias)))
                 else:
                     self._evaluate(node)
-            if (node.name, True) in wanted and node not in bare:
-                bare[node] = self._product(node)
+            if (node.name, True) in wanted and node not in bare:  # a product without its bias
+                place, factors = BIAS[operator_name(node)]
+                left, right = (self._tensor(self._latest(node, node.args[i])) for i in factors)
+                right = self._call(ATEN.t.default, (right,)) if place == 2 else right
+                bare[node] = self._call(ATEN.matmul.default, (left, right))
         for name, held in stored.items():
             node = self.graph.by_name[held["node"]]
             found = bare[node] if held["product"] else self._place(node, held["place"])
@@ -150,9 +160,8 @@ class Writer:
             else:
                 name = self._constant(str(node.target)) if node.op == "get_attr" else None
             if name is None:
-                raise Refused(
-                    "the launch does not read {}, of which its nodes are computed".format(node.name)
-                )
+                what = "the launch does not read {}, of which its nodes are computed"
+                raise Refused(what.format(node.name))
             self.values[node] = name
         return str(self.values[node])
 
@@ -171,14 +180,6 @@ class Writer:
     def _place(self, node: Node, place: int) -> str:
         value = self.values.get(node)
         return str(value[place]) if isinstance(value, list) else self._tensor(node)
-
-    def _product(self, node: Node) -> str:
-        """A product without its bias."""
-        place, factors = BIAS[operator_name(node)]
-        left, right = (self._tensor(self._latest(node, node.args[i])) for i in factors)
-        if place == 2:
-            right = self._call(ATEN.t.default, (right,))
-        return self._call(ATEN.matmul.default, (left, right))
 
     def _latest(self, node: Node, taken: Any) -> Node:
         """What stands for an argument of a node, after operators that mutated it."""
@@ -218,7 +219,7 @@ class Writer:
         inputs = []
         for declared in op._schema.arguments:
             kind = declared.real_type
-            if declared.name not in given and _enumerated(kind):
+            if declared.name not in given and str(kind.kind()) in ENUMS:
                 continue  # the schema's own number is not what the list takes
             value = given.get(declared.name, declared.default_value)
             inputs.append({"name": declared.name, "arg": self._serialized(kind, value, call), "kind": 1})
@@ -254,9 +255,8 @@ class Writer:
         """
         name = str(kind.kind())
         if name == "OptionalType":
-            return (
-                {"as_none": True} if value is None else self._serialized(kind.getElementType(), value, call)
-            )
+            inner = kind.getElementType()
+            return {"as_none": True} if value is None else self._serialized(inner, value, call)
         if name == "ListType":
             return self._list(kind.getElementType(), value, call)
         if name == "TensorType":
@@ -304,18 +304,14 @@ class Writer:
         """An integer in C++. Raises `Inexpressible` for what is computed of sizes by other than + and *."""
         if isinstance(value, str):
             return value
-        if not isinstance(value, torch.SymInt):
-            return "{}L".format(int(value))
-        return self._sized(value.node.expr)
-
-    def _sized(self, expression: Any) -> str:
-        if expression.is_Integer:
+        expression = value.node.expr if isinstance(value, torch.SymInt) else value
+        if isinstance(expression, int) or expression.is_Integer:
             return "{}L".format(int(expression))
         if expression.is_Symbol and str(expression) in self.sizes:
             return self.sizes[str(expression)]
         if expression.is_Add or expression.is_Mul:
             sign = " + " if expression.is_Add else "*"
-            return "({})".format(sign.join(map(self._sized, expression.args)))
+            return "({})".format(sign.join(map(self._integer, expression.args)))
         raise Inexpressible("the size {}".format(expression))
 
 
@@ -325,21 +321,6 @@ def _new_call(scalar: str = "", value: str = "", *results: str) -> ShimCall:
 
 def _meta(node: Node) -> Any:
     return node.meta.get("val")
-
-
-def _sizes(graph: ProgramGraph, known: Mapping[str, str]) -> dict[str, str]:
-    """The C++ names of the program's symbols; `known` by "INPUT.DIMENSION"."""
-    tensors = [_meta(node) for node in graph.inputs if isinstance(_meta(node), torch.Tensor)]
-    return {
-        str(size.node.expr): known["{}.{}".format(place, dim)]
-        for place, tensor in enumerate(tensors)
-        for dim, size in enumerate(tensor.shape)
-        if isinstance(size, torch.SymInt) and "{}.{}".format(place, dim) in known
-    }
-
-
-def _enumerated(kind: Any) -> bool:
-    return str(kind.kind()) in ENUMS
 
 
 def _fitting(op: Any, given: Mapping[str, Any]) -> Any:

@@ -2,28 +2,33 @@
 
 These are computed from what the launch itself reads, as far as that is known to hold a node; the rest is
 computed from the inputs of the call.
+
+`precision` searches the fewest launches of a half-precision model that have to run in a wider one: chosen
+launches are computed in float64 from what they read, and take what others of them made unrounded. The rest
+runs as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, Iterator, Mapping, Optional, Sequence, cast
+import time
+from typing import Any, Iterator, Mapping, Sequence, cast
 
 import torch
+from torch.utils import _pytree
 
-from .eager_values import Recorder
-from .judge_launches import overwrite
-from .launch_nodes import Known, ProgramGraph, reshaped
-from .loading import constants_of, load_exported, update_program
+from .eager_values import ExactRecorder, Expected, Recorder, measure, widened
+from .launch_nodes import Known, ProgramGraph, overwrite, reshaped
+from .loading import arguments as inputs_of
+from .loading import constants_of, load, load_exported, update_program
 from .probes import AFTER, Event, arguments, find_libraries, strided
-from .protocol import EagerPlan, ExportedRequest, JudgedTensor
+from .protocol import EagerPlan, ExportedRequest, JudgedTensor, PrecisionRequest
+from .reduction.minimise import minimise_while
 from .report import Refused, Report
-from .tensors import span
+from .tensors import laid_out, only_tensors
 
-HIDDEN = (
-    "launch {} reads what is no value of the program: eager mode would replace the wrong launches {}, too"
-)
+HIDDEN = "launch {} reads no value of the program: eager mode would replace the wrong launches {}, too"
 
 
 class Replacement:
@@ -81,9 +86,8 @@ class Replacement:
         launch = int(event.launch)
         if launch not in self.launches:
             return False
-        tensors = {
-            one.name.decode(): tensor for one in arguments(event) if (tensor := strided(one)) is not None
-        }
+        seen = {one.name.decode(): strided(one) for one in arguments(event)}
+        tensors = {name: tensor for name, tensor in seen.items() if tensor is not None}
         if event.phase != AFTER:
             self.known = self._known(launch, tensors)
             return False
@@ -128,27 +132,80 @@ class Replacement:
             held = self.plan["stored"].get(str(writer), {}).get(written)
             if name not in tensors or held is None or held["node"] not in self.graph.carried:
                 continue
-            value = _laid_out(tensors[name], held["sizes"], held["strides"], held["offset"])
+            value = laid_out(tensors[name], held["sizes"], held["strides"], held["offset"])
             if value is not None:
-                found[held["node"], held["place"], held["product"]] = reshaped(
-                    value, held["shape"], getattr(torch, held["dtype"])
-                )
+                value = reshaped(value.clone(), held["shape"], getattr(torch, held["dtype"]))
+                found[held["node"], held["place"], held["product"]] = value
         for name in tensors.keys() & self.plan.get("constants", {}).keys():
             fqn = self.plan["constants"][name]
             own = self.own.get(fqn)
-            nodes = self.attributes.get(fqn, ())
             if own is None or own.dtype != tensors[name].dtype:
                 continue
-            value = _laid_out(tensors[name], own.shape, own.stride(), 0)
-            found.update({(node, 0, False): value for node in nodes if value is not None})
+            value = laid_out(tensors[name], own.shape, own.stride(), 0)
+            if value is not None:
+                value = value.clone()
+                found.update({(node, 0, False): value for node in self.attributes.get(fqn, ())})
         return found
 
 
-def _laid_out(
-    tensor: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], offset: int
-) -> Optional[torch.Tensor]:
-    """A copy of the tensor's memory in that layout; None if that is larger than the memory."""
-    room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
-    if offset + span(sizes, strides) > room:
-        return None
-    return tensor.as_strided(sizes, strides, offset).clone()
+SEARCH_S = 120.0
+
+
+class Widened(Replacement):
+    """Launches in float64."""
+
+    kind = ExactRecorder
+
+    def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:  # noqa: ARG002
+        """None: a narrow launch is wrong without any fault, and the choice is judged by the outputs."""
+        return []
+
+    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
+        """What the launch reads, widened; what chosen launches made for it as they made it."""
+        found = {key: widened(value) for key, value in super()._known(launch, tensors).items()}
+        for writer, written in self.plan["sources"].get(str(launch), {}).values():
+            value = self.made.get((writer, written))
+            if value is not None:
+                held = self.plan["stored"][str(writer)][written]
+                found[held["node"], held["place"], held["product"]] = value
+        return found
+
+
+def operate_precision(request: PrecisionRequest, report: Report) -> None:
+    """Event `precision_found`: the `launches` without whose wider precision the outputs are wrong.
+
+    Not `possible`: with all of them, too. Without `complete` the search ended early, and fewer may do.
+    """
+    wide = Widened(request["plan"], report)
+    leaves = _pytree.tree_leaves(inputs_of(wide.program, request))
+    recorder = ExactRecorder(wide.program.module(), frozenset(), 0, report)
+    try:
+        with torch.no_grad():
+            result = recorder.run(*(widened(leaf) for leaf in leaves), enable_io_processing=False)
+    except RuntimeError as error:
+        raise Refused("the program cannot be run in float64: {}".format(error), request["plan"]) from None
+    exact = only_tensors(result)
+    factor, calls = request.get("factor", 1.0), 0
+
+    def within(got: torch.Tensor, want: torch.Tensor) -> bool:
+        near = got.shape == want.shape and measure(got, Expected("output", want, want, 1.0), factor)["within"]
+        return bool(near)
+
+    def right(launches: Sequence[int]) -> bool:
+        """Whether the outputs are within a few roundings of float64 with these launches widened."""
+        nonlocal calls
+        calls += 1
+        loader = load(request, report)
+        with torch.no_grad(), wide.during(launches, [widened(leaf) for leaf in leaves]):
+            got = only_tensors(loader.run([leaf.clone() for leaf in only_tensors(leaves)]))
+        return len(got) == len(exact) and all(map(within, got, exact))
+
+    everything = [int(launch) for launch in wide.plan["stored"] if wide.computed(int(launch))]
+    least: tuple[int, ...] = ()
+    possible = complete = True
+    if not right([]):
+        possible = right(everything)
+        if possible:
+            deadline = time.monotonic() + SEARCH_S
+            least, complete = minimise_while(everything, right, lambda: time.monotonic() > deadline)
+    report.event("precision_found", launches=least, possible=possible, calls=calls, complete=complete)

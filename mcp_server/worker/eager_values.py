@@ -63,21 +63,19 @@ def expectations(
     report.event("eager_again", same=[*map(checksum, result)] == [*map(checksum, again)])
     report.event("running_float64", nodes=len(eager.kept), left_out=eager.left_out)
     exact = ExactRecorder(module, wanted, cap, report)
-    precise = run_wide(exact, leaves, report)
+    precise = only_tensors(run_wide(exact, leaves, report))
     noisy = NoisyRecorder(module, exact)
-    moved = only_tensors(run_wide(noisy, leaves, report) if precise is not None else None)
-    precise = only_tensors(precise)
+    moved = only_tensors(run_wide(noisy, leaves, report)) if precise else []
     fits = len(precise) == len(result)
-    ends = eager.ends if len(eager.ends) == len(result) else [max(eager.ends, default=1.0)] * len(result)
     outputs = [
         Expected(
             "output {}".format(place),
             tensor,
             precise[place] if fits else None,
-            ends[place],
+            terms,
             spread(moved[place], precise[place]) if fits and len(moved) == len(result) else 0.0,
         )
-        for place, tensor in enumerate(result)
+        for place, (tensor, terms) in enumerate(zip(result, eager.terms_of(result)))
     ]
     nodes: dict[str, list[Expected]] = {}
     for node, values in eager.kept.items():
@@ -151,6 +149,11 @@ class Recorder(torch.fx.Interpreter):
         if node.op == "output":
             leaves = [leaf for leaf in _pytree.tree_leaves(node.args) if isinstance(leaf, torch.fx.Node)]
             self.ends = [self.longest[leaf] for leaf in leaves if isinstance(self.env[leaf], torch.Tensor)]
+
+    def terms_of(self, outputs: list[torch.Tensor]) -> list[float]:
+        """How many numbers the longest sum behind each output has."""
+        alike = len(self.ends) == len(outputs)
+        return self.ends if alike else [max(self.ends, default=1.0)] * len(outputs)
 
     def keep(self, node: torch.fx.Node, result: Any) -> None:
         terms = self._terms(node, result)
@@ -274,11 +277,8 @@ def fakes(node: torch.fx.Node, value: Any) -> Any:
 
 def widened(value: Any) -> Any:
     """Floating-point tensors as float64, complex ones as complex128; anything else as it is."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    if value.is_complex():
-        return value.to(torch.complex128)
-    return value.to(torch.float64) if value.is_floating_point() else value
+    inexact = isinstance(value, torch.Tensor) and (value.is_complex() or value.is_floating_point())
+    return widest(value) if inexact else value
 
 
 def spread(moved: torch.Tensor, exact: torch.Tensor) -> float:

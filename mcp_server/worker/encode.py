@@ -7,23 +7,22 @@ each time took most of the hook's time.
 from __future__ import annotations
 
 import functools
-import linecache
 import os
 import subprocess
 import sys
 import traceback
 from operator import attrgetter
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any, Iterable, Mapping, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Optional
 
 import torch
 
-from .report import Encoded, plain
+from .report import Encoded, encode_frames, plain
 from .report import encode as report_encode
 from .tensors import alignment, is_strided, layout, nonfinite
 
 if TYPE_CHECKING:
-    from .protocol import Configs, Frame
+    from .protocol import Configs
 
 MOST = 4096  # texts of one kind that are remembered
 _layouts: dict[Any, Encoded] = {}
@@ -104,18 +103,6 @@ def frames() -> Encoded:
 @functools.lru_cache(MOST)
 def _frames_text(chain: tuple[tuple[CodeType, int], ...]) -> Encoded:
     return Encoded(report_encode(encode_frames(chain)))
-
-
-def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
-    return [
-        {
-            "file": code.co_filename,
-            "line": line,
-            "function": code.co_name,
-            "code": linecache.getline(code.co_filename, line).strip()[:200],
-        }
-        for code, line in chain
-    ]
 
 
 def raised_in(error: BaseException) -> list[tuple[FrameType, int]]:

@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union, 
 import torch
 from torch.utils import _pytree
 
-from .protocol import CallRecord, Change, InputsRequest, Part, PartFacts, TensorFacts, TensorSpec
+from .protocol import CallRecord, Change, InputsRequest, Part, TensorFacts, TensorSpec
 from .report import Refused, Report
 from .tensors import (
     CALL_FORMAT,
@@ -29,7 +29,7 @@ from .tensors import (
     describe,
     first_non_finite,
     is_strided,
-    leaves,
+    leaf_facts,
     only_tensors,
     restore,
     sharing,
@@ -177,12 +177,6 @@ def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
     return leaves
 
 
-def _move(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    """On that device; what is on `meta` has no values, and becomes zeros."""
-    device = change["device"]
-    return torch.zeros_like(tensor, device=device) if tensor.is_meta else tensor.to(device)
-
-
 def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """Dimension `dim` cut, or filled up by repeating its elements (zeros where it has none), to `size`."""
     dim, size = change["dim"], change["size"]
@@ -231,7 +225,10 @@ def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
     "cast": lambda tensor, change: tensor.to(getattr(torch, change["dtype"])),
-    "move": _move,
+    # What is on `meta` has no values.
+    "move": lambda tensor, change: (torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor).to(
+        change["device"]
+    ),
     "contiguous": lambda tensor, _: tensor.detach().clone(memory_format=torch.contiguous_format),
     "restride": lambda tensor, change: strided(tensor, change["stride"]),
     "align": lambda tensor, _: strided(tensor.detach(), tensor.stride()),
@@ -335,33 +332,27 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
         devices[storage.data_ptr()] = location
         return storage
 
-    arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
-    described: list[TensorFacts] = []
-    for path, leaf in leaves(arranged.args if arranged.flat else (arranged.args, arranged.kwargs)):
-        if not isinstance(leaf, torch.Tensor):
-            described.append({"path": path, "kind": type(leaf).__name__, "value": repr(leaf)[:200]})
-            continue
-        facts: TensorFacts = {"path": path, "kind": "tensor", **describe(leaf)}
+    def facts(leaf: torch.Tensor) -> TensorFacts:
+        found: TensorFacts = {"kind": "tensor", **describe(leaf)}
         if is_strided(leaf):
-            facts["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
-        described.append(facts)
-    report.event("inputs", leaves=described, sharing=sharing(only_tensors((arranged.args, arranged.kwargs))))
+            found["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
+        return found
+
+    arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
+    tree = arranged.args if arranged.flat else (arranged.args, arranged.kwargs)
+    report.event("inputs", leaves=leaf_facts(tree, facts), sharing=sharing(only_tensors(tree)))
 
 
 def operate_describe_files(request: InputsRequest, report: Report) -> None:
     """One event `file` for each of `files`: its path, and the tensor's facts or why it cannot be read."""
     for path in request["files"]:
-        facts: Mapping[str, Any]
         try:
             tensor = load_file(path, where="cpu")
+            if not isinstance(tensor, torch.Tensor):
+                raise Refused("no tensor but " + type(tensor).__name__, path)
+            report.event("file", path=path, **describe(tensor), non_finite=first_non_finite(tensor))
         except Refused as refused:
-            facts = {"unreadable": refused.what}
-        else:
-            if isinstance(tensor, torch.Tensor):
-                facts = {**describe(tensor), "non_finite": first_non_finite(tensor)}
-            else:
-                facts = {"unreadable": "no tensor but " + type(tensor).__name__}
-        report.event("file", path=path, **facts)
+            report.event("file", path=path, unreadable=refused.what)
 
 
 MOST_OUTSIDE = 4  # elements that are named
@@ -375,21 +366,16 @@ def operate_index_values(request: InputsRequest, report: Report) -> None:
         report.event("index_values", part=part, **facts)
 
 
-def look(tensor: torch.Tensor, part: Part) -> PartFacts:
+def look(tensor: torch.Tensor, part: Part) -> dict[str, object]:
+    """Values of the part; `first` are pairs (index, value) of those `outside` its range."""
     offset, stride = part["offset"], max(part["stride"], 1)
     values = tensor.contiguous().view(-1)[offset : part.get("end") : stride]
-    found: PartFacts = {"elements": values.numel()}
     if not values.numel():
-        return found
+        return {"elements": 0}
     wrong = part.get("unlike")
     outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
-    found["min"], found["max"], found["outside"] = (
-        values.min().item(),
-        values.max().item(),
-        int(outside.sum()),
-    )
-    if found["outside"]:
-        shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()
-        found["first"] = [[unravel(offset + at * stride, shape), values[at].item()] for at in firsts]
-        found["index"], found["value"] = found["first"][0]
-    return found
+    found = {"elements": values.numel(), "min": values.min().item(), "max": values.max().item()}
+    shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()
+    first = [[unravel(offset + at * stride, shape), values[at].item()] for at in firsts]
+    facts: dict[str, object] = {**found, "outside": int(outside.sum())}
+    return {**facts, "first": first, "index": first[0][0], "value": first[0][1]} if first else facts

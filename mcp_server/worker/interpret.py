@@ -24,7 +24,7 @@ from .compare import compare_all, equal
 from .inputs import load_file
 from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize, take_if_used
-from .protocol import BrokenPromise, ExportedRequest, Frame, Layout, Overflow, Rounded
+from .protocol import ExportedRequest, Frame, Layout
 from .report import Report, facts
 from .run import call, expectation, watching
 from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
@@ -69,8 +69,12 @@ def operate(request: ExportedRequest, report: Report) -> None:
         flat = only_tensors(arguments(program, request))
         got = only_tensors(call(partial(loader.run, flat), 0, report))
         same = compare_all(only_tensors(result), got, report)
-        checked = _checked(request)
-        if not same or (checked and not _identical(only_tensors(result), got)):
+        # What the user's check may have compared the outputs with.
+        frames = request.get("frame_tensors")
+        in_frames = only_tensors(load_file(frames)) if frames else []
+        checked = [*(expectation(request.get("expect")) or []), *in_frames]
+        identical = [*map(checksum, only_tensors(result))] == [*map(checksum, got)]
+        if not same or (checked and not identical):
             from .rounding import judge, references  # brings what a call that agrees does not need
 
             report.event("judging_rounding")
@@ -78,17 +82,6 @@ def operate(request: ExportedRequest, report: Report) -> None:
             found = references(program.module(), again, report)
             if found is not None:
                 judge(found, got, checked, report)
-
-
-def _identical(eager: list[torch.Tensor], got: list[torch.Tensor]) -> bool:
-    return [*map(checksum, eager)] == [*map(checksum, got)]
-
-
-def _checked(request: ExportedRequest) -> list[torch.Tensor]:
-    """What the user's check may have compared the outputs with."""
-    frames = request.get("frame_tensors")
-    in_frames = only_tensors(load_file(frames)) if frames else []
-    return [*(expectation(request.get("expect")) or []), *in_frames]
 
 
 class Watcher(torch.fx.Interpreter):
@@ -199,7 +192,7 @@ def stack_of(node: torch.fx.Node) -> list[Frame]:
     ]
 
 
-def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[BrokenPromise]:
+def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[dict[str, Layout]]:
     """The layouts if they differ. Strides of size 1 do not count, nor does a result of data-dependent size.
 
     `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call.
@@ -381,8 +374,8 @@ def exact(target: Any, args: Any, kwargs: Any) -> Optional[torch.Tensor]:
     return result if isinstance(result, torch.Tensor) and result.dtype == torch.int64 else None
 
 
-def overflowed(result: Any, wide: torch.Tensor) -> Optional[Overflow]:
-    """The first element that does not fit."""
+def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
+    """The first element that does not fit, with the `exact` one, and the `count` of such elements."""
     if not isinstance(result, torch.Tensor) or result.dtype not in NARROW:
         return None
     bad = result.to(torch.int64) != wide
@@ -402,8 +395,9 @@ EXACT_TO = {torch.bfloat16: 256, torch.float16: 2048}  # beyond it not every who
 SEVERAL = 3
 
 
-def rounded(constant: Any) -> Optional[Rounded]:
-    """For a constant of half precision with whole numbers alone, several of them beyond the bound.
+def rounded(constant: Any) -> Optional[dict[str, object]]:
+    """For a constant of half precision with whole numbers alone, several of them beyond the bound up to which
+    its dtype has each one.
 
     Such numbers are codes, counts or positions, and a cast of the whole model may have rounded them. A mask
     has one such value.

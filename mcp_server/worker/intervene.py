@@ -12,7 +12,7 @@ import faulthandler
 import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Iterable, Iterator, Optional, Sequence, cast
+from typing import Any, Callable, Iterator, Optional, Sequence, cast
 
 import torch
 
@@ -25,7 +25,6 @@ from .protocol import (
     FIRST_ELEMENTS,
     CallFacts,
     Comparison,
-    EagerLaunches,
     InputChange,
     InterveneRequest,
     NeededElement,
@@ -34,7 +33,7 @@ from .protocol import (
     Smallest,
     Step,
 )
-from .reduction.minimise import minimise
+from .reduction.minimise import minimise_while
 from .report import Refused, Report, facts
 from .run import as_captured, expectation, run_check
 from .tensors import checksum, dtype_name, nonfinite, only_tensors, unravel
@@ -109,22 +108,17 @@ class Caller:
         """One call on these leaves, as it was captured; copies of its outputs."""
         take_if_used()
         stack, limit = request.get("stack_bytes") or step.get("stack"), request.get("call_limit_s")
-        eager = self._in_eager(request.get("eager"), flat)
+        asked = request.get("eager")
+        eager: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if asked is not None:  # with the launches that the request names done in eager mode
+            if self._replacement is None or self._replacement.file != asked["plan"]:
+                self._replacement = Replacement(asked["plan"], self.report)
+            eager = self._replacement.during(asked["launches"], flat)
         with as_captured(request, step, self.report), torch.no_grad(), ended_after(limit), eager:
             for _ in range(2 if request.get("twice") else 1):
                 result = on_stack(stack, partial(loader.run, list(flat)))
             synchronize()
         return [leaf.detach().clone() for leaf in only_tensors(result)]
-
-    def _in_eager(
-        self, asked: Optional[EagerLaunches], flat: list[Any]
-    ) -> contextlib.AbstractContextManager[None]:
-        """Makes a call with the launches that a request names done in eager mode."""
-        if asked is None:
-            return contextlib.nullcontext()
-        if self._replacement is None or self._replacement.file != asked["plan"]:
-            self._replacement = Replacement(asked["plan"], self.report)
-        return self._replacement.during(asked["launches"], flat)
 
     def _loaded(self, request: InterveneRequest, other: bool) -> Any:
         """The package as the plan's calls find it, or with `other` options loaded for this call alone."""
@@ -209,8 +203,7 @@ class Trial:
             kind, text = known["type"], known["text"]
             return CallFacts(label, key, "raised", seconds, kind, text, phase, _poisoned())
         seconds = round(time.monotonic() - start, 4)
-        compared = self._compare(planned, made.outputs)
-        expected = None
+        compared, expected = self._compare(planned, made.outputs), None
         if self.expected is not None:
             expected = compare_calls("expectation", self.expected, made.outputs, self.limits)
         if planned.get("save"):
@@ -239,8 +232,7 @@ class Trial:
         call failed, outputs are compared with those of the call with only these elements changed.
         """
         made, search = self._made, self._search(planned)
-        places = search.run() if search is not None else []
-        if search is None or made is None or not places:
+        if made is None or search is None or not (places := search.run()):
             return found
         if self.reference is None:
             # Two calls with only these places changed, to two values: what differs depends on the fault.
@@ -325,10 +317,6 @@ MOST_ELEMENTS = 100_000
 Places = list[tuple[int, int]]  # input, flat index of the element in row-major order
 
 
-class _Spent(Exception):
-    """The search has used up its calls or its time."""
-
-
 @dataclass
 class Search:
     """The fewest changed elements that cure `call`, which gives the outputs, or None if it failed."""
@@ -345,26 +333,18 @@ class Search:
         if not places or self.outputs(places) is None:
             return []
 
-        def first_cure(candidates: Iterable[Sequence[tuple[int, int]]]) -> Optional[int]:
-            nonlocal places
-            for number, candidate in enumerate(candidates):
-                if self.calls >= MOST_CALLS or time.monotonic() > deadline:
-                    raise _Spent
-                if self.outputs(candidate) is not None:
-                    places = list(candidate)
-                    return number
-            return None
+        def cures(part: Sequence[tuple[int, int]]) -> bool:
+            return self.outputs(part) is not None
 
-        with contextlib.suppress(_Spent):
-            minimise(places, first_cure)
-        return places
+        def spent() -> bool:
+            return self.calls >= MOST_CALLS or time.monotonic() > deadline
+
+        return list(minimise_while(places, cures, spent)[0])
 
     def _differing(self) -> Places:
         """The differing elements; none if a layout differs or there are over `MOST_ELEMENTS`."""
         found: Places = []
         for number, (old, now) in enumerate(zip(self.original, self.changed)):
-            if old is now:
-                continue
             layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))
             if len(set(layouts)) > 1:
                 return []

@@ -2,26 +2,28 @@
 
 A launch carries out several nodes and stores few of them. Who reads a tensor tells which: a tensor holds a
 node where every reader carries out a user of that node, and not the node itself.
+
+`Judge` judges every launch on right inputs: after each launch eager values of what it wrote are copied in.
 """
 
 from __future__ import annotations
 
 import contextlib
 import operator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Collection, Iterator, Mapping, Optional, Sequence, TypeVar
 
 import torch
 from torch.fx import Node
 
-from .eager_values import BIAS, Expected, Recorder, operator_name
+from .eager_values import BIAS, PRODUCTS, Expected, Recorder, measure, operator_name
+from .probes import Event, arguments, written
+from .protocol import LaunchFlow
 from .report import Report
-from .tensors import only_tensors
+from .tensors import dtype_name, only_tensors
 
-Known = tuple[
-    str, int, bool
-]  # a value by its node, its place, and whether it is the product without the bias
+Known = tuple[str, int, bool]  # a value: its node, its place, whether it is the product without the bias
 RETURNED = -1  # among the readers of a tensor: the caller
 Value = TypeVar("Value")  # a tensor, or what stands for one
 
@@ -76,11 +78,14 @@ class ProgramGraph:
                 left += self.users.get(user, ())
         return frozenset(found)
 
-    def attributes(self) -> dict[str, Any]:
-        """Parameters, buffers and constants, by node."""
+    def own_values(self, leaves: Sequence[Any]) -> dict[str, Expected]:
+        """The inputs, parameters, buffers and constants, by node."""
         module = torch.fx.Interpreter(self.module)
         nodes = [node for node in self.module.graph.nodes if node.op == "get_attr"]
-        return {node.name: module.fetch_attr(str(node.target)) for node in nodes}
+        values = {node.name: module.fetch_attr(str(node.target)) for node in nodes}
+        values.update(zip((node.name for node in self.inputs), leaves))
+        tensors = {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
+        return {name: Expected(name, value.detach(), None, 1.0) for name, value in tensors.items()}
 
     def candidates(
         self, launch: int, expected: Mapping[str, list[Expected]], read: Collection[str]
@@ -110,15 +115,9 @@ class ProgramGraph:
     def taken(self, stored: Stored, readers: Sequence[int]) -> bool:
         """Whether all of these launches carry out users of the node; of a product, the node itself."""
         uses = self.uses(stored.node)
-        for reader in readers:
-            names = self.nodes.get(reader, frozenset())
-            if stored.product:
-                found = stored.node in names
-            else:
-                found = "output" in uses if reader == RETURNED else bool(uses & names)
-            if not found:
-                return False
-        return True
+        wanted = {stored.node} if stored.product else uses
+        carried = [{"output"} if one == RETURNED else self.nodes.get(one, frozenset()) for one in readers]
+        return all(wanted & names for names in carried)
 
     def whole(self, stored: Stored, launch: int, readers: Sequence[int], *, library: bool) -> bool:
         """Whether the launch makes the whole value: no reader carries out the node, too.
@@ -155,7 +154,8 @@ class ProgramGraph:
             bias = bias_of(node) if node in products else None
             value = recorder.run_node(node) if bias is None else products[node] + env[bias]
             # What an operator mutates is not to be a buffer of the program.
-            env[node] = value.clone() if node.op == "get_attr" and _is_mutated(node, self.mutated) else value
+            mutated = node.op == "get_attr" and any(node in self.mutated[user] for user in node.users)
+            env[node] = value.clone() if mutated else value
             if node in ends:
                 bare = [products[node]] if bias is not None else recorder.without_bias(node)
                 found[node, True] = [one.detach().clone() for one in bare]
@@ -218,10 +218,6 @@ def _mutated(node: Node) -> list[Node]:
     ]
 
 
-def _is_mutated(node: Node, mutated: Mapping[Node, list[Node]]) -> bool:
-    return any(node in mutated[user] for user in node.users)
-
-
 def _holders(node: Node, place: int) -> list[Node]:
     """The node itself, or of one with several results those that take this one."""
     if not isinstance(node.meta.get("val"), (tuple, list)):
@@ -234,12 +230,7 @@ def alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     if one.is_floating_point() != other.is_floating_point() or one.numel() != other.numel():
         return False
     shapes = [[size for size in each.shape if size != 1] for each in (one, other)]
-    short, long = sorted(shapes, key=len)
-    return _joins(long, short)
-
-
-def _joins(long: Sequence[int], short: Sequence[int]) -> bool:
-    left = list(long)
+    short, left = sorted(shapes, key=len)
     for size in short:
         joined = 1
         while left and joined < size:
@@ -252,3 +243,113 @@ def _joins(long: Sequence[int], short: Sequence[int]) -> bool:
 def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dtype] = None) -> torch.Tensor:
     """The same numbers in logical order."""
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
+
+
+REPORTED = ("elements", "beyond", "error", "allowed", "first", "values")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a tensor holds, with the facts of `measure`; or why that is not known."""
+
+    stored: Optional[Stored] = None
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+
+@dataclass
+class Judge:
+    """Subscriber of one call; event `launch_judged` (`JudgedTensor`) for each tensor that another step reads.
+
+    `own` are the inputs and constants by node, `constants` names those of the package as the program does.
+    """
+
+    graph: ProgramGraph
+    expected: Mapping[str, list[Expected]]
+    own: Mapping[str, Expected]
+    constants: Mapping[str, str]
+    flow: Mapping[str, LaunchFlow]
+    factor: float
+    report: Report
+    copies: dict[str, str] = field(default_factory=dict)  # by tensor, what it holds
+
+    def take(self, event: Event) -> bool:
+        flow = self.flow.get(str(int(event.launch)))
+        if flow is None:
+            return False
+        for place, tensor in written(event):
+            readers, maybe = (users.get(place.name, []) for users in (flow["readers"], flow["maybe"]))
+            judged = self.judge(event, tensor, readers or maybe)
+            if not readers and (judged.stored is None or not maybe):
+                continue  # nothing reads it: memory that the kernel works in
+            known: dict[str, Any] = {"status": "unjudged", "why": judged.why}
+            if judged.stored is not None:
+                known.update(_facts(judged.stored, tensor, judged.facts))
+                self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
+                overwrite(tensor, judged.stored.want.eager)
+            self.report.event("launch_judged", **place._asdict(), **known)
+        return False
+
+    def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
+        """Event `judged_outputs`: whether the call with right values in place of all wrong ones is right."""
+        pairs = list(zip(got, wanted))
+        shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
+        right = shaped and all(measure(have, want, self.factor)["within"] for have, want in pairs)
+        self.report.event("judged_outputs", right=right)
+
+    def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
+        """What the tensor holds with the facts of `measure`, else why that is not known."""
+        launch = int(event.launch)
+        names = [argument.name.decode() for argument in arguments(event)]
+        read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
+        candidates = list(self.graph.candidates(launch, self.expected, read))
+        shaped = [one for one in candidates if alike(tensor, one.want.eager)]
+        taken = [one for one in shaped if self.graph.taken(one, readers)]
+        library = self.flow[str(launch)]["library"]
+        whole = [one for one in taken if self.graph.whole(one, launch, readers, library=library)]
+        found = self._matching(tensor, whole) or self._matching(tensor, taken)
+        if found is None and len(whole) == 1:
+            return Judged(whole[0], measure(tensor, whole[0].want, self.factor))
+        same_size = [one for one in candidates if one.want.eager.numel() == tensor.numel()]
+        copied = self.graph.copied([launch, *readers], self.own, tensor.shape)
+        found = found or self._matching(tensor, [*shaped, *same_size, *copied])
+        if found is not None:
+            return found
+        if not self.graph.nodes.get(launch):
+            return Judged(why="the package names no node for it")
+        if not candidates:
+            return Judged(why="no value of its nodes was kept")
+        return Judged(why="several nodes fit" if taken else "no node of its shape is what its readers take")
+
+    def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
+        """The nearest of those whose value the tensor has."""
+        measured = [Judged(one, measure(tensor, one.want, self.factor)) for one in candidates]
+        within = [one for one in measured if one.facts["within"]]
+        return min(within, key=lambda one: float(one.facts.get("excess", 0.0)), default=None)
+
+
+def _facts(stored: Stored, tensor: torch.Tensor, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """The facts of a `JudgedTensor` that holds a known node."""
+    eager = stored.want.eager
+    products = any(word in stored.node for word in PRODUCTS)
+    tf32 = products and tensor.is_cuda and tensor.dtype == torch.float32 and measured["within_tf32"]
+    return {
+        "status": "right" if measured["within"] else "wrong",
+        "node": stored.node,
+        "place": stored.place,
+        "product": stored.product,
+        "shape": list(eager.shape),
+        "dtype": dtype_name(eager.dtype),
+        "sizes": list(tensor.shape),
+        "strides": list(tensor.stride()),
+        "offset": tensor.storage_offset(),
+        "tf32": bool(tf32),
+        **{name: measured[name] for name in REPORTED if name in measured},
+    }
+
+
+def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """Copy the numbers into the memory of a launch, and wait for that."""
+    tensor.copy_(reshaped(value, tensor.shape))
+    if tensor.is_cuda:
+        torch.cuda.synchronize(tensor.device)

@@ -157,28 +157,30 @@ EXPORTED = "a file of torch.export.save"
 
 def load_exported(request: ExportedRequest, report: Report) -> Any:
     """The `ExportedProgram` of a file, or of `made_by` where no file has it. Raises `Refused`."""
-    path, made_by = str(request.get("exported")), request.get("made_by")
-    if request.get("exported") is None and made_by:
+    path, made_by = request.get("exported"), request.get("made_by")
+    if path is None and made_by:
         return recapture(made_by, report)
     try:
-        try:
-            with zipfile.ZipFile(path) as archive:
-                names = archive.namelist()
-        except (OSError, zipfile.BadZipFile) as error:
-            raise Refused("the exported program cannot be read: {}".format(error), path, EXPORTED) from None
-        if not any(mark in name for name in names for mark in MARKS):
-            packaged = any("data/aotinductor/" in name for name in names)
-            kind = "an AOTInductor package" if packaged else "another kind of archive"
-            raise Refused("this is {}, not an exported program".format(kind), path, EXPORTED)
+        _check_exported(str(path))
         report.event("loading_exported", exported=path)
-        program = torch.export.load(path)
+        return torch.export.load(str(path))
     except Exception as error:
         if not made_by:
             raise
         report.event("not_loaded", text=str(error)[:500])
         return recapture(made_by, report)
-    report.event("loaded_exported", ranges={str(k): str(v) for k, v in program.range_constraints.items()})
-    return program
+
+
+def _check_exported(path: str) -> None:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile) as error:
+        raise Refused("the exported program cannot be read: {}".format(error), path, EXPORTED) from None
+    if not any(mark in name for name in names for mark in MARKS):
+        packaged = any("data/aotinductor/" in name for name in names)
+        kind = "an AOTInductor package" if packaged else "another kind of archive"
+        raise Refused("this is {}, not an exported program".format(kind), path, EXPORTED)
 
 
 class _ProgramFound(BaseException):
@@ -227,6 +229,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
 
 
 def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], Any]:
+    """The program with its (args, kwargs)."""
     program = load_exported(request, report)
     report.event("reading_inputs")
     return (program, *arguments(program, request))

@@ -17,22 +17,31 @@ import sysconfig
 from typing import TYPE_CHECKING, Optional
 
 if TYPE_CHECKING:
-    from .protocol import CudaFacts, GpuFacts, Request
+    from .protocol import Request
     from .report import Report
 
 
 def operate(_request: Request, report: Report) -> None:
-    """Events `python`, `cuda` (`CudaFacts`), and `gpu` (`GpuFacts`) for each device.
+    """Events `python`, `cuda`, and `gpu` for each device, its `capability` as digits, such as 90.
 
-    Each is reported before the next is read: a driver that crashes then leaves the others.
+    `cuda` has `why` it is not available, and the newest CUDA that the `driver` runs, as
+    1000 * major + 10 * minor. Each is reported before the next is read: a driver that crashes then leaves the
+    others.
     """
     import torch
 
     report.event("python", version=platform.python_version(), triton=_triton_version())
-    report.event("cuda", **_cuda())
+    why, driver = "this torch is built without CUDA", None
+    if torch.version.cuda is not None:
+        why, driver = _initialise_cuda()
+    report.event("cuda", available=not why, why=why, driver=driver)
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         try:
-            report.event("gpu", **_gpu(index))
+            properties = torch.cuda.get_device_properties(index)
+            free, total = torch.cuda.mem_get_info(index)
+            capability = "{}{}".format(properties.major, properties.minor)
+            known = {"capability": capability, "free_bytes": free, "total_bytes": total}
+            report.event("gpu", index=index, name=properties.name, **known)
         except Exception as error:
             report.event("gpu", index=index, error="{}: {}".format(type(error).__name__, error))
 
@@ -48,35 +57,20 @@ def _triton_version() -> Optional[str]:
     return "unknown" if importlib.util.find_spec("triton") else None
 
 
-def _cuda() -> CudaFacts:
+def _initialise_cuda() -> tuple[str, Optional[int]]:
+    """Why CUDA is not available, and the driver's version."""
     import torch
 
-    if torch.version.cuda is None:
-        return {"available": False, "why": "this torch is built without CUDA", "driver": None}
     driver = ctypes.c_int()
     try:
         torch.cuda.init()
     except Exception as error:
-        return {"available": False, "why": str(error), "driver": None}
+        return str(error) or type(error).__name__, None
     try:
         ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(driver))
     except OSError:
-        return {"available": True, "why": "", "driver": None}
-    return {"available": True, "why": "", "driver": driver.value}
-
-
-def _gpu(index: int) -> GpuFacts:
-    import torch
-
-    properties = torch.cuda.get_device_properties(index)
-    free, total = torch.cuda.mem_get_info(index)
-    return {
-        "index": index,
-        "name": properties.name,
-        "capability": "{}{}".format(properties.major, properties.minor),
-        "free_bytes": free,
-        "total_bytes": total,
-    }
+        return "", None
+    return "", driver.value
 
 
 def headers() -> dict[str, object]:

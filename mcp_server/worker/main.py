@@ -29,7 +29,7 @@ OPERATIONS = {
     "run": "run.operate_run",
     "compile": "compiling.operate_compile",
     "compare_launches": "compare_launches.operate",
-    "precision": "precision.operate",
+    "precision": "eager_launches.operate_precision",
     "interpret": "interpret.operate",
     "replay": "run.operate_replay",
     "repeat": "compare_launches.operate_repeat",

@@ -27,7 +27,7 @@ from .lease import take
 from .tensors import is_plain, only_tensors, span
 
 if TYPE_CHECKING:
-    from .protocol import CapturedFailure, Overrun
+    from .protocol import CapturedFailure
 
 
 def process_limits() -> CapturedFailure:
@@ -38,14 +38,18 @@ def process_limits() -> CapturedFailure:
     except OSError as error:
         if error.errno == errno.EMFILE:
             found["no_files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-    return found if limit == resource.RLIM_INFINITY else {**found, "file_bytes": limit}
+    limit = _limit(resource.RLIMIT_FSIZE)
+    return found if limit is None else {**found, "file_bytes": limit}
+
+
+def _limit(kind: int) -> Optional[int]:
+    limit = resource.getrlimit(kind)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def processor_seconds() -> Optional[int]:
     """Seconds of processor time after which the process is killed (SIGXCPU, at a hard limit SIGKILL)."""
-    limit = resource.getrlimit(resource.RLIMIT_CPU)[0]
-    return None if limit == resource.RLIM_INFINITY else limit
+    return _limit(resource.RLIMIT_CPU)
 
 
 ENOUGH_FOR_THREADS = 1 << 20  # elements that torch splits among its threads
@@ -57,8 +61,8 @@ def headroom() -> tuple[Optional[int], str]:
     """Bytes that this process may still map, and the limit that leaves the least; (None, "") without one."""
     found = []
     for name, column in _COLUMNS.items():
-        limit = resource.getrlimit(getattr(resource, name))[0]
-        if limit != resource.RLIM_INFINITY:
+        limit = _limit(getattr(resource, name))
+        if limit is not None:
             found.append((max(limit - _mapped(column), 0), name))
     return min(found) if found else (None, "")
 
@@ -97,8 +101,7 @@ def stack_bytes() -> Optional[int]:
     pthread_getattr_np (glibc, musl) knows it.
     """
     if threading.current_thread() is threading.main_thread():
-        limit = resource.getrlimit(resource.RLIMIT_STACK)[0]
-        return None if limit == resource.RLIM_INFINITY else limit
+        return _limit(resource.RLIMIT_STACK)
     library = ctypes.CDLL(None)
     if not hasattr(library, "pthread_getattr_np"):
         return None
@@ -183,9 +186,9 @@ class Padded(TorchDispatchMode):
         self.allocated.append((whole, moved))
         return moved
 
-    def overrun(self) -> list[Overrun]:
-        """The tensors whose guard bytes were overwritten."""
-        found: list[Overrun] = []
+    def overrun(self) -> list[dict[str, object]]:
+        """The tensors whose guard bytes were overwritten, and how many on each side."""
+        found: list[dict[str, object]] = []
         for whole, tensor in self.allocated:
             # The farthest overwritten byte, counted from the tensor.
             guards = ((side != FILL).nonzero() for side in (whole[:PAD].flip(0), whole[-PAD:]))
@@ -196,7 +199,7 @@ class Padded(TorchDispatchMode):
         return found
 
 
-def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
+def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[dict[str, object]]]:
     """The result of an operator, and its writes beyond the tensors that it allocated.
 
     A dispatch mode sees the operator's allocations only if its CPU kernel is called directly. Operators on

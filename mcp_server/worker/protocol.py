@@ -439,19 +439,6 @@ class PrecisionRequest(ExportedRequest, total=False):
     factor: float
 
 
-@dataclass(frozen=True)
-class PrecisionFound:
-    """Launches without whose wider precision the outputs are wrong; not `possible`: with all of them, too.
-
-    Without `complete` the search ended early, and fewer may do. `calls` counts the calls.
-    """
-
-    launches: tuple[int, ...]
-    possible: bool
-    calls: int
-    complete: bool = True
-
-
 class RecompileRequest(Request, total=False):
     """`kernel` is its name in the files `changed` and `original`, the package's source.
 
@@ -496,15 +483,6 @@ class Frame(TypedDict):
     line: Optional[int]
     function: str
     code: str
-
-
-class ErrorFacts(TypedDict):
-    """An exception, with the type and text of what caused it."""
-
-    type: str
-    text: str
-    frames: list[Frame]
-    cause: str
 
 
 class OddElement(TypedDict):
@@ -604,70 +582,6 @@ class Layout(TypedDict):
     device: str
 
 
-class BrokenPromise(TypedDict):
-    """The layout that a fake function promised, and that of the result."""
-
-    promised: Layout
-    returned: Layout
-
-
-class Overrun(TypedDict):
-    """A result of an operator whose guard bytes were overwritten, and how many bytes on each side."""
-
-    shape: list[int]
-    dtype: str
-    before: int
-    after: int
-
-
-class Overflow(TypedDict):
-    """The first whole number that did not fit, with the `exact` one, and the `count` of such elements."""
-
-    dtype: str
-    count: int
-    index: list[int]
-    value: int
-    exact: int
-
-
-class Rounded(TypedDict):
-    """A constant of whole numbers: the `largest` is beyond the `bound` up to which its dtype has each one."""
-
-    dtype: str
-    largest: int
-    bound: int
-
-
-class PartFacts(TypedDict, total=False):
-    """Values of the elements of a `Part`; `first` are pairs (index, value) of those `outside` its range."""
-
-    elements: int
-    min: float
-    max: float
-    outside: int
-    first: list[list[Any]]
-    index: list[int]
-    value: float
-
-
-class CudaFacts(TypedDict):
-    """Why CUDA is not available; the newest CUDA that the `driver` runs, as 1000 * major + 10 * minor."""
-
-    available: bool
-    why: str
-    driver: Optional[int]
-
-
-class GpuFacts(TypedDict):
-    """One GPU; `capability` as digits, such as 90."""
-
-    index: int
-    name: str
-    capability: str
-    free_bytes: int
-    total_bytes: int
-
-
 class Decision(TypedDict, total=False):
     """A decision of the compiler (`reduction.decisions`): its operator, or what a pass rewrote."""
 
@@ -685,13 +599,6 @@ class CapturedFailure(TypedDict, total=False):
     text: str
     no_files: int
     file_bytes: int
-
-
-class Retained(TypedDict):
-    """Loads that were not released, and by kind of device the `calls` and `bytes` of outputs in use."""
-
-    loads: list[int]
-    outputs: dict[str, dict[str, int]]
 
 
 class KeptPackage(TypedDict, total=False):

@@ -8,11 +8,11 @@ import math
 import os
 import time
 import traceback
-from json.encoder import encode_basestring_ascii
-from typing import TYPE_CHECKING, Any
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Iterable
 
 if TYPE_CHECKING:  # the hook imports this file into every process
-    from .protocol import ErrorFacts
+    from .protocol import Frame
 
 
 def plain(value: Any) -> Any:
@@ -33,19 +33,17 @@ class Encoded(str):
 
 
 def encode(value: Any) -> str:
-    """`value` as JSON text; see `plain`. Short ways for what most events hold."""
-    kind = type(value)
-    if kind is Encoded:
+    """`value` as JSON text; short ways for what most facts of a call are."""
+    if type(value) is Encoded:
         return str.__str__(value)
-    if kind is int:
+    if type(value) is int:
         return int.__repr__(value)
-    if kind is str:
-        return encode_basestring_ascii(value)
-    if kind is float and math.isfinite(value):
-        return float.__repr__(value)
     if value is None or value == []:
         return "null" if value is None else "[]"
-    return json.dumps(plain(value), allow_nan=False)
+    try:
+        return _STRICT(value)
+    except (TypeError, ValueError):
+        return _STRICT(plain(value))
 
 
 _STRICT = json.JSONEncoder(allow_nan=False).encode
@@ -63,11 +61,7 @@ class Report:
         """Append one event; `t` is seconds since the worker began."""
         self.last = event
         record = {"event": event, "t": round(time.monotonic() - self.start, 4), **facts}
-        try:
-            line = _STRICT(record)  # most records are strict JSON as they are
-        except (TypeError, ValueError):
-            line = _STRICT(plain(record))
-        os.write(self.file, (line + "\n").encode("utf-8", "replace"))
+        os.write(self.file, (encode(record) + "\n").encode("utf-8", "replace"))
 
 
 TEXT_LIMIT = 20_000  # characters of one exception text
@@ -84,21 +78,26 @@ class Refused(Exception):
         self.allowed = allowed
 
 
-def facts(error: BaseException) -> ErrorFacts:
+def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
+    return [
+        {
+            "file": code.co_filename,
+            "line": line,
+            "function": code.co_name,
+            "code": linecache.getline(code.co_filename, line).strip()[:200],
+        }
+        for code, line in chain
+    ]
+
+
+def facts(error: BaseException) -> dict[str, Any]:
     """Type, text and frames of `error`, outermost first, and of what caused it."""
     cause = error.__cause__ or error.__context__
+    places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return {
         "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
         "text": str(error)[:TEXT_LIMIT],
-        "frames": [
-            {
-                "file": frame.filename,
-                "line": frame.lineno,
-                "function": frame.name,
-                "code": linecache.getline(frame.filename, frame.lineno or 0).strip()[:300],
-            }
-            for frame in traceback.extract_tb(error.__traceback__)[-FRAME_LIMIT:]
-        ],
+        "frames": encode_frames(places[-FRAME_LIMIT:]),
         "cause": "" if cause is None else "{}: {}".format(type(cause).__qualname__, cause)[:TEXT_LIMIT],
     }
 

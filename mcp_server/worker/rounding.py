@@ -101,8 +101,7 @@ def references(module: Any, leaves: list[Any], report: Report) -> Optional[list[
         runs.append(made)
         if len(runs) > FEWEST and time.monotonic() - start > LONGEST_S:
             break
-    ends = eager.ends if len(eager.ends) == len(outputs) else [max(eager.ends, default=1.0)] * len(outputs)
-    of_each = zip(outputs, zip(*runs), ends)
+    of_each = zip(outputs, zip(*runs), eager.terms_of(outputs))
     return [Reference(one, run[0], run[1:], terms) for one, run, terms in of_each]
 
 

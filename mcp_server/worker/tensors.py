@@ -164,7 +164,7 @@ def alignment(tensor: torch.Tensor) -> int:
         address = int(tensor.data_ptr())
     except RuntimeError:  # fake and meta-like tensors have no address
         return 0
-    return min(address & -address, 64) if address else 0
+    return min(address & -address, 64)
 
 
 def statistics(tensor: torch.Tensor) -> TensorFacts:
@@ -223,18 +223,13 @@ def describe(tensor: torch.Tensor) -> TensorFacts:
     return {**layout(tensor), **statistics(tensor)}
 
 
-def leaves(tree: Any) -> list[tuple[str, Any]]:
-    """Every leaf with its path in the tree, in the order in which AOTInductor flattens it."""
-    found, _ = _pytree.tree_flatten_with_path(tree)
-    return [(_pytree.keystr(path), leaf) for path, leaf in found]
-
-
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
-    """The path and facts of each leaf; for a leaf that is not a tensor its `value` as text."""
+    """The path and facts of each leaf, as AOTInductor flattens them; if it is no tensor, its value."""
     found: list[TensorFacts] = []
-    for path, leaf in leaves(tree):
-        about: TensorFacts = facts(leaf) if isinstance(leaf, torch.Tensor) else {"value": repr(leaf)[:200]}
-        found.append({"path": path, **about})
+    for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
+        other: TensorFacts = {"kind": type(leaf).__name__, "value": repr(leaf)[:200]}
+        about = facts(leaf) if isinstance(leaf, torch.Tensor) else other
+        found.append({"path": _pytree.keystr(path), **about})
     return found
 
 
@@ -314,13 +309,13 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
     cut = whole > cap
     if cut and sum(span(tensor.shape, tensor.stride()) * tensor.element_size() for tensor in tensors) > cap:
         raise TooLarge("{} bytes of inputs, the cap is {}".format(whole, cap))
-    packed: list[Any] = []
-    for leaf in leaves:
+
+    def packed(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            packed.append(_cut(leaf.detach()) if cut else leaf.detach())
-        else:
-            packed.append({"value": leaf} if isinstance(leaf, PLAIN) else {"repr": repr(leaf)[:300]})
-    return packed
+            return _cut(leaf.detach()) if cut else leaf.detach()
+        return {"value": leaf} if isinstance(leaf, PLAIN) else {"repr": repr(leaf)[:300]}
+
+    return [packed(leaf) for leaf in leaves]
 
 
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
@@ -334,6 +329,13 @@ def span(shape: Any, stride: Any) -> int:
     if 0 in shape:
         return 0
     return 1 + sum((size - 1) * step for size, step in zip(shape, stride))
+
+
+def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Optional[torch.Tensor]:
+    """The tensor's memory in that layout; None if that is larger than the memory."""
+    room = tensor.untyped_storage().nbytes() // max(tensor.element_size(), 1)
+    fits = offset + span(sizes, strides) <= room
+    return tensor.as_strided(sizes, strides, offset) if fits else None
 
 
 def _cut(tensor: torch.Tensor) -> torch.Tensor:

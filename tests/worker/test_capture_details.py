@@ -94,7 +94,7 @@ def test_the_files_of_each_model_are_told(tmp_path: Path) -> None:
 def test_what_is_no_packaging_of_the_programs_own(tmp_path: Path, archive: object, inside: bool) -> None:
     """A stream has no path, and a compile that packages what it made is told as a compile."""
     packagings = compiles_in(tmp_path)
-    packagings.thread.depth = int(inside)
+    packagings.thread.inside = inside
     packagings.packaging(archive, {"m": ["/c/a.wrapper.cpp"]})
     assert read_capture(tmp_path).packagings == []
 
@@ -104,7 +104,7 @@ def test_a_graph_module_has_weights_as_a_program_has(tmp_path: Path) -> None:
     compiles = compiles_in(tmp_path)
     for program in (torch.fx.symbolic_trace(torch.nn.Linear(3, 2)), None):
         compiles.compiling("aot_compile", program)
-        compiles.thread.depth = 0
+        compiles.thread.inside = False
     assert [set(known) for known in compiles.models.compiled] == [{"weight", "bias"}, set()]
 
 

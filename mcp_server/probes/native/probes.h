@@ -118,6 +118,8 @@ class Launch {
  private:
   void integer(const char* name, std::int64_t value);
   void real(const char* name, double value);
+  void write(Phase phase, const char* fault);
+  void call_subscriber(Phase phase);
 
   const std::uint32_t index_;
   const char* const kernel_;

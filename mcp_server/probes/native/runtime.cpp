@@ -83,16 +83,13 @@ struct Settings {
     stop_at = number_from("AOTI_DEBUG_STOP_AT", kNever);
     limit = number_from("AOTI_DEBUG_JOURNAL_LIMIT", std::int64_t{256} << 20);
     const char* name = std::getenv("AOTI_DEBUG_JOURNAL");
-    if (name != nullptr && *name != '\0') {
-      path = name;
-      open();
-    }
+    if (name == nullptr || *name == '\0') return;
+    path = name;
+    journal = open();
+    if (journal < 0) std::fprintf(stderr, "aoti-debug: cannot write the journal %s\n", name);
   }
 
-  void open() {
-    journal = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (journal < 0) std::fprintf(stderr, "aoti-debug: cannot write the journal %s\n", path.c_str());
-  }
+  int open() const { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600); }
 
   // One write() a line: the line is in the page cache before the launch starts, whatever kills the process.
   void write(const std::string& line) {
@@ -110,7 +107,7 @@ struct Settings {
     if (::stat(path.c_str(), &named) == 0 && ::fstat(journal, &opened) == 0 && named.st_ino == opened.st_ino) {
       ::rename(path.c_str(), (path + ".1").c_str());
     }
-    const int fresh = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    const int fresh = open();
     if (fresh < 0) return;
     ::dup3(fresh, journal, O_CLOEXEC);
     ::close(fresh);
@@ -135,18 +132,13 @@ std::int64_t now_ns() {
   return std::int64_t{time.tv_sec} * 1000000000 + time.tv_nsec;
 }
 
-long thread_id() {
-  thread_local const long id = ::syscall(SYS_gettid);
-  return id;
-}
-
-// Appends JSON without allocating for each number.
+// Appends JSON to one buffer of the thread.
 class Line {
  public:
-  explicit Line(const char* event) : text_(buffer()) {
+  explicit Line(const char* event) {
     text_.assign("{\"event\":\"").append(event).append("\"");
     add("pid", ::getpid());
-    add("thread", thread_id());
+    add("thread", std::int64_t{::syscall(SYS_gettid)});
     add("ns", now_ns());
   }
   Line& key(const char* name) {
@@ -161,16 +153,7 @@ class Line {
     key(name);
     quoted(value);
   }
-  void integer(std::int64_t value) {
-    char digits[24];
-    char* end = digits + sizeof digits;
-    char* begin = end;
-    std::uint64_t rest = value < 0 ? 0 - static_cast<std::uint64_t>(value) : static_cast<std::uint64_t>(value);
-    do *--begin = static_cast<char>('0' + rest % 10);
-    while ((rest /= 10) != 0);
-    if (value < 0) *--begin = '-';
-    text_.append(begin, end);
-  }
+  void integer(std::int64_t value) { text_.append(std::to_string(value)); }
   void real(double value) {
     if (!std::isfinite(value)) return quoted(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
     char digits[40];
@@ -201,12 +184,9 @@ class Line {
   }
 
  private:
-  static std::string& buffer() {
-    thread_local std::string storage;
-    return storage;
-  }
-  std::string& text_;
+  static thread_local std::string text_;
 };
+thread_local std::string Line::text_;
 
 // The dtype code that this torch gives an undefined tensor: one more for each dtype that a release adds.
 std::int32_t undefined_dtype() {
@@ -234,8 +214,6 @@ bool strided(AtenTensorOpaque* tensor) {
   std::int32_t layout = -1;
   return aoti_torch_get_layout(tensor, &layout) == 0 && layout == aoti_torch_layout_strided();
 }
-
-bool readable(AtenTensorOpaque* tensor) { return tensor != nullptr && defined(tensor) && strided(tensor); }
 
 AtenTensorOpaque* handle_of(const Argument& argument, int phase) {
   if (argument.result == nullptr) return argument.handle;
@@ -274,24 +252,20 @@ void describe(Line& line, Argument& argument, int phase) {
   if (argument.kind == aoti_debug::kInteger) line.add("value", argument.integer);
   if (argument.kind == aoti_debug::kReal) line.key("value").real(argument.real);
   AtenTensorOpaque* tensor = handle_of(argument, phase);
-  if (argument.kind == aoti_debug::kTensor && readable(tensor)) {
+  if (argument.kind == aoti_debug::kTensor && tensor != nullptr && defined(tensor) && strided(tensor)) {
     argument.known = 1;
     describe_tensor(line, tensor);
   }
   line.text().push_back('}');
 }
 
-// After a launch only what did not exist before it is new; the rest was written by the line before.
-bool is_news(const Argument& argument, int phase) {
-  if (phase == aoti_debug::kBefore) return true;
-  return argument.kind == aoti_debug::kTensor && argument.known == 0;
-}
-
 void describe_all(Line& line, Argument* arguments, std::uint32_t count, int phase) {
   line.key("arguments").text().push_back('[');
   bool first = true;
   for (std::uint32_t i = 0; i < count; ++i) {
-    if (!is_news(arguments[i], phase)) continue;
+    // After a launch only what did not exist before it is new; the rest was written by the line before.
+    const bool known = arguments[i].kind != aoti_debug::kTensor || arguments[i].known != 0;
+    if (phase == aoti_debug::kAfter && known) continue;
     if (!first) line.text().push_back(',');
     first = false;
     describe(line, arguments[i], phase);
@@ -378,65 +352,50 @@ void Launch::real(const char* name, double value) {
   if (wanted_ && count_ < capacity_) arguments_[count_++] = {name, name, nullptr, nullptr, kReal, 1, 0, value, 0};
 }
 
-namespace {
-
-struct Moment {
-  std::uint32_t index;
-  const char* kernel;
-  const Run* run;
-  std::uint64_t sequence;
-  Argument* arguments;
-  std::uint32_t count;
-};
-
-void write_launch(const Moment& m, Phase phase, const char* fault) {
+void Launch::write(Phase phase, const char* fault) {
   if (settings().journal < 0) return;
   Line line(fault != nullptr ? "fault" : "launch");
   line.add("phase", phase == kBefore ? "before" : "after");
-  line.add("launch", std::int64_t{m.index});
-  line.add("sequence", static_cast<std::int64_t>(m.sequence));
-  line.add("run", m.run != nullptr ? static_cast<std::int64_t>(m.run->number) : -1);
-  line.add("runner", m.run != nullptr ? m.run->runner : nullptr);
-  line.add("kernel", m.kernel);
+  line.add("launch", std::int64_t{index_});
+  line.add("sequence", static_cast<std::int64_t>(sequence_));
+  line.add("run", run_ != nullptr ? static_cast<std::int64_t>(run_->number) : -1);
+  line.add("runner", run_ != nullptr ? run_->runner : nullptr);
+  line.add("kernel", kernel_);
   if (fault != nullptr) line.add("error", fault);
-  if (fault == nullptr) describe_all(line, m.arguments, m.count, phase);
+  if (fault == nullptr) describe_all(line, arguments_, count_, phase);
   line.write();
 }
 
-void call_subscriber(const Moment& m, Phase phase) {
-  if (!wants(m.index, phase)) return;
-  const Event event{kVersion, phase,    m.index, m.count, m.kernel, m.run != nullptr ? m.run->runner : nullptr,
-                    m.run != nullptr ? m.run->stream : nullptr, m.run != nullptr ? m.run->number : 0,
-                    m.sequence, m.arguments};
+void Launch::call_subscriber(Phase phase) {
+  if (!wants(index_, phase)) return;
+  const Event event{kVersion, phase, index_, count_, kernel_, run_ != nullptr ? run_->runner : nullptr,
+                    run_ != nullptr ? run_->stream : nullptr, run_ != nullptr ? run_->number : 0,
+                    sequence_, arguments_};
   if (state.subscriber(&event) != 0) {
-    throw std::runtime_error("aoti-debug: a subscriber stopped the run at launch " + std::to_string(m.index));
+    throw std::runtime_error("aoti-debug: a subscriber stopped the run at launch " + std::to_string(index_));
   }
 }
 
-}  // namespace
-
 void Launch::before() {
-  const Moment moment{index_, kernel_, run_, sequence_, arguments_, count_};
-  write_launch(moment, kBefore, nullptr);
-  call_subscriber(moment, kBefore);
+  write(kBefore, nullptr);
+  call_subscriber(kBefore);
   if (settings().stop_at != kNever && settings().stop_at == std::int64_t{index_}) {
     throw std::runtime_error("aoti-debug: stopped before launch " + std::to_string(index_));
   }
 }
 
 void Launch::after() {
-  const Moment moment{index_, kernel_, run_, sequence_, arguments_, count_};
   if (settings().synchronise) {
     const std::string fault = device_fault(run_ != nullptr ? run_->stream : nullptr);
     if (!fault.empty()) {
-      write_launch(moment, kAfter, fault.c_str());
+      write(kAfter, fault.c_str());
       throw std::runtime_error("CUDA error: " + fault + " (after launch " + std::to_string(index_) + ", " +
                                kernel_ + ")");
     }
   }
   for (std::uint32_t i = 0; i < count_; ++i) arguments_[i].handle = handle_of(arguments_[i], kAfter);
-  write_launch(moment, kAfter, nullptr);
-  call_subscriber(moment, kAfter);
+  write(kAfter, nullptr);
+  call_subscriber(kAfter);
 }
 
 }  // namespace aoti_debug

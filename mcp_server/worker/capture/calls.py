@@ -34,7 +34,7 @@ from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats,
 from .streams import Snapshot, Streams
 
 if TYPE_CHECKING:  # this is imported into every program
-    from ..protocol import CallRecord, CapturedFailure, Configs, Retained
+    from ..protocol import CallRecord, CapturedFailure, Configs
 
 # Parameters of the loaders' constructors in torch 2.8-2.15; the binding itself has no names.
 LOADER_OPTIONS = (
@@ -152,7 +152,8 @@ class Calls:
         place = current_device() if on_cuda else None
         self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
 
-    def _in_use(self) -> Retained:
+    def _in_use(self) -> dict[str, object]:
+        """Loads that were not released, and the outputs in use."""
         return {"loads": sorted(self.loads.values()), "outputs": self.outputs.retained()}
 
     # Constants
@@ -276,14 +277,12 @@ class Calls:
     def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
+            facts = {**failure(error), "retained": self._in_use()}
             # What its constants are by now is looked at more closely.
-            known = not capturing() and not device_error()
-            names = self.managed.refilled(state.load, AT_FAILURE) if known else None
-            more = {"refilled": names} if names else {}
-            number, retained = state.number, self._in_use()
-            self.journal.event(
-                "call_failed", call=number, seconds=seconds, retained=retained, **more, **failure(error)
-            )
+            if not capturing() and not device_error():
+                names = self.managed.refilled(state.load, AT_FAILURE)
+                facts.update({"refilled": names} if names else {})
+            self.journal.event("call_failed", call=state.number, seconds=seconds, **facts)
             return
         self.aliases.returned(state.number, state.inputs, result)
         self.outputs.add(state.number, result)

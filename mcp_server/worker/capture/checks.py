@@ -66,15 +66,20 @@ def attribute_of(holder: Any, name: str) -> Any:
     return own.get(name) if isinstance(own, dict) else None
 
 
+def checks_at(places: Places) -> Iterator[tuple[FrameType, int, Any]]:
+    """The check around each of these lines that has one, with its frame and line."""
+    for frame, line in places:
+        check = innermost(frame, line, CHECKS)
+        if check is not None:
+            yield frame, line, check
+
+
 def compared(places: Places) -> list[str]:
     """Names of the variables and attributes that the check at the innermost of these lines is computed from.
 
     Empty if the check fails because a value is too small (a score threshold, for example).
     """
-    for frame, line in places:
-        check = innermost(frame, line, CHECKS)
-        if not isinstance(check, CHECKS):
-            continue
+    for frame, line, check in checks_at(places):
         too_small = (ast.Lt, ast.LtE) if isinstance(check, ast.If) else (ast.Gt, ast.GtE)
         if any(isinstance(node, too_small) for node in ast.walk(check.test)):
             return []
@@ -144,10 +149,8 @@ def copies(frames: list[FrameType], device: Optional[torch.device]) -> dict[str,
 
 def looked_at(places: Places) -> list[torch.Tensor]:
     """The tensors that the check at the innermost of these lines names, not all in its frames."""
-    for frame, line in places:
-        check = innermost(frame, line, CHECKS)
-        nodes = list(ast.walk(check.test)) if isinstance(check, CHECKS) else []
-        values = [value_of(node, frame) for node in nodes]
+    for frame, _, check in checks_at(places):
+        values = [value_of(node, frame) for node in ast.walk(check.test)]
         found = [value for value in values if isinstance(value, torch.Tensor)]
         if found:
             return found

@@ -13,10 +13,10 @@ from typing import Any, Mapping, Optional
 
 import torch
 
-from ..encode import OURS, TORCH, callers, encode, encode_frames, frames, raised_in
+from ..encode import OURS, TORCH, callers, encode, frames, raised_in
 from ..lease import leave
 from ..process import processor_seconds
-from ..report import identity
+from ..report import encode_frames, identity
 from ..tensors import only_tensors, storage_bytes
 from .calls import Calls, failure
 from .checks import Models, Places, attributes, compared, keep, looked_at, tensors_of
@@ -68,16 +68,15 @@ class Compiles:
 
     def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
         """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
-        if self.inside():
+        if getattr(self.thread, "inside", False):
             return None
         leave()
         number = next(self.numbers)
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
         path, notice = self._exported(program, number)
-        state: dict[str, torch.Tensor] = {}
-        if isinstance(program, torch.export.ExportedProgram):
-            state = dict(program.state_dict)
-        elif isinstance(program, torch.nn.Module):
+        exported = isinstance(program, torch.export.ExportedProgram)
+        state = program.state_dict if exported else {}
+        if isinstance(program, torch.nn.Module):
             state = tensors_of(program)
         self.journal.event(
             "compiling",
@@ -85,7 +84,7 @@ class Compiles:
             digests=self.models.compiling(state),
             how=how,
             exported=path,
-            program=isinstance(program, torch.export.ExportedProgram),
+            program=exported,
             notice=notice,
             package_path=path_of(kwargs.get("package_path")),
             configs=configs,
@@ -96,7 +95,7 @@ class Compiles:
             processor_s=processor_seconds(),
             frames=frames(),
         )
-        self.thread.depth = 1
+        self.thread.inside = True
         return number, time.monotonic()
 
     def _exported(self, program: Any, number: int) -> tuple[Optional[str], str]:
@@ -115,16 +114,13 @@ class Compiles:
         return path, ""
 
     def compiled(self, state: tuple[int, float], result: Any, error: Optional[BaseException]) -> None:
-        self.thread.depth = 0
+        self.thread.inside = False
         number, seconds = state[0], time.monotonic() - state[1]
         if error is None:
             self.journal.event("compiled", compile=number, seconds=seconds, package=path_of(result))
             return
         facts = {**failure(error), "stopped_at": stopped_at(error)}
         self.journal.event("compile_failed", compile=number, seconds=seconds, **facts)
-
-    def inside(self) -> bool:
-        return bool(getattr(self.thread, "depth", 0))
 
     def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Any]:
         return actual, expected
@@ -193,7 +189,7 @@ class Compiles:
     def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """The program packages files itself: the first of each model, by its name; a stream has no path."""
         package = path_of(archive)
-        if package is None or self.inside():
+        if package is None or getattr(self.thread, "inside", False):
             return
         files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
         first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
@@ -227,11 +223,9 @@ def keep_lines(tracer: Any = None) -> None:
         frames = original(self, summary)
         kept = {id(frame) for frame in frames}
         start = next((i for i, frame in enumerate(summary) if id(frame) in kept), len(summary))
-        own = [
-            f
-            for f in summary[start:]
-            if id(f) in kept or not (f.filename.startswith((OURS, TORCH)) or _INSTALLED.search(f.filename))
-        ]
+        others = [f for f in summary if f.filename.startswith((OURS, TORCH)) or _INSTALLED.search(f.filename)]
+        foreign = set(map(id, others)) - kept
+        own = [frame for frame in summary[start:] if id(frame) not in foreign]
         return traceback.StackSummary.from_list(own) if frames else frames
 
     choose.__aoti_debug__ = True  # type: ignore[attr-defined]

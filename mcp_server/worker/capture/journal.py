@@ -173,11 +173,10 @@ class CaptureStore:
             partial = "{}.partial-{}".format(copy, identity())  # other ranks may keep the same package
             try:
                 shutil.copyfile(path, partial)
-            except OSError:
-                if os.path.exists(partial):
+                os.replace(partial, copy)
+            finally:
+                with contextlib.suppress(FileNotFoundError):
                     os.unlink(partial)
-                raise
-            os.replace(partial, copy)
         return copy
 
 

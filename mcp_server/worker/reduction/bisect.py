@@ -47,10 +47,6 @@ class Experiment:
     off: Mapping[str, Any] = field(default_factory=dict)
     workaround: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def key(self) -> str:
-        return json.dumps([self.off, self.workaround], sort_keys=True)
-
 
 @dataclass
 class Experiments:
@@ -62,16 +58,16 @@ class Experiments:
     limits: Limits
     fork: bool
     report: Report
-    known: dict[str, str] = field(default_factory=dict)
+    known: dict[str, str] = field(default_factory=dict)  # by label
     count: int = 0
 
     def run(self, experiments: Sequence[Experiment], again: bool = False) -> list[str]:
         """The outcome of each. One that was made before is not repeated unless `again`."""
-        new = [one for one in experiments if again or one.key not in self.known]
+        new = [one for one in experiments if again or one.label not in self.known]
         directories = [self._write(one) for one in new]
         for place, ended in in_parallel(directories, self.limits, self.fork):
-            self.known[new[place].key] = self._judge(new[place], ended)
-        return [self.known[one.key] for one in experiments]
+            self.known[new[place].label] = self._judge(new[place], ended)
+        return [self.known[one.label] for one in experiments]
 
     def _write(self, experiment: Experiment) -> str:
         directory = os.path.join(self.directory, "experiment-{}".format(self.count))

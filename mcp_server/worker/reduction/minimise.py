@@ -37,6 +37,32 @@ def minimise(items: Sequence[T], first_failing: FirstFailing[T]) -> tuple[T, ...
     return kept
 
 
+class _Spent(Exception):
+    """The search has used up what it may."""
+
+
+def minimise_while(
+    items: Sequence[T], fails: Callable[[Sequence[T]], bool], spent: Callable[[], bool]
+) -> tuple[tuple[T, ...], bool]:
+    """As `minimise`, one candidate after another until it is `spent`; and whether it came to its end."""
+    kept = tuple(items)
+
+    def first_failing(candidates: Sequence[Sequence[T]]) -> Optional[int]:
+        nonlocal kept
+        for number, candidate in enumerate(candidates):
+            if spent():
+                raise _Spent
+            if fails(candidate):
+                kept = tuple(candidate)
+                return number
+        return None
+
+    try:
+        return minimise(kept, first_failing), True
+    except _Spent:
+        return kept, False
+
+
 def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
     """`items` in consecutive parts of nearly one length; none is empty unless there are too few items."""
     borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
