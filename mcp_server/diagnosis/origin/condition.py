@@ -267,11 +267,10 @@ def condition_of(
     term = culprit_of(main.term, main.evaluator()) or main.term
     if term is not main.term:
         expressions, allowed = [main], Allowed.between(None, None, term.dtype)
-    of_inputs = {n: each.source for n, each in main.leaves.items() if isinstance(each.source, Given)}
-    varied = [(n, main.leaves[n]) for n, source in of_inputs.items() if source.kind == "input"]
+    varied = [(name, leaf) for name, leaf in main.leaves.items() if is_input(leaf)]
     varied.sort(key=lambda pair: -blamed[tensor_of(pair[1], main.walker), pair[1].index or ()])
     for name, leaf in varied:
-        found = _condition_at(expressions, term, leaf, allowed, main.names[name])
+        found = condition_at(expressions, term, leaf, allowed, main.names[name], leaf.value)
         if found is not None:
             others = [main.names[other] for other, _ in varied if other != name]
             kept = f" (with {', '.join(others[:3])} as here)" if others else ""
@@ -280,8 +279,17 @@ def condition_of(
     return None
 
 
-def _condition_at(
-    expressions: Sequence[Expression], term: Term, leaf: Leaf, allowed: Allowed, name: str
+def is_input(leaf: Leaf) -> bool:
+    return isinstance(leaf.source, Given) and leaf.source.kind == "input"
+
+
+def condition_at(
+    expressions: Sequence[Expression],
+    term: Term,
+    leaf: Leaf,
+    allowed: Allowed,
+    name: str,
+    bad: Scalar | None,
 ) -> Condition | None:
     """The condition on an element, by the expressions at all points that read it; `term` is the first's."""
     questions = []
@@ -302,7 +310,7 @@ def _condition_at(
     if not questions or questions[0].dtype == "bool":
         return None
     try:
-        return condition(questions, name, leaf.value)
+        return condition(questions, name, bad)
     except (UnknownValue, OverflowError):
         return None
 

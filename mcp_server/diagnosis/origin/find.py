@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
-from mcp_server.diagnosis.origin import Correction, OddConstant, OffendingElement, Origin
+from mcp_server.diagnosis.origin import (
+    Condition,
+    Correction,
+    Dormant,
+    OddConstant,
+    OffendingElement,
+    Origin,
+)
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
     ElementKey,
+    condition_at,
     condition_of,
     culprit_of,
     explained,
     finite,
+    is_input,
 )
 from mcp_server.diagnosis.origin.expression import (
     Closing,
@@ -23,10 +33,12 @@ from mcp_server.diagnosis.origin.expression import (
     offending,
     operands,
     shown,
+    tensor_of,
 )
 from mcp_server.diagnosis.origin.of_model import (
     Difference,
     Outside,
+    Sibling,
     correction_of,
     difference,
     layer_of,
@@ -185,8 +197,7 @@ class _Finder:
         if not understood(check.value):
             return None
         # The points of the loops at which the check fails; the first point where nothing was seen.
-        every, _ = places(_relevant(check), self.walker.scalars(self.launch), _SCANNED)
-        points = [self.walker.evaluator(self.launch, place) for place in every]
+        points = _points_of(self.walker, self.launch, check, _SCANNED)
         failing = points[:1]
         if self.seen:
             failing = list(islice((point for point in points if _fails(check, point)), _OFFENDING))
@@ -289,6 +300,10 @@ class _Finder:
         if left is not None and not found:  # what the operand outside of its domain is computed from
             behind = read_by(self.walker, left)
             found, read = list(offending(behind)), read or operands(behind)
+        condition, dormant = condition_of(expressions, allowed, blamed), list[Dormant]()
+        if condition is not None and check is not None and isinstance(source, Computed):
+            others = siblings(self.view, source.launch, source.term, source.term is check.value)
+            dormant = list(self._dormant(others, condition))
         return Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
@@ -301,7 +316,8 @@ class _Finder:
             elements=found[:_OFFENDING],
             element_count=len(found),
             explanation=explanation,
-            condition=condition_of(expressions, allowed, blamed),
+            condition=condition,
+            dormant=dormant,
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
             sibling_difference=usual.text,
@@ -344,6 +360,27 @@ class _Finder:
             found = difference(term, of_bound(others, check), atens, f"with {rows} rows")
         return found
 
+    def _dormant(self, others: Sequence[Sibling], here: Condition) -> Iterator[Dormant]:
+        """The same check of the same input in other launches, with the values that pass there."""
+        for sibling in others:
+            check, launch = sibling.check, sibling.launch
+            if check is None:
+                continue
+            try:
+                (point,) = _points_of(self.walker, launch, check, 1)
+                allowed = Allowed.between(*_ends(check, point), check.value.dtype)
+                expression = Closing(self.walker).close(Computed(launch, check.value, point))
+            except (UnknownValue, ValueError):
+                continue
+            known = expression.leaves.values()
+            leaf = next((n for n in known if is_input(n) and tensor_of(n, self.walker) == here.label), None)
+            if leaf is None:
+                continue
+            found = condition_at([expression], expression.term, leaf, allowed, here.label, None)
+            if found is not None:
+                layer = layer_of(self.view, launch, tables_of(self.view, launch, check))
+                yield Dormant(launch_index=launch.index, layer=layer, passes=found.text)
+
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
     """Whether a check fails at one point. Raises `UnknownValue` where that is not known."""
@@ -359,6 +396,12 @@ def _ends(check: Check, evaluator: Evaluator) -> tuple[Scalar | None, Scalar | N
     low = evaluator.value(check.lower) if check.lower is not None else None
     high = evaluator.value(check.upper) if check.upper is not None else None
     return low, None if high is None else int(high) - 1
+
+
+def _points_of(walker: Walker, launch: Launch, check: Check, most: int) -> list[Evaluator]:
+    """The points of the loops at which a check may come out differently. Raises `UnknownValue`."""
+    every, _ = places(_relevant(check), walker.scalars(launch), most)
+    return [walker.evaluator(launch, place) for place in every]
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:

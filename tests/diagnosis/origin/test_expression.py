@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mcp_server.diagnosis.origin.layers import Sibling, difference, of_bound
 
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
@@ -21,7 +20,15 @@ from mcp_server.diagnosis.origin.condition import (
     culprit_of,
     good_ranges,
 )
-from mcp_server.diagnosis.origin.of_model import guarded_line, guarded_lines, outside_of, why_of_model
+from mcp_server.diagnosis.origin.of_model import (
+    Sibling,
+    difference,
+    guarded_line,
+    guarded_lines,
+    of_bound,
+    outside_of,
+    why_of_model,
+)
 from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.diagnosis.origin.walk import Computed, Walker
 from mcp_server.package.terms.evaluate import Evaluator

@@ -131,12 +131,16 @@ def test_one_of_two_elements_is_to_blame(origin: FindOrigin) -> None:
 
 
 def test_one_layer_of_twelve(origin: FindOrigin) -> None:
-    """The layer's name, and the constant in which it differs."""
+    """The layer's name, the constant in which it differs, and where the same check lies dormant."""
     found = origin("layers")
     assert found.layer == "layers.7"
     assert found.sibling_difference == (
         "/ log1p(64) where the 11 other layers have log1p(128), log1p(160), log1p(192), log1p(256)"
     )
+    passes = {each.layer: each.passes for each in found.dormant}
+    assert len(passes) == 11
+    assert passes["layers.0"] == "good for args[1] from 0 to 127 only"
+    assert passes["layers.3"] == "good for args[1] from 0 to 255 only"
 
 
 @thorough
