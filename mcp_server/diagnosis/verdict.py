@@ -366,7 +366,11 @@ def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
         harm = f"changes {count} that {was(effects.elements)} not at fault"
     elif effects.unseen:
         harm = UNSEEN
-    if effects:
+    if effects.elements and suspect.category == "input_mismatch" and tried.keeps_values:
+        # What the package was compiled for: the failing call read the bytes of the whole input as others.
+        count = counted(effects.elements, "output element")
+        harm = f"{count} changed that {was(effects.elements)} finite before: computed from the misread input"
+    elif effects:
         # The change also changed what was not at fault: it is no fix, and the advice is given without it.
         harm = f"not offered as a fix: {fix_in_words(trial)}, but this also {harm}"
         return Fix(action=advice.action, side_effects=harm) if advice is not None else None

@@ -269,6 +269,7 @@ def silent_suspicion(case: DiagnosisState) -> bool:
     """Numbers that the exported program does not give, or that change with what new memory holds: without an
     error, memory may be read wrongly.
     """
-    unsure = any(m.aspect in ("range", "relation") and m.severity != "fatal" for m in case.mismatches)
+    sized = [m for m in case.mismatches if m.aspect in ("range", "relation")]
+    unsure = any(m.severity != "fatal" or case.ended_well for m in sized)
     unsteady = case.reads_unset or (bool(case.differs_in("second")) and not drawing_launches(case))
     return case.equals_eager is False or unsteady or (unsure and case.runs["plain"].failure == "none")
