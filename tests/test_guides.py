@@ -109,7 +109,15 @@ def test_a_guide_has_a_readable_length(guide: Path) -> None:
 
 def test_every_page_is_offered() -> None:
     """Each Markdown file that an installed skill needs is a resource of the server."""
-    known = {"README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "AGENTS.md", "CLAUDE.md"}
+    known = {
+        "README.md",
+        "BENCHMARK.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "AGENTS.md",
+        "CLAUDE.md",
+    }
     found = {path.name for path in ROOT.glob("*.md")} - known
     assert found == {guide.file for guide in GUIDES}
     assert {f"reference/{path.name}" for path in (ROOT / "reference").iterdir()} == {

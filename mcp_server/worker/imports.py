@@ -15,8 +15,10 @@ import importlib.util
 import os
 import sys
 from dataclasses import dataclass
+from importlib.abc import InspectLoader
+from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
-from typing import Iterator, Optional, Sequence, Union
+from typing import Any, Iterator, Optional, Sequence, Union
 
 from .report import Refused, Report, facts
 
@@ -90,14 +92,17 @@ class Names:
         for each in flat(tree.body):
             if isinstance(each, _DEFINITIONS):
                 self.defined.setdefault(each.name, each)
-            # Names that a registering statement binds.
-            if isinstance(each, _FUNCTIONS) and any(map(self.registers, each.decorator_list)):
-                self.operators.add(each.name)
-            if isinstance(each, ast.Assign) and self.registers(each.value):
-                self.operators |= {target.id for target in each.targets if isinstance(target, ast.Name)}
-            for item in each.items if isinstance(each, ast.With) else ():
-                if isinstance(item.optional_vars, ast.Name) and self.registers(item.context_expr):
-                    self.operators.add(item.optional_vars.id)
+            self.operators |= set(self._operators(each))
+
+    def _operators(self, node: ast.stmt) -> Iterator[str]:
+        """Names that a registering statement binds."""
+        if isinstance(node, _FUNCTIONS) and any(self.registers(each) for each in node.decorator_list):
+            yield node.name
+        if isinstance(node, ast.Assign) and self.registers(node.value):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+        for item in node.items if isinstance(node, ast.With) else ():
+            if isinstance(item.optional_vars, ast.Name) and self.registers(item.context_expr):
+                yield item.optional_vars.id
 
     def full(self, node: ast.AST) -> str:
         """`a.b.c` with `a` as it was imported; "" for what is no such chain."""
@@ -236,7 +241,8 @@ def registrations(source: bytes, path: str) -> RegistrationSlice:
 
 
 def code_of(statements: Sequence[ast.stmt], path: str) -> CodeType:
-    return compile(ast.Module(list(statements), []), path, "exec", dont_inherit=True)
+    tree: Any = ast.Module(list(statements), [])  # taken as well as text, since Python 3.4
+    return InspectLoader.source_to_code(tree, path)
 
 
 def _reads(code: CodeType) -> Iterator[str]:
@@ -281,7 +287,7 @@ def import_all(names: Sequence[str], report: Report) -> None:
     for name in names:
         report.event("importing", name=name)
         if name.endswith(OPERATORS):
-            _take_operators(_directory_first(name[: -len(OPERATORS)]), report)
+            _take_operators(name[: -len(OPERATORS)], report)
         elif name.endswith(".so"):
             import torch
 
@@ -294,16 +300,28 @@ def import_all(names: Sequence[str], report: Report) -> None:
             importlib.import_module(name)
 
 
+class _Operators(SourceFileLoader):
+    """Imports a script as far as it registers operators."""
+
+    def __init__(self, name: str, path: str, taken: RegistrationSlice) -> None:
+        super().__init__(name, path)
+        self.taken = taken
+
+    def get_code(self, _fullname: str) -> CodeType:
+        # It keeps file and lines: Triton reads the source of a kernel there, and errors name them.
+        return code_of(self.taken.statements, self.path)
+
+
 def _take_operators(path: str, report: Report) -> None:
     """What goes wrong here is reported and not raised: the call may need none of them."""
+    path = _directory_first(path)
     module = module_of(path, PREFIX + os.path.basename(path)[:-3])
     with open(path, "rb") as file:
         taken = registrations(file.read(), path)
     lines, refused = list(taken.lines), taken.refused
     if taken.statements:
         try:
-            # It keeps file and lines: Triton reads the source of a kernel there, and errors name them.
-            exec(code_of(taken.statements, path), vars(module))
+            _Operators(module.__name__, path, taken).exec_module(module)
         except Exception as error:
             raised = facts(error)
             lines, refused = [], "{}: {}".format(raised["type"], raised["text"])[:500]

@@ -195,8 +195,8 @@ BAD: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (resource("aoti-debug://jobs/job_00000000/x?offset=abc"), INVALID, "offset is no number of bytes"),
     (resource("aoti-debug://kernels/k?package=none.pt2"), INVALID, "package does not exist"),
     (resource("aoti-debug://nothing"), INVALID, ""),
-    (("prompts/get", {"name": "none"}), INVALID, "Unknown prompt: none"),
-    (("prompts/get", {"name": "debug_weights"}), INVALID, "Missing required arguments: {'workload'}"),
+    (("prompts/get", {"name": "none"}), INVALID, "unknown prompt 'none'"),
+    (("prompts/get", {"name": "debug_weights"}), INVALID, "missing argument 'workload'"),
     (("no/such/method", {}), UNKNOWN_METHOD, ""),
 ]
 

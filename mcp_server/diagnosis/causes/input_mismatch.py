@@ -157,8 +157,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", (fault.summary or fault.text)[:300])] if fault is not None else []
     facts += [seen("intervention", trial_in_words(trial))] if trial is not None and mended else []
-    # A program that ended well was content with its outputs: then only a bad access tells whether it harms, or
-    # a trial that gave other values without the mismatch.
+    # A program that ended well was content with its outputs: then only a bad access tells whether it harms,
+    # or a trial that gave other values without the mismatch.
     harms = gone or fault is not None if case.ended_well or case.handled else sure
     # No trial can clear or prove it where the outputs are wrong by what the user expects of these very sizes.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
