@@ -1,7 +1,8 @@
-"""Child of benchmarks.kernel_io: `kernel_io_model.py LAYERS ROWS WIDTH DEVICE DIRECTORY [PRINTER]`.
+"""Child of two benchmarks: `kernel_io_model.py LAYERS ROWS WIDTH DEVICE DIRECTORY [PRINTER]`.
 
 Exports and compiles a chain of LAYERS products and activations, which Inductor cannot fuse into fewer than
-two launches for each, with one weight that all of them share, and saves its inputs. PRINTER is a level.
+two launches for each, with one weight that all of them share, and saves program and inputs. PRINTER is a
+level.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ def main(layers: int, rows: int, width: int, device: str, directory: Path, print
     options = {"aot_inductor.debug_intermediate_value_printer": printer} if printer else {}
     with torch.no_grad():
         exported = torch.export.export(model, (x,))
+        torch.export.save(exported, directory / "program.pt2")
         torch._inductor.aoti_compile_and_package(
             exported, package_path=str(directory / f"chain{printer}.pt2"), inductor_configs=options
         )

@@ -191,6 +191,15 @@ def test_the_compiler_faults_of_the_readme_are_those_of_the_file() -> None:
     assert f"{words}; {len(healthy)} healthy programs that round differently: none accused" in text
 
 
+def test_the_reports_that_a_release_has_right_are_counted() -> None:
+    """docs/releases.md has a column for each torch that was asked, in the order of the releases."""
+    releases = json.loads((ROOT / "benchmarks" / "compiler_faults.json").read_text())["releases"]
+    names = sorted(releases, key=lambda name: [int(part) for part in name.partition("+")[0].split(".")])
+    cells = [f"{sum(releases[name].values())} of {len(releases[name])}" for name in names]
+    table = f"| {' | '.join(names)} |\n|{' --- |' * len(names)}\n| {' | '.join(cells)} |"
+    assert table in (ROOT / "docs" / "releases.md").read_text()
+
+
 def test_proven_verdicts_on_two_defects_are_counted_in_their_tables() -> None:
     """`p:` stands for proven; of a verdict that names another cause the cell says so."""
     text = (ROOT / CORPUS).read_text().partition("### After")[2]
