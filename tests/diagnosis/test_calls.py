@@ -9,10 +9,11 @@ import pytest
 
 from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
 from mcp_server.diagnosis.causes.input_mismatch import guarded
-from mcp_server.diagnosis.interventions.base import Change, Effect
+from mcp_server.diagnosis.interventions.base import Change, Effect, SideEffects
+from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.diagnosis.verdict import confidence
+from mcp_server.diagnosis.verdict import confidence, fix_of
 from mcp_server.memory_faults.records import Fault, MissedArgument
 from mcp_server.model import Category, Cost
 from mcp_server.package.exported import ExportedFacts
@@ -119,6 +120,40 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     case.located = past
     (found,) = input_mismatch.detect_contract(case)
     assert Instrument.MEMORY_CHECKER in found.instruments and not found.weak
+
+
+def test_a_program_that_ended_well_is_at_fault_where_it_read_past_an_input(zoo: ZooPackage) -> None:
+    """Its outputs told nobody; without a bad access a size that does not fit stays harmless there."""
+    case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6)))
+    case.runs |= {"script": run("script"), "plain": run("plain")}
+    case.mismatches = tuple(m.model_copy(update={"severity": "fatal"}) for m in case.mismatches)
+    assert silent_suspicion(case)
+    (found,) = input_mismatch.detect_contract(case)
+    assert not found.harmful
+    fault = Fault(tool="asan", kind="heap-buffer-overflow", text="READ of size 4", kernel="k")
+    case.located = LocatedFault(
+        found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
+    )
+    (found,) = input_mismatch.detect_contract(case)
+    assert found.harmful
+
+
+def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zoo: ZooPackage) -> None:
+    """Every output of the failing call was computed from bytes of another dtype; a clamp has no excuse."""
+    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="float64")))
+    (found,) = input_mismatch.detect_contract(case)
+    assert found.intervention is not None and found.intervention.keeps_values
+    changed = SideEffects(elements=6)
+    case.trials[found.intervention.key] = replace(
+        trial(found.intervention, Effect.GONE), side_effects=changed
+    )
+    fix = fix_of(found, case)
+    assert (
+        fix is not None and fix.ran is not None and fix.side_effects.startswith("6 output elements changed")
+    )
+    other = replace(found, category="nan_or_inf")
+    fix = fix_of(other, case)
+    assert fix is not None and fix.ran is None and fix.side_effects.startswith("not offered as a fix")
 
 
 @pytest.mark.parametrize(
