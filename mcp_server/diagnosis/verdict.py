@@ -229,8 +229,8 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
     found = []
     for label, run in case.runs.items():
         if run.failure == "none":
-            outputs = counted(len(run.outputs), "output")
-            found.append(seen(label, f"ended well after {run.finished.wall_s:.1f} s with {outputs}"))
+            outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
+            found.append(seen(label, f"ended well after {run.finished.wall_s:.1f} s{outputs}"))
     repeats = {
         "second": "the same call, repeated, returns the same outputs",
         "filled": "the call returns the same outputs when fresh memory is filled with different bytes",
@@ -313,7 +313,11 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return f"{left[0].what} was not tried"
     trials = trials_of(suspect, case)
     if trials:
-        return f"{trials[-1].intervention.what}: {trials[-1].reason or trials[-1].after.describe()}"
+        last = trials[-1]
+        if last.intervention.hides and last.effect is Effect.GONE:
+            where = "ends well, which tells where it fails and not which value is wrong"
+            return f"{last.intervention.what} {where}: change that value alone with try_fix"
+        return f"{last.intervention.what}: {last.reason or last.after.describe()}"
     if case.only_loaded:
         return f"no inputs of the failing call were given ({argument('inputs')})"
     if suspect.guilty.kind == "script":
