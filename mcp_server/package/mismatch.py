@@ -264,7 +264,7 @@ def _one_input(
             f"({item.shape}); no run-time check of AOTInductor sees that",
             f"{wanted}: {item.shape}",
             f"{got}: {list(tensor.shape)}",
-            Fix(action=f"reshape it to {item.shape} (unsqueeze or squeeze) before the call"),
+            Fix(action=_reshaped(item, tensor)),
             input_index=item.index,
         )
         return
@@ -317,6 +317,15 @@ def _device_indices(
             severity="suspicious",
             input_index=item.index,
         )
+
+
+def _reshaped(item: CompiledInput, tensor: GivenTensor) -> str:
+    """What to do about another rank; more elements, or fewer, are not the same tensor in another shape."""
+    known, elements = prod(dim.size for dim in item.dims if dim.size is not None), prod(tensor.shape)
+    fits = elements % known == 0 if any(dim.size is None for dim in item.dims) else elements == known
+    if known and fits:
+        return f"reshape it to {item.shape} (unsqueeze or squeeze) before the call"
+    return f"pass a tensor of shape {item.shape}: {elements} elements cannot have it; it may be another input"
 
 
 def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> Iterator[Mismatch]:

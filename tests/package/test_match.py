@@ -104,6 +104,16 @@ def test_one_difference(
     assert SIGNATURE.inputs[index].label in mismatch.sentence
 
 
+@pytest.mark.parametrize(
+    ("shape", "said"), [((128,), "reshape it to [s0, 16]"), ((4, 5, 7), "pass a tensor of shape [s0, 16]")]
+)
+def test_only_what_has_the_elements_can_be_reshaped(shape: tuple[int, ...], said: str) -> None:
+    """140 elements fill no rows of 16: it is another tensor."""
+    found = compare_inputs(SIGNATURE, (replace(GOOD[0], shape=shape), *GOOD[1:]))
+    (fix,) = [mismatch.fix for mismatch in found if mismatch.aspect == "rank"]
+    assert fix is not None and fix.action.startswith(said)
+
+
 def test_a_wrong_count_is_told_alone() -> None:
     """With a tensor too few nothing else can be compared: positions may have shifted."""
     mismatch = single(*GOOD[:2])
