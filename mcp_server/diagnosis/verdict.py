@@ -278,7 +278,10 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         crashing=best.crashing,
         causes=causes,
         intervention=_deciding(best, case),
-        evidence=[*[*_evidence(best, case), *inferred][:MAX_EVIDENCE], *_missing(best, outcome, case)],
+        evidence=[
+            *[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
+            *_missing(order, outcome, case),
+        ],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         ruled_out=[
             RuledOut(hypothesis=s.summary, by=f"explained by {best.category} of {best.guilty.name}")
@@ -292,10 +295,15 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     )
 
 
-def _missing(best: Suspect, outcome: Outcome, case: DiagnosisState) -> Iterator[Evidence]:
-    """What a reader may miss in the verdict: why it is not proven, and lines of the model."""
+def _missing(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[Evidence]:
+    """What a reader may miss in the verdict: why it is not proven, what is left, and lines of the model."""
+    best, others = order[0], order[1:]
     if outcome == "fault" and case.workload is not None and confidence(best, case) != "proven":
         yield Evidence(step="note", fact=f"not proven: {_why_not_proven(best, case)}")
+    left = [trial for trial in trials_of(best, case) if trial.proves and trial.effect is Effect.CHANGED]
+    if outcome == "fault" and left and not any(is_cause(each, case) for each in others):
+        fact = f"another failure is left after this change: {left[0].reason or left[0].after.describe()}"
+        yield Evidence(step="note", fact=f"{fact}. Make the change, and diagnose the call again")
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:
