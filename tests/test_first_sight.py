@@ -20,7 +20,7 @@ from tools.packed import unpacked
 
 BATCHES = sorted(path for path in ask.HOME.glob("batch*") if path.is_dir())
 PROGRAMS = [(batch, answer) for batch in map(unpacked, BATCHES) for answer in select(batch, None, [])]
-ASKED = argparse.Namespace(needs=None, forms=["script"], jobs=1, budget_s=60)
+ASKED = argparse.Namespace(needs=None, programs=[], forms=["script"], jobs=1, budget_s=60)
 
 
 @pytest.mark.parametrize(("batch", "answer"), PROGRAMS, ids=lambda value: getattr(value, "name", ""))

@@ -1,6 +1,6 @@
 """Asks `diagnose` about a batch of unseen programs, and keeps what it said first.
 
-    python -m benchmarks.first_sight.ask batch1 [--jobs 2] [--forms script package] [--table]
+    python -m benchmarks.first_sight.ask batch1 [--jobs 2] [--forms script package] [--programs NAME] [--table]
     python -m benchmarks.first_sight.ask all
 
 The verdicts of a commit go to `BATCH/verdicts/COMMIT.jsonl`, a line per program and form, once: a line that
@@ -67,7 +67,7 @@ def record(batch: Path, given: argparse.Namespace) -> Path:
     kept = batch / "verdicts" / f"{frozen_commit()}.jsonl"
     kept.parent.mkdir(exist_ok=True)
     there = {(row["case"], row["form"]) for row in rows(kept)}
-    answers = select(unpacked(batch), given.needs, [])
+    answers = select(unpacked(batch), given.needs, given.programs)
     missing = [(a, f) for a in answers for f in given.forms if f in a.forms and (a.name, f) not in there]
     lock = Lock()
 
@@ -149,6 +149,7 @@ def main() -> int:
     )
     parser.add_argument("batch", choices=[*sorted(path.name for path in HOME.glob("batch*")), "all"])
     parser.add_argument("--needs", choices=("cpu", "cuda"))
+    parser.add_argument("--programs", nargs="*", default=[], help="names; default all")
     parser.add_argument("--forms", nargs="*", choices=("script", "package"), default=["script", "package"])
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--budget-s", type=float, default=300)
