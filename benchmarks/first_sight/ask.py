@@ -1,6 +1,7 @@
 """Asks `diagnose` about a batch of unseen programs, and keeps what it said first.
 
-    python -m benchmarks.first_sight.ask batch1 [--jobs 2] [--forms script package] [--programs NAME] [--table]
+    python -m benchmarks.first_sight.ask batch1 [--jobs 2] [--forms script package] [--programs NAMES]
+    python -m benchmarks.first_sight.ask batch1 --table
     python -m benchmarks.first_sight.ask all
 
 The verdicts of a commit go to `BATCH/verdicts/COMMIT.jsonl`, a line per program and form, once: a line that

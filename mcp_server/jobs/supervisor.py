@@ -57,13 +57,14 @@ def prctl(option: int, value: int) -> None:
 
 def read_exactly(fd: int, count: int) -> bytes:
     """Read `count` bytes. Raises EOFError if the server dies first."""
-    found = b""
-    while len(found) < count:
-        part = os.read(fd, count - len(found))
+    parts = []
+    while count:
+        part = os.read(fd, count)
         if not part:
             raise EOFError
-        found += part
-    return found
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
 
 
 def read_request(fd: int) -> tuple[bytes, dict[bytes, bytes]]:
@@ -80,12 +81,16 @@ def report(fd: int, *words: object) -> None:
         pass
 
 
+def proc(*parts: object) -> str:
+    return "/".join(["/proc", *map(str, parts)])
+
+
 def children_of(pid: int) -> list[int]:
     """Direct children of all threads of a process."""
     found: list[int] = []
     try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{thread}/children", "rb") as listing:
+        for thread in os.listdir(proc(pid, "task")):
+            with open(proc(pid, "task", thread, "children"), "rb") as listing:
                 found.extend(map(int, listing.read().split()))
     except OSError:
         pass  # the process ended while it was read
@@ -97,7 +102,7 @@ def all_children() -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{name}/stat", "rb") as stat:
+            with open(proc(name, "stat"), "rb") as stat:
                 parent = int(stat.read().rpartition(b")")[2].split()[1])
         except OSError:
             continue
@@ -121,7 +126,7 @@ def descendants(quick: bool = os.path.exists("/proc/thread-self/children")) -> l
 def program_of(pid: int) -> bytes:
     """The kernel's name of a running process; empty if it has ended."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
+        with open(proc(pid, "stat"), "rb") as stat:
             name, _, rest = stat.read().partition(b"(")[2].rpartition(b")")
     except OSError:
         return b""
@@ -132,7 +137,7 @@ def private_memory(pid: int) -> int:
     """Anonymous and shared-memory bytes in RAM. File pages do not count: the kernel can drop them."""
     total = 0
     try:
-        with open(f"/proc/{pid}/status", "rb") as status:
+        with open(proc(pid, "status"), "rb") as status:
             for line in status:
                 if line.startswith((b"RssAnon:", b"RssShmem:")):
                     total += int(line.split()[1]) * 1024
@@ -145,7 +150,7 @@ def send_signal(pid: int, number: int) -> None:
     try:
         os.kill(pid, number)
     except OSError:
-        pass  # it has ended
+        pass
 
 
 def end_proxied(processes: Callable[[], list[int]]) -> None:
@@ -212,9 +217,11 @@ class Supervisor:
     def reap(self) -> bool:
         """Reap ended children. Returns False if no child is left."""
         try:
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                if ended[0] == self.child:
-                    self.status = ended[1]
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            while pid:
+                if pid == self.child:
+                    self.status = status
+                pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
             return False
         return True
@@ -230,7 +237,7 @@ class Supervisor:
                 try:
                     word = os.read(self.fd, 1)
                 except OSError:
-                    word = b""
+                    return
                 if not word:
                     return
                 if word == STOP:

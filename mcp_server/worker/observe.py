@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import json
 import os
 import time
@@ -83,6 +82,7 @@ def received(request: ObserveRequest, report: Report) -> ObserveRequest:
 
 
 CHUNK = 1 << 24  # elements in host memory at a time
+MOST_TURNS = 100_000  # tensors of one name
 LONGEST = {"kernel": 120, "name": 60}  # characters in a file's name, which may have 255 bytes
 
 # The format's names of dtypes.
@@ -101,6 +101,16 @@ def stem(launch: int, kernel: str, name: str, phase: str) -> str:
     return "{}-{}-{}-{}".format(launch, kernel[: LONGEST["kernel"]], name[: LONGEST["name"]], phase)
 
 
+def _create(directory: str, stem: str) -> tuple[str, int]:
+    """The path and the descriptor of a new file for `stem`, which only its owner reads."""
+    for turn in range(1, MOST_TURNS):
+        name = stem if turn == 1 else "{}.{}".format(stem, turn)
+        path = os.path.join(directory, name + ".safetensors")
+        with contextlib.suppress(FileExistsError):
+            return path, os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    raise Refused("too many tensors of one name", stem)
+
+
 def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Mapping[str, Any]) -> str:
     """Write `tensor` under `name` to a new file and return its path; `facts` become the metadata.
 
@@ -113,10 +123,7 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Map
     metadata = {key: str(value) for key, value in facts.items()}
     header = json.dumps({"__metadata__": metadata, name: entry}).encode()
     header += b" " * (-len(header) % 8)
-    names = (stem if turn == 1 else "{}.{}".format(stem, turn) for turn in itertools.count(1))
-    paths = (os.path.join(directory, name + ".safetensors") for name in names)
-    path = next(path for path in paths if not os.path.exists(path))
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # which only its owner reads
+    path, handle = _create(directory, stem)
     with os.fdopen(handle, "wb") as out:
         out.write(len(header).to_bytes(8, "little") + header)
         for part in flat.detach().reshape(-1).split(CHUNK) if size else ():
