@@ -113,6 +113,7 @@ def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path)
     assert found.decisions[-1] == "stopped during look_at_indices"
 
 
+@thorough
 def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None:
     """After a stop the verdict is the same as without one, and the run that was made is not repeated."""
     job = tmp_path / "job"

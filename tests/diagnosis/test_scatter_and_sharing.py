@@ -31,6 +31,7 @@ def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
     return case
 
 
+@thorough
 @pytest.mark.slow
 def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
     """An index beyond the written tensor, in a launch whose error is thrown away, is index_out_of_bounds."""
@@ -55,6 +56,7 @@ def test_shared_memory_counts_only_where_an_input_is_written(zoo: ZooPackage) ->
     assert list(concurrency.detect_sharing(reading)) == []
 
 
+@thorough
 @pytest.mark.slow
 def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: ZooPackage) -> None:
     """A reference computed after the call is what a second call gives; one from before it is out of reach."""

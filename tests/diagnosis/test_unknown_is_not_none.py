@@ -37,6 +37,7 @@ from tests.diagnosis.support import (
 from tests.diagnosis.test_end_to_end import of_package, verdict
 from tests.package.archives import changed, name_ending, without
 from tests.server.test_cli import CLI, environment
+from tests.zoo.names import thorough
 
 Sourceless = Callable[[str], Path]
 
@@ -223,7 +224,10 @@ assert torch.isfinite(ready(*torch.load(sys.argv[2], weights_only=True))).all()
 """
 
 
-@pytest.mark.parametrize("before", ["", SELF_TEST], ids=["alone", "after a call in Python"])
+@pytest.mark.parametrize(
+    "before",
+    [pytest.param("", id="alone", marks=thorough), pytest.param(SELF_TEST, id="after a call in Python")],
+)
 def test_a_host_out_of_sight_is_told_what_the_package_refuses(
     zoo: ZooPackage, tmp_path: Path, before: str
 ) -> None:

@@ -183,6 +183,7 @@ def relaunched(directory: Path, package: Path, given: str, how: str, launch: int
     return anyio.run(run)
 
 
+@thorough
 @pytest.mark.slow
 def test_a_finite_mask_mends_the_softmax_of_a_masked_row_and_no_other(masked: Path, tmp_path: Path) -> None:
     """By text or by launch; zeros in place of the result are a side effect; the package stays as it was."""

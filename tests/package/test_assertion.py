@@ -8,6 +8,7 @@ from mcp_server.package.assertion import Candidate, explain, propose, read_asser
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ZooPackage
 from tests.package.summaries import view_of
+from tests.zoo.names import thorough
 
 DEVICE = (
     "/cache/ab/cabc.py:33: unknown: block: [0,0,0], thread: [1,0,0] Assertion "
@@ -103,6 +104,7 @@ def test_a_shorter_tensor(zoo: ZooPackage) -> None:
     assert any("compiled for 2 to 512" in fact for fact in explain(found))
 
 
+@thorough
 @pytest.mark.slow
 def test_a_computed_index(zoo: ZooPackage) -> None:
     """An index that another launch computed names that launch, the input behind it, and the model's line."""

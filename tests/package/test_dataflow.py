@@ -10,6 +10,7 @@ from tests.conftest import ZooPackage
 from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import recorded
 from tests.package.test_wrapper import read
+from tests.zoo.names import thorough
 
 _HEAD = """void AOTInductorModel::run_impl(AtenTensorHandle* input_handles) {
     auto arg0_1 = std::move(inputs[0]);
@@ -168,6 +169,7 @@ def test_a_long_chain() -> None:
     assert flow.forward(["arg1_1"]).launches == tuple(range(50))
 
 
+@thorough
 @pytest.mark.slow
 def test_branches_of_a_conditional(zoo: ZooPackage) -> None:
     """The output depends on both branches and on the predicate's launch."""

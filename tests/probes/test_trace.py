@@ -17,7 +17,7 @@ from mcp_server.tools.locate_fault import locate_fault
 from mcp_server.tools.trace_launches import Trace, trace_launches
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
-from tests.zoo.names import THOROUGH
+from tests.zoo.names import THOROUGH, thorough
 
 pytestmark = pytest.mark.slow
 
@@ -75,6 +75,7 @@ def run(context: Context, zoo: ZooPackage, rebuild: Rebuild, kind: str, options:
 BARE = Options(sanitize="address", index_asserts=False)
 
 
+@thorough
 def test_an_overrun_of_one_weight_into_the_next_is_seen(
     zoo: ZooPackage, rebuild: Rebuild, context: Context
 ) -> None:

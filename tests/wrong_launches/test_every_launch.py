@@ -54,6 +54,7 @@ def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path,
         assert actual == pytest.approx(right / 2, rel=0.02), "each by itself is half of what is right"
 
 
+@thorough
 def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path: Path) -> None:
     """Their nodes stand for the whole branch, of which one launch is a part."""
     found = judged(tmp_path, zoo("branch"))
@@ -71,6 +72,7 @@ def test_a_package_without_provenance_says_how_to_get_it(zoo: ZooPackage, tmp_pa
     assert "INDUCTOR_PROVENANCE=1" in result.summary and result.outcome == "agrees"
 
 
+@thorough
 def test_an_eager_program_that_varies_judges_no_launch(zoo: ZooPackage, tmp_path: Path) -> None:
     """With random numbers in eager mode no value is the right one."""
     module = tmp_path / "ops.py"
@@ -92,6 +94,7 @@ def test_a_launch_of_another_weight_is_not_called_a_wrong_kernel(zoo: ZooPackage
     assert (found.launch, found.constant) == (7, "lins.3.weight") and "not the program's" in found.summary
 
 
+@thorough
 def test_the_plan_says_what_each_launch_stores_and_reads(wrong: Wrong, tmp_path: Path) -> None:
     """That is what a launch is done in eager mode from."""
     found = judged(tmp_path, wrong("two"))

@@ -55,6 +55,7 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
     assert step.arguments["launch"] == second and step.arguments["package"] == str(package)
 
 
+@thorough
 def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path) -> None:
     """A product that wraps: the verdict names it with sizes and limit; without it the call is right."""
     found = verdict(tmp_path, wrong("wrapped"))
@@ -66,6 +67,7 @@ def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path
     assert found.evidence[0].command.startswith("aoti-debug inspect-package ")
 
 
+@thorough
 def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> None:
     """Neither alone makes the call right: each is tried with the other in eager mode in all three calls."""
     package = wrong("two")

@@ -27,6 +27,7 @@ def searched(directory: Path, package: Path) -> PrecisionSearch:
     return found.precision
 
 
+@thorough
 def test_an_overflow_and_what_takes_it_are_all_that_is_needed(wrong: Wrong, tmp_path: Path) -> None:
     """The scores are beyond float16 and the softmax takes them: both, and none of the other five launches."""
     package = wrong("scores")

@@ -21,6 +21,7 @@ from tests.probes.test_host import compile_host
 from tests.served import served
 from tests.worker.support import context_in
 from tests.wrong_launches.support import call_of, kernels_with
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -34,6 +35,7 @@ def tried(directory: Path, package: Path, launch: int, **asked: object) -> Tried
     return served(try_fix, context_in(directory), call_of(package), fix)
 
 
+@thorough
 def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path) -> None:
     """What eager mode returns is expected without being asked for; the command tries it again."""
     package = wrong("one")
@@ -93,6 +95,7 @@ def test_a_repaired_package_is_right_in_python_and_in_a_host_without_it(wrong: W
     assert torch.allclose(torch.tensor([float(line) for line in said[:128]]).reshape(8, 16), want)
 
 
+@thorough
 def test_what_cannot_be_repaired_says_why(wrong: Wrong, zoo: ZooPackage, tmp_path: Path) -> None:
     """Nothing wrong, no such launch, a launch that makes its own output, and a file that is there already."""
     with pytest.raises(ProblemError, match="nothing to repair"):

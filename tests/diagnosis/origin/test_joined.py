@@ -90,6 +90,7 @@ def test_nothing_to_change_without_a_good_value() -> None:
     assert made_good(origin(), LEAVES, lambda _: None) is None
 
 
+@thorough
 def test_a_suspect_gets_the_launch_that_computed(zoo: ZooPackage) -> None:
     """Launch, elements and expression; condition and layer in the summary; dormant siblings as evidence."""
     case = package_case(zoo("ranker"))
