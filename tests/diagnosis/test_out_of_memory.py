@@ -97,6 +97,7 @@ API call failed at /c/ab.wrapper.cpp, line 972
 """
 
 
+@thorough
 def test_the_buffer_that_was_to_be_made_decides(zoo: ZooPackage) -> None:
     """The failed call of the runtime names it."""
     case = sized_by_data(zoo, 128 * 10**9, 32, 8)

@@ -14,6 +14,7 @@ from mcp_server.tools.context import Context, WorkerRun
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
 from tests.served import served
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -108,6 +109,7 @@ def test_a_package_without_probes_is_refused(zoo: ZooPackage, context: Context) 
         observe(context, zoo("ranker"), inputs_of(zoo("ranker")))
 
 
+@thorough
 def test_what_a_launch_fills_first_is_not_read_before(
     zoo: ZooPackage, rebuild: Rebuild, context: Context
 ) -> None:

@@ -261,7 +261,7 @@ def test_by_the_inputs(
     [
         pytest.param(["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt"], 1, marks=thorough),
         pytest.param(["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD], 1, marks=thorough),
-        (["compile-with-flags", "ranker.exported.pt2"], 0),
+        pytest.param(["compile-with-flags", "ranker.exported.pt2"], 0, marks=thorough),
         (["reduce", "--package", "ranker.pt2", "-i", GOOD, "--scope", "launch", "--launch", "0"], 0),
     ],
 )

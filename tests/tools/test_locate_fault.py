@@ -74,6 +74,7 @@ def test_an_overrun_of_a_weight_is_joined_with_its_index(
     assert found.visibility.how == "plain"
 
 
+@thorough
 @pytest.mark.slow
 def test_an_assert_that_fires_is_joined_like_an_access(
     zoo: ZooPackage, context: Context, cache: Cache

@@ -63,6 +63,7 @@ def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path:
     assert "5 not judged" in found.summary
 
 
+@thorough
 def test_a_package_without_provenance_says_how_to_get_it(zoo: ZooPackage, tmp_path: Path) -> None:
     """Without nodes for its launches nothing is judged, and nothing is accused."""
     package = changed(zoo("norms"), tmp_path / "norms.pt2", without("kernel_information.json"))
