@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,20 +19,17 @@ from pathlib import Path
 import anyio
 import torch
 
+from benchmarks.kernel_io import HERE, QUICK, compile_all
 from mcp_server.model import PackageWorkload
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
 from mcp_server.tools.context import Context
 
-HERE = Path(__file__).resolve().parent
 RESULTS = HERE / "judged_launches.json"
-QUICK = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "INDUCTOR_PROVENANCE": "1"}
 
 
 def judged(launches: int, asked: argparse.Namespace, directory: Path) -> dict[str, float]:
     """Launches judged, and seconds of a comparison and of a second one, which needs no rebuild."""
-    words = [str(launches // 2), str(asked.rows), str(asked.width), asked.device, str(directory)]
-    argv = [sys.executable, "-W", "ignore", str(HERE / "kernel_io_model.py"), *words]
-    subprocess.run(argv, env={**os.environ, **QUICK}, check=True)
+    compile_all(argparse.Namespace(**{**vars(asked), "launches": launches, "no_printer": True}), directory)
     workload = PackageWorkload(package=directory / "chain.pt2", inputs=directory / "inputs.pt", env=QUICK)
     pair = Pair(workload, directory / "program.pt2", ())
     seconds, count = [], 0

@@ -119,7 +119,6 @@ class DiagnosisState:
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
     may_be_a_host: bool = False  # the program may call a package from a process that is no Python
-    host: CapturedHost | None = None  # such a process that the program started, if it is to blame
     host_package: Path | None = None  # the one package among the arguments of that process, or of the program
     call: CallSpec | None = None
     kernel_io: KernelIO | None = None
@@ -446,6 +445,12 @@ class DiagnosisState:
         """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there."""
         seen = self.capture
         return failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
+
+    @property
+    def host(self) -> CapturedHost | None:
+        """The process in another language that a failed program started with a package, if it is to blame."""
+        seen = self.capture
+        return seen.host if seen is not None and not seen.finished.ok else None
 
     @property
     def failing_locations(self) -> list[ModelLocation]:

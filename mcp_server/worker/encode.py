@@ -92,6 +92,7 @@ def decode(configs: Configs) -> Configs:
 
 OURS = os.path.dirname(os.path.abspath(__file__))
 TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+NOT_THE_USERS = (OURS, TORCH, subprocess.__file__, "<frozen")
 FRAMES = 8
 
 
@@ -125,4 +126,4 @@ def callers() -> list[FrameType]:
 @functools.lru_cache(MOST)
 def is_ours(code: CodeType) -> bool:
     """Whether the code is of the hook, of torch, of the import system, or starts a process."""
-    return code.co_filename.startswith((OURS, TORCH, subprocess.__file__, "<frozen"))
+    return code.co_filename.startswith(NOT_THE_USERS)

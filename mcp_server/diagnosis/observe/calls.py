@@ -87,12 +87,13 @@ class CaptureProgram(Observation):
             case.artifacts.append(context.artifact(log, f"output of rank {rank}, which failed"))
         case.notes += seen.notes
         case.call = suspect_call(seen)
-        case.host = None if seen.finished.ok else seen.host
         if case.host is not None:
-            case.call, case.host_package = None, case.host.copy_path or case.host.package
+            case.call, case.may_be_a_host = None, True
+            case.host_package = case.host.copy_path or case.host.package
             case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
+            return
         case.may_be_a_host = await anyio.to_thread.run_sync(_may_be_a_host, case.workload)
-        if case.may_be_a_host and not seen.loads and case.host is None:
+        if case.may_be_a_host and not seen.loads:
             case.host_package = await anyio.to_thread.run_sync(_named_package, case.workload)
 
 
