@@ -1,8 +1,9 @@
 """Public reports of wrong code, each bisected to the compiler's decision.
 
-`python -m benchmarks.compiler_faults [--programs NAME ...]`. Every report fails through
-AOTInductor on torch 2.13 for the CPU, where eager is right. The healthy programs round differently, and must
-not be bisected at all. Writes compiler_faults.json beside this file.
+`python -m benchmarks.compiler_faults [--programs NAME ...] [--device cuda] [--jobs N]`. Every report fails
+through AOTInductor on torch 2.13 for the CPU, where eager is right; on another device or release only some
+do. The healthy programs round differently, and must not be bisected at all. Writes compiler_faults.json
+beside this file; what was asked on a GPU stands there under `cuda`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import json
 import os
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
@@ -25,11 +28,15 @@ from mcp_server.model import ExportedWorkload
 from mcp_server.tools.bisect import Bisected, bisect
 from mcp_server.tools.context import Context
 
+EXPORTING = threading.Lock()  # `torch.export` keeps the program that it traces in a global
 
-def outcome(program: Program, directory: Path) -> dict[str, object]:
+
+def outcome(program: Program, device: str, directory: Path) -> dict[str, object]:
     """What `bisect` says of one program, and what it cost."""
-    torch.export.save(torch.export.export(Model(program.run), program.inputs), directory / "program.pt2")
-    torch.save(list(program.inputs), directory / "inputs.pt")
+    inputs = tuple(each.to(device) for each in program.inputs)
+    with EXPORTING:
+        torch.export.save(torch.export.export(Model(program.run), inputs), directory / "program.pt2")
+    torch.save(list(inputs), directory / "inputs.pt")
     workload = ExportedWorkload(exported=directory / "program.pt2", inputs=directory / "inputs.pt")
     context = Context(directory=directory / "job", python=Path(sys.executable))
     context.directory.mkdir()
@@ -54,17 +61,24 @@ def outcome(program: Program, directory: Path) -> dict[str, object]:
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--programs", nargs="*", default=sorted(PROGRAMS), help="names; default all")
-    names = parser.parse_args(argv).programs
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--jobs", type=int, default=1, help="programs side by side")
+    asked = parser.parse_args(argv)
     written = json.loads(RESULTS.read_text())
-    for name in names:
+    of_device = written if asked.device == "cpu" else written.setdefault(asked.device, {"programs": {}})
+
+    def ask(name: str) -> tuple[str, dict[str, object]]:
         with tempfile.TemporaryDirectory() as directory:
-            written["programs"][name] = {
-                "report": PROGRAMS[name].source,
-                **outcome(PROGRAMS[name], Path(directory)),
-            }
-        print(name, written["programs"][name], flush=True)
-        written |= {"torch": torch.__version__, "cores": len(os.sched_getaffinity(0))}
-        RESULTS.write_text(json.dumps(written, indent=1) + "\n")
+            return name, outcome(PROGRAMS[name], asked.device, Path(directory))
+
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        for done in as_completed([pool.submit(ask, name) for name in asked.programs]):
+            name, found = done.result()
+            of_device["programs"][name] = {"report": PROGRAMS[name].source, **found}
+            print(name, found, flush=True)
+            cores = len(os.sched_getaffinity(0))
+            of_device |= {"torch": torch.__version__, "cores": cores, "jobs": asked.jobs}
+            RESULTS.write_text(json.dumps(written, indent=1) + "\n")
     return 0
 
 

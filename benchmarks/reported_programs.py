@@ -32,7 +32,10 @@ class Program:
 PROGRAMS = {
     "cumsum_dtype": Program(
         "189518",
-        lambda x: torch.relu(x).sum() + torch.ones((2, 4), dtype=torch.bool).cumsum(1, dtype=torch.bfloat16),
+        lambda x: (
+            torch.relu(x).sum()
+            + torch.ones((2, 4), dtype=torch.bool, device=x.device).cumsum(1, dtype=torch.bfloat16)
+        ),
         (torch.randn(3),),
     ),
     "int8_matmul": Program(

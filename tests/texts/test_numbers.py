@@ -178,9 +178,8 @@ def test_the_cpu_faults_are_counted() -> None:
 
 def test_the_compiler_faults_of_the_readme_are_those_of_the_file() -> None:
     """How many public reports were named, in how many compiles, and that no healthy program was accused."""
-    programs = json.loads((ROOT / "benchmarks" / "compiler_faults.json").read_text(encoding="utf-8"))[
-        "programs"
-    ]
+    kept = json.loads((ROOT / "benchmarks" / "compiler_faults.json").read_text(encoding="utf-8"))
+    programs = kept["programs"]
     faulty = [program for program in programs.values() if program["report"]]
     named = [p for p in faulty if p["outcome"] == "decision" and p["whole"] == "gone"]
     healthy = [program for program in programs.values() if not program["report"]]
@@ -189,6 +188,19 @@ def test_the_compiler_faults_of_the_readme_are_those_of_the_file() -> None:
     words = f"{reports}, in at most {max(p['compiles'] for p in named)} compiles"
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert f"{words}; {len(healthy)} healthy programs that round differently: none accused" in text
+    on_cuda = [p for p in kept["cuda"]["programs"].values() if p["outcome"] != "no failure"]
+    compiler = [p for p in on_cuda if "not the compiler's" not in p["outcome"]]
+    gone = [p for p in compiler if p["outcome"] == "decision" and p["whole"] == "gone" and p["report"]]
+    most = max(p["compiles"] for p in gone)
+    assert f"{len(gone)} of the {len(compiler)} that are wrong there, in at most {most} |" in text
+
+
+def test_the_price_of_a_repaired_launch_is_that_of_its_file() -> None:
+    """How many times as long a call takes, on each device."""
+    kept = json.loads((ROOT / "benchmarks" / "repair.json").read_text(encoding="utf-8"))
+    cpu, cuda = (kept[each]["price"]["after"] / kept[each]["price"]["before"] for each in ("cpu", "cuda"))
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    assert f"{cpu:.2f} times as long on a CPU, {cuda:.2f} on the H200" in text
 
 
 def test_the_reports_that_a_release_has_right_are_counted() -> None:
