@@ -347,13 +347,19 @@ class DiagnosisState:
     def logs(self) -> list[tuple[str, LogFacts]]:
         """Every log with the name of where it came from, the user's own first."""
         own = [(self.log_source, self.log)] if self.log else []
-        return own + [(run.label, run.log) for run in self.runs.values()]
+        return own + [(run.label, run.log) for run in self.runs.values() if not self._fails_otherwise(run)]
+
+    def _fails_otherwise(self, run: RunSeen) -> bool:
+        """Whether the program hung inside of a call, and this run of the call alone failed in another way."""
+        script = self.script_run
+        hung = script is not None and script.failure == "timeout" and run is not script
+        inside = hung and any(call.outcome == "unfinished" for call in self.captured.calls)
+        return inside and run.failure not in ("timeout", "none")
 
     @property
     def own_logs(self) -> list[tuple[str, LogFacts]]:
         """The logs of what the user did, without those of our experiments."""
-        own = [(self.log_source, self.log)] if self.log else []
-        return own + [(label, run.log) for label, run in self.runs.items() if label in OWN_RUNS]
+        return [(label, log) for label, log in self.logs if label in (*OWN_RUNS, self.log_source)]
 
     @property
     def roots(self) -> list[tuple[str, ErrorFact]]:

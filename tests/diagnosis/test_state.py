@@ -10,6 +10,7 @@ import pytest
 from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
+from mcp_server.jobs.types import Ending
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
 from tests.conftest import ZooPackage
@@ -241,6 +242,15 @@ def test_one_thread_that_never_comes_back_is_less_sure() -> None:
     """A single unfinished call may hang anywhere inside: not exact, and the next step is named."""
     (found,) = hang.detect_waiting_calls(waiting(1))
     assert not found.observed and found.fix is not None and "trace_launches" in found.fix.action
+
+
+@pytest.mark.parametrize(("ending", "counts"), [("timeout", True), ("exit", False)])
+def test_another_failure_of_the_call_alone_says_nothing_of_a_hang(ending: Ending, counts: bool) -> None:
+    """An operator that waits for a lock in its program may raise without it, for want of that program."""
+    case = waiting(1)
+    case.runs["plain"] = run("plain", "RuntimeError: no table", ending=ending)
+    assert [label for label, _ in case.own_logs] == ["script", *(["plain"] if counts else [])]
+    assert [label for label, _ in case.logs] == [label for label, _ in case.own_logs]
 
 
 def test_moved_user_managed_constants() -> None:

@@ -159,7 +159,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
     item = next((item for item in case.compiled_inputs if label and item.label == label), None)
     if producers:
         maker = case.launches[producers[0]]
-        guilty = component("kernel", maker.kernel, launch_lines(maker.index, case, 2), launch=maker.index)
+        guilty = launch_component(maker.index, maker.kernel, case)
     elif item is not None:
         guilty = input_component(item, lines, launch=at)
     elif source is not None and label:

@@ -15,7 +15,7 @@ from mcp_server.diagnosis.origin.walk import (
     Source,
     Walker,
     argument_of,
-    operator_name,
+    operator_label,
 )
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
@@ -219,7 +219,11 @@ def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
         leaf = expression.leaves[name]
         label = tensor + (index_text(leaf) if not more else "") if seen else f"an element of {tensor}"
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
-        made_by = f"made by launch {launch.index} ({operator_name(launch)})" if launch is not None else ""
+        made_by = (
+            f"made by launch {launch.index} ({operator_label(launch, expression.walker.view)})"
+            if launch is not None
+            else ""
+        )
         found.append(Operand(name=expression.names[name].partition("[")[0], label=label, made_by=made_by))
     return found
 

@@ -60,7 +60,7 @@ from mcp_server.diagnosis.origin.walk import (
     Walker,
     argument_of,
     is_carrier,
-    operator_name,
+    operator_label,
     value_of,
 )
 from mcp_server.package.assertion import Candidate
@@ -342,7 +342,7 @@ class _Finder:
         if isinstance(source, Produced):
             read = (a.target for a in source.launch.tensors if a.role != "written" and a.target)
             labels = ", ".join(label_of(each, self.walker) for each in dict.fromkeys(read))
-            name = f"{operator_name(source.launch)}({labels})"
+            name = f"{operator_label(source.launch, self.view)}({labels})"
         return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
 
     def _compared(self, source: Computed, check: Check | None) -> Difference:

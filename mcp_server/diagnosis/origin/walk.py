@@ -44,6 +44,11 @@ def operator_name(launch: Launch) -> str:
     return _SUFFIX.sub("", _SHIM.sub("", launch.callee or launch.kernel)).strip("_")
 
 
+def operator_label(launch: Launch, view: PackageView) -> str:
+    """The operator for a person: `pricing::tier` where the proxy executor calls it."""
+    return view.package.proxy_target(launch.proxy_index) or operator_name(launch)
+
+
 def is_carrier(launch: Launch) -> bool:
     """Whether an operator outside of the generated code only moves values."""
     return _CARRIERS.fullmatch(operator_name(launch)) is not None
