@@ -125,6 +125,7 @@ class Outputs:
 
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
+MAX_COMPARED_BYTES = 1 << 20  # of an output whose values are compared, which numpy can write without a count
 GRACE = 2  # calls: a variable of a loop holds the output of the call before until the next one came back
 
 
@@ -143,6 +144,7 @@ class _View(NamedTuple):
     place: tuple[int, int, int]
     output: Any
     input: InputMemory
+    values: str
 
 
 class Aliases:
@@ -169,17 +171,27 @@ class Aliases:
             for position, known in enumerate(inputs):
                 if known is not None and address and known.address == address:
                     at = (call, place, position)
-                    self.views.append(_View(self.turn, at, weakref.ref(output), known))
+                    self.views.append(_View(self.turn, at, weakref.ref(output), known, _values(output)))
 
     def overwritten(self) -> list[list[int]]:
         """(call, output, input) of each output that is still alive and whose memory was mutated since."""
-        found = []
+        found, first = [], True
         for view in list(self.views):
-            owner, old = view.input.owner(), self.turn - view.turn >= GRACE - 1
-            written = owner is not None and version_of(owner) != view.input.version
-            if old and written and view.output() is not None:
+            output, owner = view.output(), view.input.owner()
+            if output is None or self.turn - view.turn < GRACE - 1:
+                continue
+            counted = owner is not None and version_of(owner) != view.input.version
+            # Writes through numpy change no count; the values of the oldest output show them.
+            if counted or (first and _values(output) not in ("", view.values)):
                 found.append(list(view.place))
+            first = False
         return found
+
+
+def _values(output: torch.Tensor) -> str:
+    """A digest of a small output in the host's memory; empty where it cannot be read."""
+    small = output.numel() * output.element_size() <= MAX_COMPARED_BYTES and output.device.type == "cpu"
+    return checksum(output.detach()) if small and not unmapped([output]) else ""
 
 
 SHARE = 0.02  # of the time so far may go into reading the constants at calls,
