@@ -82,14 +82,22 @@ class Caller:
     _replacement: Optional[Replacement] = None
 
     def make(self, planned: PlannedCall) -> Made:
-        """The call of a plan, with its changes and options. Raises what the call raises."""
+        """The call of a plan, with its changes and options, or its update if that is the last step.
+
+        Raises what the call raises.
+        """
         self.phase = "starting"
         options = planned.get("options") or {}
         request = cast(InterveneRequest, {**self.request, **options})
         steps = request.get("steps", [])
-        loader = self._loaded(request, other=bool(options))
-        self.phase = "inputs"
         step = steps[-1] if steps else Step()
+        updates = step.get("do") == "constants"
+        loader = self._loaded(request, other=bool(options) or updates)
+        if updates:
+            self.phase = "updating_constants"
+            self._alive.append(update_package(loader, step, self.report, request))
+            return Made([], (), (), [])
+        self.phase = "inputs"
         original = copy.deepcopy(self.leaves_of(request, step, loader))
         flat = apply(original, planned.get("changes") or ())
         changes = (input_change(place, *pair) for place, pair in enumerate(zip(original, flat)))
@@ -255,7 +263,7 @@ class Trial:
         """
         caller, made, steps = self.caller, self._made, self.request.get("steps", [])
         stateful = self.request.get("fresh") or any(step["do"] == "call" for step in steps[:-1])
-        if made is None or self.request.get("check") or planned.get("options") or stateful:
+        if made is None or self.request.get("check") or planned.get("options") or stateful or not made.leaves:
             return None
         if self.reference is None and any(leaf.is_cuda for leaf in made.leaves):
             return None

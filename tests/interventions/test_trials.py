@@ -216,6 +216,17 @@ def test_an_update_with_nan_is_the_cause_and_the_compiled_values_remove_it(
     assert wrong.effect is Effect.SAME
 
 
+def test_an_update_that_ends_the_process_is_tried_by_itself(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Without a call after it: 32 MB are copied over a constant of 64 bytes, unless it has its own memory."""
+    block = torch.zeros(8 << 20)
+    bad = saved(tmp_path, "views.pt", {"inp.bias": block[:16]})
+    update = {"do": "constants", "file": str(bad), "how": "load_constants", "arguments": [False, False]}
+    call = TriedCall({"package": zoo("logarithm"), "steps": [update]})
+    (trial,) = tried(tmp_path, call, [constant_own_memory(["inp.bias"])])
+    assert trial.before.ended == trial.again.ended == "died"
+    assert trial.after.failure == "none" and trial.proves
+
+
 def test_a_call_that_fails_for_what_an_earlier_one_left_is_made_alone(
     zoo: ZooPackage, tmp_path: Path
 ) -> None:
