@@ -13,7 +13,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree
 
-from ..interpret import bind, difference
+from ..interpret import bind, difference, layout
 from ..process import synchronize, take_if_used
 from ..report import Refused, Report
 from ..tensors import only_tensors
@@ -158,20 +158,23 @@ class Uncuttable(Exception):
 class Plan:
     """What to keep. `windows` map a size to the part of it that stays; `seeded` tensors are random.
 
-    `dynamic` keeps sizes symbolic where the program has them so; else all are those of the call.
+    `stand_ins` puts operators without the user's code in the places of those that are not torch's. `dynamic`
+    keeps sizes symbolic where the program has them so; else all are those of the call.
     """
 
     keep: tuple[str, ...]
     dynamic: bool = False
     windows: tuple[tuple[int, tuple[int, int]], ...] = ()
     seeded: frozenset[str] = frozenset()
+    stand_ins: bool = False
 
 
 @dataclass
 class Cut:
     """A graph whose placeholders are `arguments`, and whose attributes are `weights` and `submodules`.
 
-    `dynamic`: lower and upper bound of each symbolic dimension, by argument.
+    `dynamic`: lower and upper bound of each symbolic dimension, by argument. `stand_ins` are lines that
+    define operators; without them those that are not torch's are the user's.
     """
 
     graph: torch.fx.Graph
@@ -179,6 +182,7 @@ class Cut:
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     submodules: dict[str, torch.fx.GraphModule] = field(default_factory=dict)
     dynamic: dict[str, dict[int, tuple[Optional[int], Optional[int]]]] = field(default_factory=dict)
+    stand_ins: tuple[str, ...] = ()
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -312,13 +316,50 @@ class Cutter:
         return copy
 
 
-def users_operators(found: Cut) -> set[str]:
-    """The operators that are not torch's, which a node calls or passes on; submodules too."""
+def users_operators(found: Cut) -> list[tuple[torch.fx.Node, Any]]:
+    """The operators that are not torch's, with the node that calls each or passes it on; submodules too."""
     graphs = [found.graph, *(module.graph for module in found.submodules.values())]
     nodes = [node for graph in graphs for node in graph.nodes if node.op == "call_function"]
-    values = [value for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]
-    return {str(value) for value in values if getattr(value, "namespace", "aten") not in TORCHS}
+    pairs = [(node, value) for node in nodes for value in (node.target, *node.args, *node.kwargs.values())]
+    return [(node, value) for node, value in pairs if getattr(value, "namespace", "aten") not in TORCHS]
 
 
 def size_in_bytes(tensors: dict[str, torch.Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in _pytree.tree_leaves(tensors))
+
+
+def stand_ins(found: Cut, symbols: dict[Any, int]) -> tuple[str, ...]:
+    """A line for each user's operator of the cut, that defines it without the user's code (`stand_in`).
+
+    `symbols` are the values of the size symbols in this call. Raises `Uncuttable` for an operator whose
+    results are no tensors and plain values, depend on the data in size, or differ between two uses.
+    """
+    lines: dict[str, str] = {}
+    for node, used in users_operators(found):
+        if used is not node.target:
+            raise Uncuttable("{} changes its arguments in place".format(used))
+        schema = str(used._schema)
+        name = schema.partition("(")[0]
+        results = _result_text(node.meta.get("val"), symbols)
+        tags = ", ".join("torch." + str(tag) for tag in used.tags)
+        line = "stand_in({!r}, {!r}, [{}], lambda: {})".format(name, schema[len(name) :], tags, results)
+        if lines.setdefault(name, line) != line:
+            raise Uncuttable("the results of {} differ between its uses".format(name))
+    return tuple(lines.values())
+
+
+def _result_text(value: Any, symbols: dict[Any, int]) -> str:
+    """An expression for results like these: memory of the same layouts, plain values as they are."""
+    if isinstance(value, (list, tuple)):
+        inner = "".join(_result_text(item, symbols) + ", " for item in value)
+        return "[{}]".format(inner) if isinstance(value, list) else "({})".format(inner)
+    if isinstance(value, torch.Tensor):
+        seen = layout(value, symbols)
+        shape, stride = tuple(seen["shape"]), tuple(seen["stride"])
+        if None in shape or None in stride:
+            raise Uncuttable("the size of a result depends on the data")
+        text = "torch.empty_strided({}, {}, dtype={}, device={!r})"
+        return text.format(shape, stride, seen["dtype"], seen["device"])
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return repr(value)
+    raise Uncuttable("a result is neither a tensor nor a plain value")

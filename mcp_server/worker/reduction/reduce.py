@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import statistics
 import time
 from dataclasses import dataclass, replace
 from typing import Collection, Optional, Sequence
@@ -12,6 +11,7 @@ import torch
 
 from ..compare import equal
 from ..encode import decode
+from ..interpret import bind
 from ..loading import load, load_with_inputs
 from ..process import synchronize
 from ..protocol import ReduceRequest
@@ -20,6 +20,7 @@ from ..run import call
 from .decisions import prepare
 from .minimise import minimise
 from .program import (
+    Cut,
     Cutter,
     Plan,
     Program,
@@ -29,6 +30,8 @@ from .program import (
     picks_from,
     shrinkable,
     size_in_bytes,
+    stand_ins,
+    users_operators,
 )
 from .script import Setting, departs, not_finite
 from .trials import FailureClass, Limits, OutOfTime, Trials
@@ -57,13 +60,16 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
     exported, args, kwargs = load_with_inputs(request, report)
     program = flatten_program(exported, args, kwargs)
     report.event("importing_inductor")
-    import torch._inductor.config
+    import torch._inductor
 
-    known = torch._inductor.config.get_config_copy()
-    switches = {name: value for name, value in (request.get("switches") or {}).items() if name in known}
-    configs = {**decode(request.get("inductor_configs") or {}), **switches}
-    if request.get("switches"):
-        report.event("switched", names=list(switches))
+    configs = decode(request.get("inductor_configs") or {})
+    switches = request.get("switches") or {}
+    if switches:
+        from torch._inductor import config
+
+        there = {name: value for name, value in switches.items() if name in config.get_config_copy()}
+        configs.update(there)
+        report.event("switched", names=list(there))
     prepare(request.get("workaround") or {})
     report.event("compiling")
     with torch.no_grad():
@@ -81,7 +87,7 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
         seconds.append(time.perf_counter() - start)
         steady = steady and equal(outputs, again)
     if seconds:
-        report.event("timed", seconds=statistics.median(seconds), steady=steady)
+        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2], steady=steady)
     bad = [not_finite(place, output) for place, output in enumerate(outputs)]
     nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
     report.event("evaluating")
@@ -115,21 +121,18 @@ def operate_reduce(request: ReduceRequest, report: Report) -> None:
     if forks:
         import_compiler(report)
     recorded = Recorded(request["values"], frozenset(request.get("bad", ())))
+    symbols = bind(program.module, list(program.values.values()))
+
+    def make(plan: Plan) -> Cut:
+        found = Cutter(program, plan, recorded).cut()
+        return replace(found, stand_ins=stand_ins(found, symbols)) if plan.stand_ins else found
+
     configs, environment = request.get("inductor_configs") or {}, request.get("environment") or {}
     imports = request.get("extra_imports") or request.get("repro_imports") or []
     setting = Setting(request["title"], configs, environment, tuple(imports))
     limits = Limits(time.monotonic() + request["budget_s"], request["each_s"], request["parallel"])
     failure = FailureClass(**request["failure"])
-    trials = Trials(
-        program,
-        lambda plan: Cutter(program, plan, recorded).cut(),
-        failure,
-        setting,
-        limits,
-        forks,
-        request["directory"],
-        report,
-    )
+    trials = Trials(program, make, failure, setting, limits, forks, request["directory"], report)
     complete = True
     try:
         Reduction(program, trials, request.get("guess")).run()
@@ -158,9 +161,7 @@ class Reduction:
         plan = replace(start, keep=minimise(start.keep, first_failing))
         failure = self.trials.failure
         if (failure.kind, failure.phase) == ("error", "compiling"):
-            # A compile does not need the user's values.
-            seeded = replace(plan, seeded=frozenset(self.trials.make(plan).tensors))
-            plan = plan if self.trials.first_failing([seeded]) is None else seeded
+            plan = self._without_users(plan)
         if not plan.seeded:
             self._seed(self._smaller(plan))
 
@@ -179,11 +180,11 @@ class Reduction:
         """The suspected node alone, with those that read its result, and with all that depend on it."""
         if self.guess not in units:
             return []
-        parts = [{self.guess}, {self.guess} | self._readers([self.guess])]
-        later = parts[1]
+        readers = self._readers([self.guess])
+        later = set(readers)
         while more := self._readers(later) - later:
-            later = later | more
-        parts.append(later)
+            later |= more
+        parts = ({self.guess}, {self.guess} | readers, {self.guess} | later)
         return list(dict.fromkeys(tuple(unit for unit in units if unit in part) for part in parts))
 
     def _readers(self, names: Collection[str]) -> set[str]:
@@ -191,6 +192,16 @@ class Reduction:
         users = {user for node in self.program.nodes if node.name in names for user in node.users}
         picked = {user for user in users if picks_from(user) is not None}
         return {user.name for user in users | {reader for node in picked for reader in node.users}}
+
+    def _without_users(self, plan: Plan) -> Plan:
+        """Without the user's values and the code of operators, or one of the two: a compile needs neither."""
+        found = self.trials.make(plan)
+        options = [replace(plan, seeded=frozenset(found.tensors))]
+        if users_operators(found):
+            both = replace(options[0], stand_ins=True)
+            options = [both, *options, replace(plan, stand_ins=True)]
+        number = self.trials.first_failing(options)
+        return plan if number is None else options[number]
 
     def _smaller(self, plan: Plan) -> Plan:
         """Keep a part of each size: halves of halves, as long as they still fail."""

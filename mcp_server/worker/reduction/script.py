@@ -1,6 +1,6 @@
 """The text of a reproduction: one plain script with its model, and a file for the values it cannot make.
 
-The part below the line is copied into the script.
+The parts below the lines `copied` are copied into the script.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from .program import TORCHS, Cut, compact, users_operators
 
 SCRIPT = "repro.py"
 INPUTS = "inputs.pt"
-MODEL = "Model"
-LINE = "# ---- from here on copied ----\n"
+LINE = re.compile("^# ---- copied .* ----\n", re.MULTILINE)  # before each part that is copied
 
 HEADER = '''"""{title}
 
@@ -59,11 +58,12 @@ class Setting:
 def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) -> None:
     """`repro.py`, `inputs.pt` for the values that are not seeded, and files that register operators."""
     saved = {name: compact(t) for name, t in found.tensors.items() if name not in seeded}
-    files, loading = _operators(setting.extra_imports if users_operators(found) else (), directory)
+    needed = setting.extra_imports if users_operators(found) and not found.stand_ins else ()
+    files, loading = _operators(needed, directory)
     if saved:
         torch.save(saved, os.path.join(directory, INPUTS))
         files.insert(0, INPUTS)
-    code, imports = _classes(MODEL, found.graph, found.submodules, found.weights)
+    code, imports = _model(found)
     variables = sorted(setting.environment.items())
     header = HEADER.format(
         title=setting.title,
@@ -73,8 +73,9 @@ def write(found: Cut, seeded: frozenset[str], setting: Setting, directory: str) 
         imports="".join(line + "\n" for line in sorted(imports)),
     )
     with open(__file__, encoding="utf-8") as file:
-        copied = file.read().partition("\n" + LINE)[2].strip() + "\n"
-    parts = [header + loading, copied, code, _main(found, seeded, setting, bool(saved))]
+        _, common, stand_in = (part.strip() + "\n" for part in LINE.split(file.read()))
+    operators = [stand_in, "\n".join(found.stand_ins)] if found.stand_ins else []
+    parts = [header + loading, common, *operators, code, _main(found, seeded, setting, bool(saved))]
     with open(os.path.join(directory, SCRIPT), "w", encoding="utf-8") as file:
         file.write("\n\n".join(parts))
 
@@ -102,22 +103,36 @@ def _operators(names: tuple[str, ...], directory: str) -> tuple[list[str], str]:
     return files, "\n".join(["sys.path.insert(0, HERE)", *lines]) + "\n" if lines else ""
 
 
-def _classes(title: str, graph: Any, modules: dict[str, Any], weights: Any = ()) -> tuple[str, set[str]]:
-    """The class of a graph after those of its submodules, and the import lines that they need."""
-    texts, (forward, imports) = [], _forward(graph)
-    head = ["class {}(torch.nn.Module):".format(title)]
-    head += ["    def __init__(self{}):".format(", weights" if title == MODEL else "")]
-    head += ["        super().__init__()"]
-    head += ['        self.register_buffer("{0}", weights["{0}"])'.format(name) for name in weights]
+def _model(found: Cut) -> tuple[str, set[str]]:
+    """The model's class after those of its subgraphs, and the import lines that they need."""
+    texts, imports, register = _subgraphs("", found.submodules)
+    forward, more = _forward(found.graph)
+    buffers = ['self.register_buffer("{0}", weights["{0}"])'.format(name) for name in found.weights]
+    return "\n\n".join(
+        [*texts, _class("Model", forward, [*buffers, *register], "self, weights")]
+    ), imports | more
+
+
+def _subgraphs(prefix: str, modules: dict[str, Any]) -> tuple[list[str], set[str], list[str]]:
+    """Classes of these submodules and theirs, imports, and the lines that make one of each."""
+    texts: list[str] = []
+    imports: set[str] = set()
+    register: list[str] = []
     for name, module in modules.items():
-        inner = "".join(part.capitalize() for part in name.split("_"))
-        inner = inner if title == MODEL else title + inner
-        text, more = _classes(inner, module.graph, dict(module.named_children()))
-        texts.append(text)
-        imports |= more
-        head.append("        self.{} = {}()".format(name, inner))
-    lines = ["    " + line if line.strip() else "" for line in forward.split("\n")]
-    return "\n\n".join([*texts, "\n".join([*head, "", *lines])]), imports
+        full = prefix + "_" + name if prefix else name
+        inner, more, lines = _subgraphs(full, dict(module.named_children()))
+        forward, used = _forward(module.graph)
+        title = "".join(part.capitalize() for part in full.split("_"))
+        texts += [*inner, _class(title, forward, lines, "self")]
+        imports |= more | used
+        register.append("self.{} = {}()".format(name, title))
+    return texts, imports, register
+
+
+def _class(name: str, forward: str, register: list[str], parameters: str) -> str:
+    head = ["class {}(torch.nn.Module):".format(name), "    def __init__({}):".format(parameters)]
+    head += ["        super().__init__()", *("        " + line for line in register)]
+    return "\n".join([*head, "", *("    " + line if line.strip() else "" for line in forward.split("\n"))])
 
 
 def _forward(graph: torch.fx.Graph) -> tuple[str, set[str]]:
@@ -192,14 +207,14 @@ def _configs(found: Cut, configs: Configs) -> str:
     shims = configs.get(BY_OPERATOR)
     if not isinstance(shims, dict):
         return repr(configs)
-    there = users_operators(found)
+    there = {str(operator) for _, operator in users_operators(found)}
     kept = [name for name in shims if name in there or name.partition(".")[0] in TORCHS]
     inner = ", ".join("torch.ops.{}: {!r}".format(name, shims[name]) for name in kept)
     others = ["{!r}: {!r}".format(name, value) for name, value in configs.items() if name != BY_OPERATOR]
     return "{" + ", ".join([*others, "{!r}: {{{}}}".format(BY_OPERATOR, inner)]) + "}"
 
 
-# ---- from here on copied ----
+# ---- copied into every reproduction ----
 
 # Relative and absolute tolerance of an output, by its dtype; whole numbers must be equal.
 TOLERANCES = {
@@ -284,3 +299,17 @@ def departs(place: int, got: torch.Tensor, want: torch.Tensor) -> bool:
 def end(status: int) -> None:
     print("exit status", status, flush=True)
     sys.exit(status)
+
+
+# ---- copied where an operator is not torch's ----
+
+
+def stand_in(name: str, schema: str, tags: Any, results: Any) -> None:
+    """Define an operator that returns memory of fixed layouts: it stands in for one that is not torch's."""
+
+    def impl(*_args: Any, **_kwargs: Any) -> Any:
+        return results()
+
+    torch.library.define(name, schema, tags=tags)
+    torch.library.impl(name, "default")(impl)
+    torch.library.register_fake(name)(impl)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +15,7 @@ from torch import nn
 from torch.export import Dim, export
 
 from mcp_server.worker.encode import BY_OPERATOR
+from mcp_server.worker.interpret import bind
 from mcp_server.worker.reduction.program import (
     Cut,
     Cutter,
@@ -24,6 +26,7 @@ from mcp_server.worker.reduction.program import (
     Uncuttable,
     flatten_program,
     shrinkable,
+    stand_ins,
 )
 from mcp_server.worker.reduction.script import Setting, write
 from mcp_server.worker.report import Report
@@ -73,9 +76,13 @@ def _(x: torch.Tensor, scale: float) -> list[torch.Tensor]:
 
 
 class Centred(nn.Module):
+    def __init__(self, twice: bool = False) -> None:
+        super().__init__()
+        self.twice = twice
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second = torch.ops.reduced.centre(x.relu(), 2.0)
-        return first + second
+        return first + second + (torch.ops.reduced.centre(x[:, :1], 1.0)[0] if self.twice else 0)
 
 
 Made = Callable[..., tuple[Program, Recorded]]
@@ -187,12 +194,31 @@ def test_settings_are_taken_over(chain: tuple[Program, Recorded], tmp_path: Path
     assert "os.environ.setdefault('TORCHINDUCTOR_NAN_ASSERTS', '1')" in text
 
 
-def test_options_of_operators_are_those_of_the_cut(made: Made, tmp_path: Path) -> None:
-    """The options of the compile that name operators keep those that the script has."""
+def test_an_operator_is_replaced_by_its_fake_layout(made: Made, tmp_path: Path) -> None:
+    """Without the user's code the script defines an operator of this schema and of these results' layouts."""
     program, recorded = made(Centred(), torch.randn(6, 4), ({0: Dim("n", min=2, max=64)},))
     found = Cutter(program, Plan(tuple(program.units)), recorded).cut()
+    symbols = bind(program.module, list(program.values.values()))
+    found = replace(found, stand_ins=stand_ins(found, symbols))
     shims = {"reduced.centre.default": ["first"], "others.gone.default": ["second"], "aten.sin.default": []}
-    setting = replace(SETTING, configs={BY_OPERATOR: shims, "a": 1})
+    setting = replace(SETTING, configs={BY_OPERATOR: shims, "a": 1}, extra_imports=("nowhere.py",))
     write(found, frozenset(), setting, str(tmp_path))
+    text = (tmp_path / "repro.py").read_text()
+    assert "nowhere" not in text
     configs = "{torch.ops.reduced.centre.default: ['first'], torch.ops.aten.sin.default: []}}"
-    assert f"{{'a': 1, '{BY_OPERATOR}': {configs}" in (tmp_path / "repro.py").read_text()
+    assert f"{{'a': 1, '{BY_OPERATOR}': {configs}" in text
+    # Under another name: this process has the real one.
+    (tmp_path / "repro.py").write_text(re.sub(r"\breduced(::|\.)", r"stood_in\1", text))
+    names = runpy.run_path(str(tmp_path / "repro.py"))
+    results = torch.ops.stood_in.centre(torch.ones(1), 3.0)
+    assert [tuple(result.shape) for result in results] == [(6, 4), (4,)]
+    weights, arguments = names["values"]()
+    again = export(names["Model"](weights), arguments, strict=False)
+    assert "stood_in.centre.default" in str(again.graph)
+
+
+def test_an_operator_of_several_layouts_is_kept(made: Made) -> None:
+    """One that gives other layouts in another place is not replaced: the user's own is needed."""
+    program, recorded = made(Centred(twice=True), torch.randn(6, 4))
+    with pytest.raises(Uncuttable, match="differ between its uses"):
+        stand_ins(Cutter(program, Plan(tuple(program.units)), recorded).cut(), {})
