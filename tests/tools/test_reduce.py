@@ -206,7 +206,7 @@ def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, sai
     assert result.failure is not None
     assert (result.outcome, result.failure.phase, result.failure.family) == ("reduced", "compiling", family)
     assert [node.operator for node in result.nodes] == ["tally.centre.default"]
-    assert [file.path.name for file in result.files] == ["repro.py", "tally.py"]
+    assert [file.path.name for file in result.files] == ["repro.py"]
     assert (result.real, result.exit_status, result.complete) == ([], 1, True)
     done = run_alone(result, tmp_path)
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
