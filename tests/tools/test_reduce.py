@@ -199,7 +199,7 @@ def test_wrong_numbers_of_a_script_are_reduced(tmp_path: Path) -> None:
     ],
 )
 def test_a_failed_compile_is_reduced(tmp_path: Path, text: str, family: str, said: str) -> None:
-    """The operator that the compiler refuses is left, without the user's values, with its script."""
+    """The operator that the compiler refuses is left, in one file, without the user's values and code."""
     script = tmp_path / "tally.py"
     script.write_text(text)
     result = reduced(tmp_path, ScriptWorkload(script=script, env=CACHED))
