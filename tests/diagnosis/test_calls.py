@@ -213,7 +213,8 @@ def fixed_case(value: str) -> DiagnosisState:
     case.exported = ExportedFacts(fixed=((1, 3),))
     case.leaves = [{"kind": "tensor"}, {"kind": "other", "value": value}]
     case.given = Given((), ("args[0]", "args[1]"))
-    return failing(case)
+    case.runs["script"] = run("script", "ValueError: the scores are wrong")
+    return case
 
 
 def test_a_number_that_was_fixed_at_export() -> None:
@@ -222,6 +223,17 @@ def test_a_number_that_was_fixed_at_export() -> None:
     (found,) = fixed_arguments.detect_fixed_arguments(fixed_case("4"))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
     assert found.category == "input_mismatch" and found.harmful
+
+
+def test_a_number_that_a_package_does_not_read_makes_no_call_raise() -> None:
+    """Only numbers can be wrong for it: a call that raises by itself fails for something else."""
+    case = fixed_case("4")
+    case.runs["plain"] = run("plain", "Error: index out of bounds: 0 <= tmp1 < 6L", ending="exit")
+    (found,) = fixed_arguments.detect_fixed_arguments(case)
+    assert not found.harmful
+    case.runs["plain"] = run("plain")
+    (found,) = fixed_arguments.detect_fixed_arguments(case)
+    assert found.harmful
 
 
 def test_a_number_of_an_earlier_call_that_was_fixed_at_export() -> None:

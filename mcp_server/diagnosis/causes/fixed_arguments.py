@@ -78,6 +78,8 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
             return
         got = call.plain[path]
     where = f" in call {call.number}" if call is not None else ""
+    # The package does not read it: its own call neither raises nor dies of it.
+    of_the_call = case.failure_of("plain") in ("exception", "signal", "timeout", "out_of_memory")
     exported = f"it was {fixed!r} at export, which the package computes with"
     yield _Argument(
         guilty=_fixed_component(place, got, fixed, case, call),
@@ -85,7 +87,7 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
         "that is passed now is silently ignored.",
         evidence=(seen("read_exported", f"argument {place} ({path}) is {got}{where}; {exported}"),),
         fix=Fix(action="pass it as a tensor, or export one package for each value"),
-        harmful=case.failed,
+        harmful=case.failed and not of_the_call,
     )
 
 
