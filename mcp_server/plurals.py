@@ -1,4 +1,4 @@
-"""Numbers and lists in sentences: singular and plural right."""
+"""Numbers, lists and quotations in sentences: singular and plural right, no cut inside a word."""
 
 from __future__ import annotations
 
@@ -30,3 +30,13 @@ def share(number: int, total: int, noun: str, verb: str = "") -> str:
 def listed(words: Sequence[str], last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
+def quoted(text: str, most: int = 300) -> str:
+    """The text, stripped; a longer one ends after a whole word, with an ellipsis."""
+    text = text.strip()
+    if len(text) <= most:
+        return text
+    kept = text[: most - 2]
+    word, space, _ = kept.rpartition(" ")
+    return f"{word if space and len(word) > most // 2 else kept} …"

@@ -16,6 +16,7 @@ from mcp_server.model import Component, ComponentKind, Evidence, ModelLocation, 
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
+from mcp_server.plurals import quoted
 from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.launch import Changed, Variant
 
@@ -142,7 +143,7 @@ _WHAT = re.compile(r"^\s*what\(\):\s*")  # how the C++ runtime begins the text o
 def said(error: ErrorFact) -> Evidence:
     """What the plain run printed, and where."""
     return Evidence(
-        step="run", fact=_WHAT.sub("", error.text)[:300], source=f"line {error.line} of the output"
+        step="run", fact=quoted(_WHAT.sub("", error.text)), source=f"line {error.line} of the output"
     )
 
 
@@ -193,7 +194,7 @@ def seen(step: str, fact: str, source: str = "") -> Evidence:
 
 def reported(root: ErrorFact, source: str) -> Evidence:
     """The error text of a run, and where it stands."""
-    return seen("run", root.text[:300], f"{source}:{root.line}")
+    return seen("run", quoted(root.text), f"{source}:{root.line}")
 
 
 def agreement(case: DiagnosisState) -> tuple[Evidence, ...]:
@@ -298,7 +299,7 @@ def lines_of(event: Event) -> list[ModelLocation]:
 
 def first_line(event: Event) -> str:
     """Of the error text in an event."""
-    return str(event["text"]).splitlines()[0][:300]
+    return quoted(str(event["text"]).splitlines()[0])
 
 
 def raising_lines(case: DiagnosisState) -> list[ModelLocation]:

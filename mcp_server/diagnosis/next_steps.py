@@ -213,10 +213,10 @@ def command_for(step: str, case: DiagnosisState) -> str:
         return _line(*ON_THE_CALL[step], *package_words(arguments)) if arguments else ""
     if step in ("script", "run_program_with_input_checks"):
         return _program(workload, CHECK_INPUTS if step != "script" else {})
-    if step == "compare_with_eager":
+    if step == "repeat_call" and arguments:
+        return _line("run-deterministic", *package_words(arguments))
+    if step in ("compare_with_eager", "interpret") and case.program_path is not None and arguments:
         # Of package and program; of the whole script where it updated constants before the call.
-        if case.program_path is None or not arguments:
-            return ""
         every = case.with_eager is not None and case.with_eager.every_launch is not None
         judged = ("--every-launch",) if every else ()
         if call is not None and call.updated:

@@ -13,6 +13,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.families import BY_ID
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, Record, ScriptWorkload
 from mcp_server.package.exported import exported_device
+from mcp_server.plurals import quoted
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.failure import read_failure
@@ -183,7 +184,7 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
     """How eager mode shows that the failure is not the compiler's; empty if it does not."""
     guard = eager.last("guard_failed")
     if guard is not None:
-        return f"the inputs are not what the program was exported for: {str(guard['text'])[:300]}"
+        return f"the inputs are not what the program was exported for: {quoted(str(guard['text']))}"
     failure = failing.failure
     if failure.phase == "compiling":  # it needs no inputs, so that they cannot be the reason
         return ""
@@ -191,7 +192,7 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
     if interpreted is None and ended is not None and failure.kind in ("crash", "error"):
         node = eager.last("node_raised")
         where = f" in {node['op']}" if node is not None else ""
-        return f"eager mode fails on these inputs, too{where}: {ended.text[:300]}"
+        return f"eager mode fails on these inputs, too{where}: {quoted(ended.text)}"
     called = failing.attempt.last("called")
     if failure.kind == "not_finite" and interpreted is not None and called is not None:
         bad, in_eager = (

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.view import PackageView, view_package
+from mcp_server.plurals import quoted
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.tools.capture import capture
@@ -349,7 +350,7 @@ def _conclude(
 def _unfinished(done: WorkerRun, update: str) -> str:
     """Which of the two sides did not come to its end."""
     failed = done.last("failed") or {}
-    why = str(failed.get("text", ""))[:200]
+    why = quoted(str(failed.get("text", "")), 200)
     if failed.get("during") == "loading_exported":
         return f"the exported program cannot be loaded: {why} (custom ops: extra_imports)"
     ended = done.finished.signal

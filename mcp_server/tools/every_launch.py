@@ -15,7 +15,7 @@ from mcp_server.model import PackageWorkload
 from mcp_server.package.dataflow import Edge, Step
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
-from mcp_server.plurals import counted, is_, listed
+from mcp_server.plurals import counted, is_, listed, quoted
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
     Difference,
@@ -286,7 +286,7 @@ async def search_precision(
     done = await context.worker("precision", request, workload=workload, gpus=gpus)
     found = done.last("precision_found")
     if found is None:
-        why = f"the call did not come back ({done.why[:200]})"
+        why = f"the call did not come back ({quoted(done.why, 200)})"
         return PrecisionSearch(summary=f"Precision was not searched: {why}")
     context.cost.runs += found["calls"] if not done.finished.reused else 0
     numbers, complete = found["launches"], found["complete"]

@@ -22,7 +22,7 @@ from mcp_server.jobs.store import cause
 from mcp_server.model import Artifact, Cost, PackageWorkload, Record
 from mcp_server.package.members import read_text
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.plurals import counted, listed
+from mcp_server.plurals import counted, listed, quoted
 from mcp_server.probes.build import find_tools
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
@@ -227,7 +227,7 @@ async def _tried(
     done = await context.worker("price", request, workload=workload, gpus=gpus)
     seconds = {event["package"]: float(event["seconds"]) for event in done.all("timed")}
     if len(seconds) < len(packages):
-        why = f"its call did not come back ({done.why[:300]})"
+        why = f"its call did not come back ({quoted(done.why)})"
         raise ProblemError(f"the repaired package was not written: {why}")
     price = Price(before=seconds[str(workload.package)], after=seconds[str(made)])
     outputs = [read_output(event) for event in done.all("output")]

@@ -18,7 +18,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
-from mcp_server.plurals import counted
+from mcp_server.plurals import counted, quoted
 
 _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
@@ -229,7 +229,7 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
     yield _OfUpdate(
         guilty=_updated(name, update, value),
         summary=f"{update.how} was refused: {differ}.",
-        evidence=(seen("capture", differ), seen("run", text[:300])),
+        evidence=(seen("capture", differ), seen("run", quoted(text))),
         fix=fix,
     )
 

@@ -34,6 +34,7 @@ from mcp_server.memory_faults.triton_reductions import (
 )
 from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload
 from mcp_server.package.launches import Launch
+from mcp_server.plurals import quoted
 from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.launch import Changed
 
@@ -64,13 +65,14 @@ def detect_wrong_layout(case: DiagnosisState) -> Iterator[Suspect]:
         if error.family.id != "size_stride_assert" or op == "input":
             continue
         launch, lines = launch_of(op, case)
+        text = quoted(error.text.removeprefix("Error: "), 160)
         step = "run_with_input_checks" if label in case.runs else "read_log"
         yield _OfOperator(
             category="custom_op",
             guilty=component("op", op, lines, launch=launch),
             summary=f"The fake function of {op} promises another size or stride than the operator returns "
-            f"({error.text.strip().removeprefix('Error: ')[:160]}): later kernels use the promised one.",
-            evidence=(seen(step, error.text[:300].strip(), f"{label}:{error.line}"),),
+            f"({text}): later kernels use the promised one.",
+            evidence=(seen(step, quoted(error.text), f"{label}:{error.line}"),),
             fix=Fix(action=f"make the fake function of {op} return the real size and stride (see opcheck)"),
         )
 
@@ -94,7 +96,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("op", op, [line for load in failed[-1:] for line in load.stack[:2]]),
             summary=f"Operator {op} is not registered in the process that loads the package; packages do not "
             "bring Python operators along.",
-            evidence=(reported(root, label), seen("open_package", f"the package calls {needed[:300]}")),
+            evidence=(reported(root, label), seen("open_package", f"the package calls {quoted(needed)}")),
             fix=Fix(action=f"import the module that registers {op} before the package is loaded{here}"),
         )
 
@@ -224,8 +226,8 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
         lines, action = [at, *launch_lines(launch, case, 2)], f"let {op} handle such arguments"
         yield _OfOperator(
             category="custom_op",
-            guilty=component("op", op, lines, value=root.text[:200], launch=launch),
-            summary=f"Operator {op} raised an exception on what it was given: {root.text[:200]}",
+            guilty=component("op", op, lines, value=quoted(root.text, 200), launch=launch),
+            summary=f"Operator {op} raised an exception on what it was given: {quoted(root.text, 200)}",
             evidence=(reported(root, source), seen("run", f"the operator calls {place}, which raised it")),
             fix=Fix(action=f"{action}, or keep them from it in the model", before=place),
         )

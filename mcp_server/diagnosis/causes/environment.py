@@ -22,7 +22,7 @@ from mcp_server.logs.captured import Captured, CapturedEnd, CapturedLoad, Phase
 from mcp_server.logs.facts import ThreadStack
 from mcp_server.logs.traceback import is_user_file
 from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
-from mcp_server.plurals import counted
+from mcp_server.plurals import counted, quoted
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
@@ -249,7 +249,7 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),
-        summary=f"{what}, at {place}: {root.text[:200].rstrip('.')}; AOTInductor was not reached.",
+        summary=f"{what}, at {place}: {quoted(root.text, 200).rstrip('.')}; AOTInductor was not reached.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),
         fix=Fix(action="fix that line or its input", before=lines[0].code if lines else None),
@@ -340,7 +340,7 @@ def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
         if not variable:
             continue
         linked, line = root.family.id == "link_file", root.fields.get("line")
-        detail = root.fields.get("detail", root.text[:200])
+        detail = root.fields.get("detail", quoted(root.text, 200))
         who, what = ("linker", "library") if linked else ("compiler", "header")
         whole = linked or int(line or "0") <= _FIRST_LINES
         fact = f"{variable} had {directory} when the compile began"

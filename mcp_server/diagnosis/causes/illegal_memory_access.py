@@ -17,6 +17,7 @@ from mcp_server.memory_faults.records import Blame, Fault, MissedArgument
 from mcp_server.model import Category, Component, ComponentKind, Fix
 from mcp_server.package.prover import Finding, FindingKind
 from mcp_server.package.terms.term import itemsize_of
+from mcp_server.plurals import quoted
 
 KINDS: dict[str, ComponentKind] = {
     "kernel": "kernel",
@@ -49,11 +50,11 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
-    evidence = [seen("locate_fault", fault.text[:300], fault.tool)]
+    evidence = [seen("locate_fault", quoted(fault.text), fault.tool)]
     if fault.code:
         evidence.append(seen("locate_fault", f"{_place(fault)}: {fault.code.strip()[:200]}"))
     for fact in (*([fault.nearest] if fault.nearest else []), *blame.reasons[:3]):
-        evidence.append(seen("locate_fault", fact[:300]))
+        evidence.append(seen("locate_fault", quoted(fact)))
     explained = any(m.severity == "fatal" or m.aspect == "range" for m in case.mismatches)
     suspect = Suspect(
         category=category,

@@ -25,6 +25,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.signature import CompiledInput
+from mcp_server.plurals import quoted
 from mcp_server.tools import context
 from mcp_server.tools.explain_error import as_sentence
 
@@ -112,7 +113,7 @@ def detect_refused_in_host(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"{as_sentence(error)} The program calls the package from a process that is no Python, "
             "and the package's own checks refuse it.",
             level=CausalLevel.CALL,
-            evidence=(seen("run_program_with_input_checks", error.text[:300], f"checked:{error.line}"),),
+            evidence=(seen("run_program_with_input_checks", quoted(error.text), f"checked:{error.line}"),),
             fix=fix,
             observed=category != "shape_out_of_range",
         )
@@ -139,7 +140,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         same_input = error.fields.get("input") in (None, str(index))
         same = mismatch.category in error.candidates and "input_check" in error.family.tags
         if same_input and same:
-            facts.append(seen("run_with_input_checks", error.text[:300], f"checked:{error.line}"))
+            facts.append(seen("run_with_input_checks", quoted(error.text), f"checked:{error.line}"))
             break
     # A bad access in this very call makes a size out of range more than a false alarm: any access where the
     # size is above the range, else one past this input.
@@ -155,7 +156,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     mended = trial is not None and gone and not sure
     refused = refusal(case) if sure else None
     facts += [refused] if refused is not None else []
-    facts += [seen("locate_fault", (fault.summary or fault.text)[:300])] if fault is not None else []
+    facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
     facts += [seen("intervention", trial_in_words(trial))] if trial is not None and mended else []
     # A program that ended well was content with its outputs: then only a bad access tells whether it harms,
     # or a trial that gave other values without the mismatch.

@@ -34,6 +34,7 @@ from mcp_server.model import (
     PackageWorkload,
 )
 from mcp_server.package.provenance import read_stack
+from mcp_server.plurals import quoted
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence
 
@@ -317,14 +318,16 @@ def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
     elif any(is_whole(item) for item in package.inputs if item.name in behind):
         category = "index_out_of_bounds"
     depends = depends_on(launch.index, case, ", which computes from")
-    party = launch_component(launch.index, launch.kernel, case).model_copy(update={"value": root.text[:200]})
+    party = launch_component(launch.index, launch.kernel, case).model_copy(
+        update={"value": quoted(root.text, 200)}
+    )
     fit = case.given is not None and not case.mismatches
     fits = "Shapes and dtypes fit the package, so that values are to blame: " if fit else ""
     yield Suspect(
         category=category,
         guilty=party,
         summary=f"Launch {launch.index} ({party.name}){depends}, refused what it was given: "
-        f"{root.text[:200].rstrip('.')}.",
+        f"{quoted(root.text, 200).rstrip('.')}.",
         level=CausalLevel.CALL,
         evidence=(said(root), seen("inspect_package", f"launch {launch.index} raised it{depends}")),
         crashing=party,

@@ -21,7 +21,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, ComponentKind, Evidence, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
-from mcp_server.plurals import listed
+from mcp_server.plurals import listed, quoted
 from mcp_server.tools.compare_with_eager import Repeats
 from mcp_server.tools.context import Event
 from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
@@ -288,7 +288,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         changed = f"differs in {output['changed']} of {output['elements']} elements ({place})"
         facts.append(seen("run", f"output {output['output']} {changed}"))
     if checked.get("status"):
-        said = f": {checked['text'].splitlines()[-1][:200]}" if checked["text"] else ""
+        said = f": {quoted(checked['text'].splitlines()[-1], 200)}" if checked["text"] else ""
         facts.append(seen("run", f"the check command ended with status {checked['status']}{said}"))
     if not facts:
         return
