@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 from manifests import site
+from pydantic.fields import FieldInfo
 
+from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, targets_of
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
-from mcp_server.operations.arguments import RUNS_USER_CODE, Declaration, fields_of
-from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.arguments import OPTION_NAMES, RUNS_USER_CODE, Declaration, fields_of
+from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.server.resources import GUIDES, REFERENCE
 from mcp_server.server.running import STOP_JOB, WAIT_JOB
 
@@ -65,9 +67,9 @@ def tools_page() -> str:
         "",
         NOTE,
         "",
-        "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. What a "
-        "command works on (a script, a package, an exported program or a program) stands without a name; "
-        "all other arguments are options.",
+        "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. The second "
+        "column says how a shell spells an argument: a word in capitals stands without a name, and TARGET is what "
+        "the command works on.",
         "",
         "| tool | does | runs your code |",
         "| --- | --- | --- |",
@@ -75,15 +77,29 @@ def tools_page() -> str:
     every: list[Declaration] = [*OPERATIONS, WAIT_JOB, STOP_JOB]
     lines += [f"| [`{one.name}`](#{one.name}) | {one.title} | {runs(one)} |" for one in every]
     for one in every:
-        lines += ["", f"## {one.name}", "", one.description, "", "| argument | meaning |", "| --- | --- |"]
+        lines += ["", f"## {one.name}", "", one.description, ""]
+        lines += ["| argument | in a shell | meaning |", "| --- | --- | --- |"]
         for name, field in fields_of(one.arguments):
             text = " ".join(filter(None, (field.description, choices(field.annotation, field.description))))
             text = text.replace("|", "\\|")
-            lines.append(f"| `{name}` | {text} |")
+            lines.append(f"| `{name}` | {in_a_shell(name, field, one)} | {text} |")
         examples = getattr(one, "examples", ())
         if examples:
             lines += ["", "```console", *(f"$ {example}" for example in examples), "```"]
     return "\n".join(lines) + "\n"
+
+
+def in_a_shell(name: str, field: FieldInfo, tool: Declaration) -> str:
+    """How the command of a tool spells an argument; empty for what a shell does not need."""
+    if name in NOT_ON_THE_COMMAND_LINE or tool not in OPERATIONS:
+        return ""
+    targets = targets_of(tool.arguments)
+    if field.is_required():
+        return f"`{name.upper()}`"
+    if name == "script_args" and "script" in targets:
+        return "`ARGS`"
+    spellings = OPTION_NAMES.get(name, (f"--{command_name(name)}",))
+    return ", ".join(f"`{each}`" for each in (*(["TARGET"] if name in targets else []), *spellings))
 
 
 def choices(annotation: object, said: str | None) -> str:
