@@ -68,8 +68,8 @@ def tools_page() -> str:
         NOTE,
         "",
         "Each tool is also a command with hyphens: `check_devices` is `aoti-debug check-devices`. The second "
-        "column says how a shell spells an argument: a word in capitals stands without a name, and TARGET is what "
-        "the command works on.",
+        "column says how a shell spells an argument: a word in capitals stands without a name, and TARGET is "
+        "what the command works on.",
         "",
         "| tool | does | runs your code |",
         "| --- | --- | --- |",
