@@ -57,7 +57,7 @@ def indented(text: object, style: str = "", by: int = 2) -> Padding:
 
 def party_title(party: Component) -> str:
     """Kind, name and place of a root cause or crash site, in one line."""
-    numbered = party.name.endswith(f"[{party.input_index}]")  # `args[1]` says its number itself
+    numbered = party.name.endswith((f"[{party.input_index}]", f"input {party.input_index}"))  # says it itself
     places = {
         "input": None if numbered else party.input_index,
         "dim": party.dim,

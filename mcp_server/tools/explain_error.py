@@ -70,18 +70,20 @@ _FLAGS: Mapping[Advice, str] = {
 }
 
 
+def in_words(root: ErrorFact) -> dict[str, str]:
+    """The fields of an error, with names for the codes of dtypes and devices that the runtime prints."""
+    dtypes = {code: name for code, (name, _) in DTYPES.items()}
+    words = {"input_dtype": dtypes, "input_device": DEVICES}.get(root.family.id, {})
+    codes = {name: root.fields[name] for name in ("expected", "got") if words and name in root.fields}
+    return {**root.fields, **{name: words.get(int(code), f"code {code}") for name, code in codes.items()}}
+
+
 def as_sentence(root: ErrorFact) -> str:
     """The family's sentence with this error's values; the meaning without a sentence, or if a value is prose.
 
     Prose of a log could be read as an instruction, so it stays in `fields`.
     """
-    template = root.family.sentence
-    fields = dict(root.fields)
-    # The runtime prints codes of dtypes and devices.
-    dtypes = {code: name for code, (name, _) in DTYPES.items()}
-    words = {"input_dtype": dtypes, "input_device": DEVICES}.get(root.family.id, {})
-    for name in ("expected", "got") if words else ():
-        fields[name] = words.get(int(fields[name]), f"code {fields[name]}")
+    template, fields = root.family.sentence, in_words(root)
     names = {name for _, name, _, _ in Formatter().parse(template) if name}
     safe = template and all(is_expression(fields.get(name, "")) for name in names)
     return template.format_map(fields) if safe else root.family.meaning

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, environment, illegal_memory_access
+from mcp_server.diagnosis.observe.calls import CheckedProgram, may_be_a_host, named_package
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
+from mcp_server.model import CommandWorkload
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, capture, package_case, phase, run
 
@@ -160,3 +164,28 @@ def test_an_output_that_changed_with_its_input() -> None:
 def test_views_where_something_else_failed() -> None:
     """A call that failed explains the failure by itself."""
     assert list(concurrency.detect_aliased(aliasing("failed"))) == []
+
+
+def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
+    """By the script, which names the program, and by the program's own text; two packages name none."""
+    (tmp_path / "run.sh").write_text('#!/bin/sh\ncd "$(dirname "$0")" && exec ./host\n')
+    (tmp_path / "host").write_bytes(b"\x7fELF\0libtorch.so\0model.pt2\0")
+    host = CommandWorkload(argv=["./run.sh"], cwd=tmp_path)
+    assert may_be_a_host(host) and named_package(host) is None  # there is no such file
+    for name in ("model.pt2", "other.pt2"):
+        (tmp_path / name).write_bytes(b"PK")
+    assert named_package(host) == tmp_path / "model.pt2"
+    started = CommandWorkload(argv=["./run.sh", "--model=other.pt2"], cwd=tmp_path)
+    assert named_package(started) == tmp_path / "other.pt2"
+    both = CommandWorkload(argv=["./run.sh", "model.pt2", "other.pt2"], cwd=tmp_path)
+    assert named_package(both) is None
+    assert not may_be_a_host(CommandWorkload(argv=["./none.sh"], cwd=tmp_path))
+
+
+def test_a_host_that_ends_well_is_asked_through_the_checks_of_its_package() -> None:
+    """Its numbers may be wrong for an input of another dtype, which only these checks see."""
+    case = DiagnosisState(CommandWorkload(argv=["./host"]))
+    case.capture, case.may_be_a_host = capture(), True
+    assert CheckedProgram().gain(case, []) == 0.0
+    case.host_package = Path("model.pt2")
+    assert CheckedProgram().gain(case, []) > 0.0

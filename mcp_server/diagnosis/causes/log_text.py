@@ -36,7 +36,7 @@ from mcp_server.model import (
 from mcp_server.package.provenance import read_stack
 from mcp_server.plurals import quoted
 from mcp_server.tools.context import WORKER_MAIN
-from mcp_server.tools.explain_error import as_sentence
+from mcp_server.tools.explain_error import as_sentence, in_words
 
 WORKER = str(WORKER_MAIN.parent)
 
@@ -118,7 +118,9 @@ def named(category: Category, root: ErrorFact) -> Named:
 def _fill(template: str, root: ErrorFact) -> str:
     """The template with the fields of the text; empty where one is missing, or is no expression."""
     try:
-        return template.format_map({name: text for name, text in root.fields.items() if is_expression(text)})
+        return template.format_map(
+            {name: text for name, text in in_words(root).items() if is_expression(text)}
+        )
     except KeyError:
         return ""
 

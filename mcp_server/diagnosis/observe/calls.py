@@ -92,9 +92,9 @@ class CaptureProgram(Observation):
             case.host_package = case.host.copy_path or case.host.package
             case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
             return
-        case.may_be_a_host = await anyio.to_thread.run_sync(_may_be_a_host, case.workload)
+        case.may_be_a_host = await anyio.to_thread.run_sync(may_be_a_host, case.workload)
         if case.may_be_a_host and not seen.loads:
-            case.host_package = await anyio.to_thread.run_sync(_named_package, case.workload)
+            case.host_package = await anyio.to_thread.run_sync(named_package, case.workload)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
@@ -231,6 +231,9 @@ class CheckedRun(Observation):
 OF_TORCH = re.compile(rb"aot_inductor|AOTIModel|AOTInductor|libtorch")
 STARTS_OTHERS = re.compile(rb"\b(?:subprocess|popen|execv|posix_spawn|os\.system)", re.IGNORECASE)
 MOST_TEXT = 1 << 24  # bytes of a program that are searched
+SHELL_WORDS = re.compile(r"[\w./+@%-]+")
+MOST_WORDS = 1000  # of a shell script that are looked for as programs
+PACKAGE_NAME = re.compile(rb"[\w./+@%-]+\.pt2\b")
 
 
 class CheckedProgram(Observation):
@@ -246,7 +249,9 @@ class CheckedProgram(Observation):
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         capture = case.capture
-        if capture is None or capture.finished.ok or capture.finished.ending == "timeout":
+        if capture is None or capture.finished.ending == "timeout":
+            return 0.0
+        if capture.finished.ok and not (case.host_package and isinstance(case.workload, CommandWorkload)):
             return 0.0
         if case.call is not None and case.failure_of("plain") != "none":
             return 0.0  # the call that fails is known, or is still to be made
@@ -257,27 +262,45 @@ class CheckedProgram(Observation):
         await _run_program(case, context, "checked", CHECK_INPUTS)
 
 
-def _may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
+def may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
     """Whether a program is linked with torch, or the text of a script starts other programs."""
     if isinstance(workload, ScriptWorkload):
-        file, pattern = str(workload.script), STARTS_OTHERS
-    else:
-        file, pattern = shutil.which(workload.argv[0]) or "", OF_TORCH
+        return STARTS_OTHERS.search(_content(workload.script)) is not None
+    return any(OF_TORCH.search(_content(program)) for program in _programs(workload))
+
+
+def _programs(workload: CommandWorkload) -> list[Path]:
+    """The file of the program, and the files beside a shell script that its words name."""
+    name, folder = workload.argv[0], workload.cwd or Path.cwd()
+    file = folder / name if "/" in name else Path(shutil.which(name) or "")
+    text = _content(file)
+    words = SHELL_WORDS.findall(text.decode("utf-8", "replace")) if text.startswith(b"#!") else []
+    folders = {file.parent, folder}
+    paths = {folder / word for word in words[:MOST_WORDS] for folder in folders}
+    return [file, *sorted(path for path in paths if path.is_file())]
+
+
+def _content(file: Path) -> bytes:
+    """The beginning of a file; empty where it cannot be read."""
     try:
-        with Path(file).open("rb") as program:
-            return pattern.search(program.read(MOST_TEXT)) is not None
+        with file.open("rb") as program:
+            return program.read(MOST_TEXT)
     except OSError:
-        return False
+        return b""
 
 
-def _named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
-    """The package that the program is started with; None where its arguments name none, or several."""
+def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
+    """The package that a program is started with, or that a host names, if it is only one."""
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
-    folder = workload.cwd or Path.cwd()
+    folders = [workload.cwd or Path.cwd()]
     # Also as the value of an option: --model=ranker.pt2.
-    paths = {folder / word.rpartition("=")[2] for word in words if word.endswith(".pt2")}
-    found = [path for path in paths if path.is_file()]
-    return found[0] if len(found) == 1 else None
+    names = [word.rpartition("=")[2] for word in words if word.endswith(".pt2")]
+    if not names and isinstance(workload, CommandWorkload):
+        programs = _programs(workload)
+        folders += [program.parent for program in programs]
+        names = [name.decode() for program in programs for name in PACKAGE_NAME.findall(_content(program))]
+    found = {path.resolve() for name in names for folder in folders if (path := folder / name).is_file()}
+    return found.pop() if len(found) == 1 else None
 
 
 class Interpret(Observation):

@@ -27,6 +27,7 @@ _checked(
     "The run-time input check found another dtype; the numbers are c10::ScalarType.",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
     sentence="Input {input} is {got}, the package was compiled for {expected}.",
+    fix="pass input {input} as {expected}",
 )
 _checked(
     "input_static_dim",
@@ -69,6 +70,7 @@ _checked(
     "input_handles[0]: unmatched device type, expected: 11(cuda), but got: 0",
     not_proven="The device index: it is never checked.",
     sentence="Input {input} is on {got}, the package was compiled for {expected_name}.",
+    fix="move input {input} to {expected_name}",
 )
 _checked(
     "input_count",
