@@ -115,6 +115,11 @@ class Literal:
     location: str
     code: str
 
+    @property
+    def is_integer(self) -> bool:
+        """Whether it is loaded as a whole number: an `int64_t` of C++, a `tl.int64` of Triton."""
+        return re.search(r"\b(?:tl\.)?u?int\d+(?:_t)?\b", self.code) is not None
+
 
 def literals_of(package: Package) -> list[Literal]:
     """One for each number of each kernel, in the order of the code, without those of `PLAIN`."""
@@ -151,23 +156,29 @@ def forms_of(given: float) -> tuple[float, ...]:
     return (given, 1 / given) if given else (given,)
 
 
-def likeliest_first(literals: Iterable[Literal], given: float) -> list[Literal]:
+def likeliest_first(literals: Iterable[Literal], given: float, integer: bool = False) -> list[Literal]:
     """By how near each is to a number that is passed now, one for each value.
 
-    Whole numbers, roots of whole numbers and epsilons come from sizes and formulas, and stand last.
+    Whole numbers, roots of whole numbers and epsilons come from sizes and formulas, and stand last. For an
+    `integer` the whole numbers that are loaded as such stand first, and no others than whole ones are taken.
     """
 
-    def unlikeliness(literal: Literal) -> float:
+    def unlikeliness(literal: Literal) -> tuple[bool, float]:
         value = literal.value
         whole = value.is_integer() or same(value**2, round(value**2)) or same(value**-2, round(value**-2))
         penalties = [whole and not float(given).is_integer(), 0 < value < TINY]
         # Differences of logarithms, for numbers that have one.
         ratios = [value / form if value * form > 0 else inf for form in forms_of(given)]
-        return min(abs(log(ratio)) for ratio in ratios) + UNLIKELY * sum(penalties)
+        near = min(abs(log(ratio)) for ratio in ratios) + UNLIKELY * sum(penalties)
+        return integer and not literal.is_integer, near
+
+    def may_stand(value: float) -> bool:
+        return not integer or value.is_integer() or same(1 / value, round(1 / value))
 
     firsts: dict[float, Literal] = {}
     for literal in literals:
-        firsts.setdefault(literal.value, literal)
+        if may_stand(literal.value):
+            firsts.setdefault(literal.value, literal)
     return sorted(firsts.values(), key=unlikeliness)
 
 

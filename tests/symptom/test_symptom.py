@@ -210,6 +210,14 @@ def test_the_likeliest_literal_is_tried_first() -> None:
     assert likeliest_first(literals, 1.3)[0].kernel == "kernel_4"
 
 
+def test_a_whole_number_stands_for_one_in_the_code() -> None:
+    """Those that are loaded as integers first; 0.126 is no reciprocal of a whole number, and 0.25 is one."""
+    codes = {0.126: "float", 4.0: "float", 0.25: "float", 3.0: "int64_t", 32.0: "int64_t"}
+    literals = [Literal("k", value, "kernel.cpp:1", f"static_cast<{code}>") for value, code in codes.items()]
+    found = [literal.value for literal in likeliest_first(literals, 11, integer=True)]
+    assert set(found[:2]) == {3.0, 32.0} and set(found[2:]) == {4.0, 0.25}
+
+
 def test_numbers_of_the_code_are_found_and_replaced_everywhere(scaled: Path) -> None:
     """0.7 is loaded twice by the kernel; 0 and 1 are in every kernel, and are left out."""
     package = open_package(scaled)

@@ -189,7 +189,8 @@ def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
     free = [literal for literal in literals if literal.value not in taken]
     for scalar in unknown:
         number = scalar.number
-        yield scalar, likeliest_first(free, number)[:MOST_LITERALS] if number is not None else []
+        likely = likeliest_first(free, number, scalar.kind == "int") if number is not None else []
+        yield scalar, likely[:MOST_LITERALS]
 
 
 def edit_key(scalar: Scalar, literal: Literal | None, form: float | None = None) -> str:
