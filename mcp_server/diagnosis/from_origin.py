@@ -11,6 +11,7 @@ from mcp_server.diagnosis.origin.of_model import guarded_lines
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
+from mcp_server.plurals import counted
 
 MOST_ELEMENTS = 4
 LONGEST = 160  # letters of an expression in a summary
@@ -133,7 +134,7 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
     if inputs:
         more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
         computed += f", from {', '.join(each.text() for each in inputs[:MOST_ELEMENTS])}"
-        computed += f" and {more} more elements" if more > 0 else ""
+        computed += f" and {counted(more, 'more element')}" if more > 0 else ""
     carried = f", carried by launch {', '.join(map(str, origin.carriers[:4]))}" if origin.carriers else ""
     found: list[str] = []
     if origin.launch_index is None:

@@ -166,7 +166,15 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if made is not None:
         return guard_fix(made)
     lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in first.locations[:2])
-    return Fix(action=f"{_GUARD}{f' ({lines})' if lines else ''}")
+    explanation = case.origin.explanation if case.origin is not None else ""
+    operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # `exp(110) is inf`, `0 / 0 is nan`
+    op = "" if operation is None else "div" if operation[0].endswith(" ") else operation[0]
+    return Fix(action=f"{_guard_of(f'aten.{op}')}{f' ({lines})' if lines else ''}")
+
+
+def _guard_of(op: str) -> str:
+    """What keeps the results of an operator finite."""
+    return next((text for form, text in _GUARDS if re.search(form, op)), _GUARD)
 
 
 def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
@@ -271,7 +279,10 @@ _GUARDS = (
     (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
     (r"aten\.log(?!_softmax|ical|sumexp)", "keep the argument of the logarithm above zero, with a clamp say"),
     (r"aten\.r?sqrt", "keep what is under the root above zero, with an epsilon or a clamp say"),
-    (r"aten\.exp", "clamp the argument of the exponential, or take the largest one from all first"),
+    (
+        r"aten\.exp",
+        "subtract the largest argument before the exponential, as torch.softmax does, or clamp it",
+    ),
 )
 
 
@@ -283,6 +294,6 @@ def guard_fix(event: Event) -> Fix:
     elif infinite and _POLE.search(str(event["op"])) is None:
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
     else:
-        guard = next((text for form, text in _GUARDS if re.search(form, str(event["op"]))), _GUARD)
+        guard = _guard_of(str(event["op"]))
     lines = lines_of(event)
     return Fix(action=guard, before=lines[0].code if lines else None)

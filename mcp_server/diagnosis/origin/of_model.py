@@ -227,15 +227,17 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
     at = computed
     for _ in range(_HOPS):
         made = culprit_at(at.term, at.evaluator)
-        if made is None:
-            return None
-        found, evaluator = made
-        values = [evaluator.value(argument) for argument in found.args]
-        domain = outside(found.op, values)
-        if domain is not None:
-            return Outside(at.launch, found, evaluator, domain)
-        operands = zip(found.args, values, strict=True)
-        infinite = next((term for term, value in operands if math.isinf(value)), None)
+        if made is not None:
+            found, evaluator = made
+            values = [evaluator.value(argument) for argument in found.args]
+            domain = outside(found.op, values)
+            if domain is not None:
+                return Outside(at.launch, found, evaluator, domain)
+            operands = [(term, evaluator) for term in found.args]
+        else:  # arithmetic with an infinity that was stored before
+            operands = list(islice(leaves(at.term, at.evaluator), _LEAVES))
+        stored = ((term, place) for term, place in operands if math.isinf(place.value(term)))
+        infinite, evaluator = next(stored, (None, at.evaluator))
         if infinite is None:
             return None
         source = walker.back(Computed(at.launch, infinite, evaluator)).source

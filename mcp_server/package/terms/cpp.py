@@ -39,6 +39,8 @@ _ATOMIC = re.compile(r"^atomic_add\(&?(?P<to>\w+)\[(?P<index>.+)\],\s*(?P<value>
 _ATOMIC_VECTOR = re.compile(
     r"^atomic_add_vec<[^()]*>\((?P<to>\w+),\s*(?P<index>\w+),\s*(?P<value>\w+)(?:,.+)?\);$", re.S
 )
+_PART = re.compile(r"if\s*\(C10_(?:UN)?LIKELY\((?P<test>.+)\)\)$")
+_COMPARED = re.compile(r"(?P<name>\w+) (?P<op>>=|<) (?P<end>.+)")
 _BRANCH = re.compile(r"(?:else\b|if\s*\()(?!.*LIKELY\()", re.S)
 _LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]$")
 _REDUCE_ALL = re.compile(r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\].*?\{.*?\}\s*,\s*(\w+)\s*\)")
@@ -288,6 +290,21 @@ class _Reader:
         body = self._term(operand, place, statement.line)
         return Fold(kind, ranges, body, "int64" if kind.startswith("arg") else promoted(body.dtype))
 
+    def parted(self, place: _Place) -> tuple[Range, ...]:
+        """The loops around a place, without what another part of them does: the vectors, or their rest."""
+        ends: dict[tuple[str, str], Term] = {}
+        for block, at in _upward(place):
+            guard = _PART.match(block.header)
+            for comparison in guard["test"].split(" && ") if guard else ():
+                if match := _COMPARED.fullmatch(comparison):
+                    ends[match["name"], match["op"]] = self.term(match["end"], (block, at), block.line)
+        found = []
+        for each in self.ranges(place):
+            name = each.name.removesuffix("_tail")
+            start, stop = ends.get((name, ">=")), ends.get((name, "<"))
+            found.append(replace(each, start=start or each.start, stop=stop or each.stop))
+        return tuple(found)
+
     def ranges(self, place: _Place, outer: _Block | None = None) -> tuple[Range, ...]:
         """The loops around a place, outermost first, up to a block outside of them."""
         found: list[Range] = []
@@ -322,7 +339,7 @@ class _Reader:
         if match is None or to not in self.pointers:
             return None
         stored = cast(self.term(match["value"], place, line), self.pointers[to])
-        return Store(to, self.term(index or "0", place, line), stored, self.ranges(place), line, mode)
+        return Store(to, self.term(index or "0", place, line), stored, self.parted(place), line, mode)
 
     def check(self, found: IndexAssert, statement: _Statement, place: _Place) -> Check:
         """An index check with its ends as terms."""

@@ -173,6 +173,39 @@ def test_a_scalar_tail_stands_for_the_whole_loop() -> None:
     assert Evaluator({}, {}, lambda _element, place: row[place]).value(closed) == sum(row)
 
 
+VECTORS_AND_REST = """extern "C" void k(float* in_out_ptr0, const float* in_ptr0)
+{
+    {
+        for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(24L); x0+=static_cast<int64_t>(16L))
+        {
+            if(C10_LIKELY(x0 >= static_cast<int64_t>(0) && x0 < static_cast<int64_t>(16L)))
+            {
+                auto tmp0 = at::vec::Vectorized<float>::loadu(in_out_ptr0 + static_cast<int64_t>(x0));
+                auto tmp1 = tmp0 + tmp0;
+                tmp1.store(in_out_ptr0 + static_cast<int64_t>(x0));
+            }
+            if(C10_UNLIKELY(x0 >= static_cast<int64_t>(16L) && x0 < static_cast<int64_t>(24L)))
+            {
+                for (int64_t x0_tail = 16L; x0_tail < static_cast<int64_t>(24L); x0_tail++)
+                {
+                    auto tmp0 = in_out_ptr0[static_cast<int64_t>(x0_tail)];
+                    auto tmp1 = tmp0 + tmp0;
+                    in_out_ptr0[static_cast<int64_t>(x0_tail)] = tmp1;
+                }
+            }
+        }
+    }
+}"""
+
+
+def test_vectors_and_their_rest_store_to_elements_of_their_own() -> None:
+    """What the vectors stored is not what the rest of the loop reads in place."""
+    parameters = (Parameter("in_out_ptr0", "float*", "read_write"),)
+    found = read_program(Kernel("k", "cpp", "k", parameters, 1, VECTORS_AND_REST, 1))
+    ends = [(say(store.ranges[0].start), say(store.ranges[0].stop)) for store in found.stores]
+    assert ends == [("0", "16"), ("16", "24")]
+
+
 def all_kernels() -> list[Kernel]:
     """Recorded kernels of both languages."""
     cpp = RECORDINGS / "kernels" / "computed_index.torch-2.13-cpu.cpp"
