@@ -247,8 +247,10 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
         yield from _party("Crash site", verdict.crashing, shown)
     yield from _evidence(verdict.evidence, verdict.artifacts)
     yield from _list("Then fix", [cause.summary for cause in verdict.causes[1:]])
-    yield from _list("Not the cause", [f"{item.hypothesis}: {item.by}" for item in verdict.bystanders])
-    yield from _list("Ruled out", [f"{item.hypothesis}: {item.by}" for item in verdict.ruled_out])
+    yield from _list(
+        "Not the cause", [f"{item.hypothesis.rstrip('.')}: {item.by}" for item in verdict.bystanders]
+    )
+    yield from _list("Ruled out", [f"{item.hypothesis.rstrip('.')}: {item.by}" for item in verdict.ruled_out])
     if verdict.fix:
         yield from _fix(verdict.fix)
     if verdict.next_steps:

@@ -22,18 +22,21 @@ from mcp_server.package.symbols import Symbol
 from mcp_server.package.terms.accesses import Access, Lane, Spans, first_lanes, lanes, read_accesses
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
+from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.syntax import NotRead, read_cpp
-from mcp_server.package.terms.term import Size, itemsize_of, say
+from mcp_server.package.terms.term import Apply, Size, Term, elements, itemsize_of, parts, say
 from mcp_server.package.terms.translate import Translator
 from mcp_server.package.terms.triton import function_of
 from mcp_server.package.view import PackageView
 
-FindingKind = Literal["overflow", "beyond", "order", "never_stored", "grid"]
+FindingKind = Literal["overflow", "beyond", "order", "never_stored", "grid", "narrow"]
 GRID_LIMITS = ((1 << 31) - 1, 65_535, 65_535)  # blocks in x, y and z, of every CUDA architecture
 # What the grid says of constants for which a launcher was tuned (triton_heuristics.py, torch 2.8-2.15).
 _BY_GRID = {"CooperativeReductionGrid": ("RSPLIT", 0)}
 _OPEN = (UnknownValue, RecursionError, OverflowError, ValueError)  # what hostile text may lead to as well
 _MOST_BASES = 32  # of a view: damaged text may have one that is its own
+_GROWING = ("add", "sub", "mul", "lshift")
+_NARROW = ("int8", "int16", "int32")
 _LARGEST = 1 << 40  # elements of an input
 _LOOP = r"\s*for\b"  # those of C++ are run one after another
 # What every warp of a block waits at: a barrier, and a reduction over it.
@@ -62,6 +65,40 @@ def find_kernel_defects(view: PackageView, given: Mapping[str, int]) -> list[Fin
         for each in _Launched(view, launch, kernel, known).findings() if kernel is not None else ():
             found.setdefault((each.kernel, each.kind, each.parameter), each)
     return list(found.values())
+
+
+def narrow_arithmetic(view: PackageView) -> list[Finding]:
+    """Whole-number arithmetic on loaded values in fewer than 64 bits: the first of each kernel.
+
+    It may overflow, or be meant to wrap: nothing but a call in 64 bits tells.
+    """
+    found: dict[str, Finding] = {}
+    for launch in view.wrapper.launches:
+        kernel = view.wrapper.kernels.get(launch.kernel)
+        if kernel is None or kernel.name in found:
+            continue
+        program = read_program(kernel)
+        stored = [term for each in program.stores for term in (each.value, each.index)]
+        terms = [*stored, *(each.value for each in program.checks)]
+        narrow = next(filter(None, map(_narrow, terms)), None)
+        if narrow is not None:
+            what = f"{kernel.name} (launch {launch.index}) computes {_in_model(narrow, launch, view)}."
+            found[kernel.name] = Finding("narrow", launch.index, kernel.name, "", 0, "", what)
+    return list(found.values())
+
+
+def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
+    """Such arithmetic with the names of what the launch is given."""
+    labels = {each.name: view.label(each.target).rpartition("(")[2].rstrip(")") for each in launch.tensors}
+    text = say(term, lambda element: labels.get(element.parameter, element.parameter))
+    return f"`{text}` in {itemsize_of(term.dtype) * 8} bits, where it may not fit"
+
+
+def _narrow(term: Term) -> Apply | None:
+    """The largest part of a term that is such arithmetic."""
+    every = [each for each in parts(term, inside_indices=True) if isinstance(each, Apply)]
+    narrow = [e for e in every if e.op in _GROWING and e.dtype in _NARROW and elements(e)]
+    return max(narrow, key=lambda each: len(say(each)), default=None)
 
 
 def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict[str, int]:

@@ -35,6 +35,11 @@ _HANDLE_ADDRESS = re.compile(r"&(\w+_handle)")
 _PLAIN = re.compile(r"[^\x20-\x7e]|[\"\\]")
 _NARROW_CPP = re.compile(r"(?P<head>static_cast<|\bfor\s*\(\s*)(?:int32_t|int)\b")
 _NARROW_TRITON = re.compile(r"\btl\.(?:program_id|num_programs|arange)\([^()]*\)(?!\.to\()")
+_NARROW_TYPE = re.compile(r"\bint(?:8|16|32)_t\b")
+_NARROW_CAST = re.compile(
+    r"(?P<before>static_cast<|convert<|(?<![\w<:]))int(?:8|16|32)_t(?P<after>>?\(| tmp_acc\w* =)"
+)
+_INTEGER_VECTOR = re.compile(r"\bVectorized<u?int(?:8|16|32)_t>")
 _STATEMENT = re.compile(r"\s*(?:AOTI_TORCH_ERROR_CODE_CHECK\s*\(|[\w:.]+\s*\()")
 _DECLARATION = re.compile(r"\s*(?:const\s+)?(?:auto|[\w:]+(?:<[^;=]*>)?)[&*]?\s+\w+\s*[=({]")
 
@@ -416,6 +421,29 @@ def with_wide_indices(kernel: Kernel) -> str:
         text = "\n".join([*head, *body])
     if text == kernel.source or not count:
         raise ProblemError(f"no index of {kernel.name} is computed in fewer than 64 bits", value=kernel.name)
+    return text
+
+
+def with_wide_integers(kernel: Kernel) -> str:
+    """The kernel with whole numbers that it loads and computes in 64 bits; what it stores keeps its dtype.
+
+    Raises `ProblemError` where there are none in fewer bits, or where they are vectors of C++.
+    """
+    if kernel.kind == "cpp":
+        if _INTEGER_VECTOR.search(kernel.source):
+            raise ProblemError(f"{kernel.name} computes with vectors of integers", value=kernel.name)
+        pointers = [p.name for p in kernel.parameters if "*" in p.type and _NARROW_TYPE.search(p.type)]
+        text = _NARROW_CAST.sub(r"\g<before>int64_t\g<after>", kernel.source)
+        load, wide = r"(auto \w+ = )({}\[.*\]);$", r"\1static_cast<int64_t>(\2);"
+    else:
+        types = signature_of(kernel.source)
+        pointers = [name for name, type_ in types.items() if type_ in ("*i8", "*i16", "*i32")]
+        text = re.sub(r"\btl\.int(?:8|16|32)\b", "tl.int64", kernel.source)
+        load, wide = r"(\w+ = )(tl\.load\({}\b.*\))$", r"\1(\2).to(tl.int64)"
+    for name in pointers:
+        text = re.sub(load.format(re.escape(name)), wide, text, flags=re.M)
+    if text == kernel.source:
+        raise ProblemError(f"no whole number of {kernel.name} has fewer than 64 bits", value=kernel.name)
     return text
 
 

@@ -17,14 +17,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.causes.illegal_memory_access import is_a_turn_away
-from mcp_server.package.kernels import Kernel
+from mcp_server.errors import ProblemError
+from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored
 from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
 from mcp_server.package.terms.term import say
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.probes.rewrite import with_barrier, with_wide_indices
+from mcp_server.probes.rewrite import with_barrier, with_wide_indices, with_wide_integers
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.context import read_events
 from tests.conftest import ZooPackage
@@ -350,3 +351,50 @@ def test_a_kernel_with_wider_indices(name: str, tmp_path: Path) -> None:
         assert not Spans(access, sizes).may_overflow
     assert wide.source.count("\n") == kernel.source.count("\n")
     assert "tl.debug_barrier(); tl.store(" in with_barrier(kernel, read_accesses(kernel)[-1].line)
+
+
+CELLS = """extern "C" void cells(const int32_t* in_ptr0, const int16_t* in_ptr1, int32_t* out_ptr0)
+{
+    for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(52L); x0+=static_cast<int64_t>(1L))
+    {
+        auto tmp0 = in_ptr0[static_cast<int64_t>(x0)];
+        auto tmp3 = in_ptr1[static_cast<int64_t>(x0)];
+        auto tmp1 = static_cast<int32_t>(46021);
+        auto tmp2 = int32_t(tmp0 * tmp1);
+        auto tmp4 = c10::convert<int32_t>(tmp3);
+        auto tmp5 = int32_t(tmp2 + tmp4);
+        out_ptr0[static_cast<int64_t>(x0)] = static_cast<int32_t>(tmp5);
+    }
+}"""
+IN_64_BITS = [
+    "auto tmp0 = static_cast<int64_t>(in_ptr0[static_cast<int64_t>(x0)]);",
+    "auto tmp3 = static_cast<int64_t>(in_ptr1[static_cast<int64_t>(x0)]);",
+    "auto tmp1 = static_cast<int64_t>(46021);",
+    "auto tmp2 = int64_t(tmp0 * tmp1);",
+    "auto tmp4 = c10::convert<int64_t>(tmp3);",
+    "auto tmp5 = int64_t(tmp2 + tmp4);",
+]
+
+
+def test_a_cpp_kernel_with_wider_integers() -> None:
+    """What is loaded and computed, and not what the pointers are of; vectors and wide kernels are refused."""
+    types = ("const int32_t*", "const int16_t*", "int32_t*")
+    names = ("in_ptr0", "in_ptr1", "out_ptr0")
+    parameters = tuple(Parameter(name, type_, "read") for name, type_ in zip(names, types, strict=True))
+    kernel = Kernel("cells", "cpp", "cells", parameters, 1, CELLS)
+    lines = with_wide_integers(kernel).split("\n")
+    assert [line.strip() for line in lines[4:10]] == IN_64_BITS and lines[0] == CELLS.split("\n")[0]
+    wide = replace(kernel, source=CELLS.replace("int32_t", "int64_t"), parameters=())
+    for other in (wide, replace(kernel, source="at::vec::Vectorized<int32_t>::loadu(in_ptr0)")):
+        with pytest.raises(ProblemError):
+            with_wide_integers(other)
+
+
+def test_a_triton_kernel_with_wider_integers() -> None:
+    """Loads of narrow pointers, and constants."""
+    body = "x0 = xindex\ntmp0 = tl.load(in_ptr0 + (x0), xmask)\ntmp1 = tl.full([1], 46021, tl.int32)\n"
+    body += "tmp2 = tmp0 * tmp1\ntl.store(out_ptr0 + (x0), tmp2, xmask)"
+    kernel = triton(body, {"in_ptr0": "*i32", "out_ptr0": "*i32", "xnumel": "i32"})
+    text = with_wide_integers(kernel)
+    assert "tmp0 = (tl.load(in_ptr0 + (x0), xmask)).to(tl.int64)" in text
+    assert "tmp1 = tl.full([1], 46021, tl.int64)" in text and "tl.store(out_ptr0 + (x0), tmp2, xmask)" in text

@@ -223,6 +223,7 @@ DEFECT_FIXES: dict[FindingKind, str] = {
     "order": "put `tl.debug_barrier()` between the two accesses, or store to another tensor",
     "never_stored": "compile with `inplace_buffers=False`, and report the kernel to PyTorch",
     "grid": "split the call along that dimension, or launch the kernel with it in x",
+    "narrow": "convert what it is computed from to 64 bits first, with `.long()`",
 }
 SETTLE = "the call with this launch in eager mode: try-fix --launch {} --as eager --exported program.pt2"
 
@@ -231,7 +232,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect for each defect that explains how the call fails."""
     for found, change in (case.kernel_defects or {}).items():
         category = explains(found.kind, case)
-        if category is None:
+        if category is None or (found.kind == "narrow" and change is None):
             continue
         located, tried = _located(found, case), case.trials.get(change.key) if change is not None else None
         effect = tried.effect if tried is not None else None
@@ -267,6 +268,8 @@ def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
     if kind == "grid":
         refused = any(root.family.id == "launch_invalid_argument" for root in roots)
         return "shape_out_of_range" if refused else None
+    if kind == "narrow":
+        return "wrong_output" if case.failed and case.failure_of("plain") == "differs" else None
     accessed = any("illegal_memory_access" in root.candidates[:2] for root in roots)
     if kind in ("overflow", "beyond") and (accessed or case.failure_of("plain") == "signal"):
         return "illegal_memory_access"

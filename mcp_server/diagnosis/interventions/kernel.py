@@ -31,6 +31,7 @@ from mcp_server.probes.rewrite import (
     with_finite_mask,
     with_limits,
     with_wide_indices,
+    with_wide_integers,
     with_zeros,
 )
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
@@ -83,7 +84,11 @@ HOWS = {
     ),
 }
 
-REPAIRS = {"overflow": "indices of 64 bits", "order": "a barrier between load and store"}
+REPAIRS = {
+    "overflow": "indices of 64 bits",
+    "order": "a barrier between load and store",
+    "narrow": "whole numbers of 64 bits",
+}
 
 
 async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, new: str) -> Intervention:
@@ -217,7 +222,8 @@ async def correct_expression(context: Context, call: TriedCall, origin: Origin) 
 
 async def repair_kernel(context: Context, call: TriedCall, found: Finding) -> Intervention:
     """The call without a defect of the kinds in `REPAIRS`. Raises `ProblemError` where it cannot be made."""
-    repair = with_wide_indices if found.kind == "overflow" else partial(with_barrier, line=found.line)
+    repairs = {"overflow": with_wide_indices, "narrow": with_wide_integers}
+    repair = repairs.get(found.kind, partial(with_barrier, line=found.line))
     made, spelling = await _changed(context, call, found.kernel, repair)
     return Intervention(
         key=f"kernel:{found.kernel}:{found.kind}",

@@ -32,7 +32,7 @@ from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, S
 from mcp_server.package.exported import node_lines, read_exported
 from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_structure
 from mcp_server.package.problems import PackageError
-from mcp_server.package.prover import Finding, find_kernel_defects
+from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
 from mcp_server.package.view import view_package
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.compile_with_flags import compile_with_flags
@@ -338,6 +338,8 @@ class ReadKernels(Observation):
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         assert case.view is not None
         found = await anyio.to_thread.run_sync(find_kernel_defects, case.view, case.sizes)
+        if explains("narrow", case):
+            found += await anyio.to_thread.run_sync(narrow_arithmetic, case.view)
         case.kernel_defects = dict.fromkeys(found)
 
 
