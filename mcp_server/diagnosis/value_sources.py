@@ -84,6 +84,20 @@ def checked_inputs(case: DiagnosisState) -> list[CheckedInput]:
     return found
 
 
+def wrapped_inputs(case: DiagnosisState) -> list[CheckedInput]:
+    """Indices that are elements of an input and wrap where they are negative, in a call of wrong numbers."""
+    if case.view is None or case.failure_of("plain") != "differs" or index_error(case) is not None:
+        return []
+    found = []
+    for candidate in case.view.tracer.wrapping():
+        bound = bound_value(candidate, case)
+        if bound is None:
+            continue
+        parts = [_slice_read(candidate, s, (0, bound - 1), case) for s in candidate.sources if s.direct]
+        found += [CheckedInput(candidate, part) for part in parts if part is not None]
+    return found
+
+
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
     """The elements of the only input behind a check, if the kernel maps them in a way without inverse.
 

@@ -37,6 +37,7 @@ from mcp_server.diagnosis.value_sources import (
     operator_indices,
     refused_index,
     whole_slice,
+    wrapped_inputs,
 )
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.model import Component, Fix, ModelLocation
@@ -73,6 +74,41 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         cleared = all(part in case.index_values and not _outside(part, case) for part in parts)
         if not parts or not cleared:
             yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
+
+
+def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
+    """Negative elements that Python's indexing counts from the end, where the numbers are not as expected.
+
+    Whether they are meant so, the package cannot tell.
+    """
+    for wrapped in wrapped_inputs(case):
+        part, candidate = wrapped.part, wrapped.candidate
+        if not _outside(part, case):
+            continue
+        item, where = _first_outside(part, case)
+        facts, rows = case.index_values[part], part.high + 1
+        table = ", ".join(candidate.indexed) or "a tensor"
+        more = (
+            f"; {share(facts['outside'], facts['elements'], 'value')} negative"
+            if facts["outside"] > 1
+            else ""
+        )
+        lines, value = _lines(candidate) or case.call_locations, f"{facts['value']} at {facts['index']}"
+        yield _Index(
+            guilty=input_component(item, lines, value).model_copy(
+                update={"elements": [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]}
+            ),
+            summary=f"{where[:1].upper()}{where[1:]}. It indexes {table}, which counts a negative index from "
+            f"the end: it reads row {facts['value'] + rows} of {rows}, and nothing reports that{more}.",
+            evidence=(seen("look_at_indices", f"{where}{more}"),),
+            fix=Fix(
+                action="if it stands for padding, replace it before the table is read, and mask what is read"
+            ),
+            harmful=case.failed,
+            observed=False,
+            settle="expected outputs of the same call with other values in these places",
+        )
+        return
 
 
 def _outside(part: InputSlice, case: DiagnosisState) -> int:

@@ -26,6 +26,7 @@ from mcp_server.diagnosis.value_sources import (
     index_error,
     operator_indices,
     whole_slice,
+    wrapped_inputs,
 )
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
@@ -274,6 +275,7 @@ def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
     """Elements of inputs that a failed assertion of a kernel, or the check of an operator, saw."""
     found = [suspect.part for suspect in checked_inputs(case)]
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
+    found += [wrapped.part for wrapped in wrapped_inputs(case)]
     found += [index.part for index in operator_indices(case) if index.part is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
     return list(dict.fromkeys(found))
