@@ -30,6 +30,7 @@ from mcp_server.model import PackageWorkload, Record
 from mcp_server.operations.arguments import TryArguments, option_words
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
+from mcp_server.plurals import listed
 from mcp_server.tools.context import Context
 from mcp_server.worker.protocol import ElementChange, NeededElement
 
@@ -78,8 +79,9 @@ class TriedFix(Record):
     """The result. `fixed`: the failure went with the change, came again without it, and nothing else changed.
 
     `passes`: it went, and what else changes is not known. `harmful`: elements changed that were not at fault.
-    `changed`: another failure is left. `enough` are the fewest changed elements that do the same.
-    `compared_with` says what the outputs were compared with; empty when nothing came back to compare with.
+    `changed`: another failure is left. `enough` are the fewest changed elements that do the same, and
+    `enough_constants` the fewest constants. `compared_with` says what the outputs were compared with; empty
+    when nothing came back to compare with.
     """
 
     outcome: Outcome
@@ -92,6 +94,7 @@ class TriedFix(Record):
     code_after: str = ""
     inputs: list[InputShown] = Field(default_factory=list)
     enough: NeededShown | None = None
+    enough_constants: list[str] = Field(default_factory=list)
     compared_with: str = ""
     outputs: list[OutputShown] = Field(default_factory=list)
     side_effects: list[ElementShown] = Field(default_factory=list)
@@ -126,7 +129,7 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: TryArgumen
         intervention = await _intervention(context, call, asked, package.inputs)
     if intervention.unavailable:
         raise ProblemError(intervention.unavailable, value=" ".join(intervention.spelling))
-    intervention = replace(intervention, smallest=bool(intervention.changes))
+    intervention = replace(intervention, smallest=bool(intervention.changes or asked.constants))
     trial = await try_intervention(context, call, intervention)
     if trial.after.ended == "refused":
         raise ProblemError(
@@ -236,6 +239,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
             for change in (facts.inputs if facts is not None else ())
         ],
         enough=enough,
+        enough_constants=list(facts.constants) if facts is not None else [],
         compared_with=compared_with,
         outputs=[
             OutputShown(
@@ -294,6 +298,10 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
         rest = (
             " What it does to elements that were not at fault is not known: nothing steady to compare with."
         )
+    constants = trial.after.facts.constants if trial.after.facts is not None else ()
+    if constants:
+        names = listed(constants[:SHOWN]) if len(constants) <= SHOWN else f"{len(constants)} of them"
+        rest += f" Of the constants, {names} {'is' if len(constants) == 1 else 'are'} enough."
     gone = f"The failure ({before}) went with the change and came again without it.{rest}"
     sentences: dict[Outcome, str] = {
         "passes": gone,

@@ -239,6 +239,8 @@ class Trial:
         Call this after reporting the facts, since a call of the search may end the process. If the original
         call failed, outputs are compared with those of the call with only these elements changed.
         """
+        if (planned.get("options") or {}).get("updates"):
+            return replace(found, constants=self._constants(planned))
         made, search = self._made, self._search(planned)
         if made is None or search is None or not (places := search.run()):
             return found
@@ -256,6 +258,27 @@ class Trial:
             first.append(NeededElement(number, index, text_of(old), text_of(new)))
         changed = sum(change.changed for change in found.inputs)
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
+
+    def _constants(self, planned: PlannedCall) -> tuple[str, ...]:
+        """The fewest of the given constants with which the call is right; none if even all are not enough."""
+        options = cast(InterveneRequest, planned.get("options") or {})
+        update = options["updates"][0]
+        known = set(self.caller.loader.get_constant_fqns()) if self.caller.loader is not None else set()
+        names = [name for name in load_file(update["file"]) if name in known]
+        deadline = time.monotonic() + MOST_SECONDS
+
+        def cures(part: Sequence[str]) -> bool:
+            updates = [{**update, "names": list(part)}]
+            with_part = cast(PlannedCall, {**planned, "options": {**options, "updates": updates}})
+            try:
+                outputs = self.caller.make(with_part).outputs
+            except Exception:  # any exception: the call fails with these constants
+                return False
+            return not any(bool(mask.any()) for mask in self._faults(outputs))
+
+        if not names or not cures(names):
+            return ()
+        return minimise_while(names, cures, lambda: time.monotonic() > deadline)[0]
 
     def _search(self, planned: PlannedCall) -> Optional[Search]:
         """None where more than values of inputs is changed, where the package keeps state from call to call,

@@ -112,6 +112,8 @@ def update_package(
     changed = changed or {}
     cast = changed.get("cast", {})
     constants: dict[str, torch.Tensor] = dict(load_file(step["file"]))
+    if "names" in step:
+        constants = {name: constants[name] for name in step["names"]}
     if step.get("only_known"):
         known = set(loader.get_constant_fqns())
         unknown = sorted(constants.keys() - known)

@@ -58,7 +58,7 @@ class Step(TypedDict, total=False):
     """A step of a captured program: `do` is `constants` (an update) or `call`.
 
     A call may have `headroom` (bytes that it may map) and `stack` (bytes of its thread's stack). An update
-    with `only_known` leaves out constants that the package does not have.
+    with `only_known` leaves out constants that the package does not have, one with `names` all others.
     """
 
     do: str
@@ -66,6 +66,7 @@ class Step(TypedDict, total=False):
     how: str  # the method of the loader
     arguments: list[Any]
     only_known: bool
+    names: list[str]
     threads: int
     headroom: int
     stack: int
@@ -741,7 +742,8 @@ class CallFacts:
     """Event `intervened`: one call. `label` is its place in the plan, `key` the intervention, if any.
 
     `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
-    CUDA context that is of no use after it. `mutated` are inputs that the call changed in place.
+    CUDA context that is of no use after it. `mutated` are inputs that the call changed in place. `constants`
+    are the fewest of those given that cure the call.
     """
 
     label: str
@@ -758,4 +760,5 @@ class CallFacts:
     compared: Optional[Comparison] = None
     expected: Optional[Comparison] = None
     smallest: Optional[Smallest] = None
+    constants: tuple[str, ...] = ()
     check: Optional[CheckFacts] = None

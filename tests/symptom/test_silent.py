@@ -1,0 +1,76 @@
+"""Wrong numbers that nothing reports, told by an expectation alone: no program, no source."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.diagnosis.try_fix import TriedFix, try_fix
+from mcp_server.model import PackageWorkload, Verdict
+from mcp_server.operations.arguments import TryArguments
+from mcp_server.tools.context import Context
+from tests.conftest import CACHE, compiled_once
+from tests.served import served
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="session")
+def silent() -> Path:
+    """silent.pt2, with its calls and what is right for them next to it."""
+    return compiled_once(CACHE.parent / "symptom" / "silent.pt2", "tests.symptom.silent")
+
+
+def beside(package: Path, name: str) -> Path:
+    return package.with_name(f"silent.{name}.pt")
+
+
+def verdict(directory: Path, package: Path, inputs: str, right: str) -> Verdict:
+    job = directory / "job"
+    job.mkdir()
+    context = Context(directory=job, python=Path(sys.executable))
+    workload = PackageWorkload(package=package, inputs=beside(package, inputs))
+    symptom = Symptom(expect=beside(package, right))
+    return served(diagnose, context, workload, budget_s=240, symptom=symptom)
+
+
+def test_a_product_that_does_not_fit_is_proven_by_64_bits(silent: Path, tmp_path: Path) -> None:
+    """It is taken modulo a size, so that every index is within its bound."""
+    found = verdict(tmp_path, silent, "far", "far-right")
+    assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "proven")
+    assert "args[0] * 46021" in found.summary and "32 bits" in found.summary
+    assert found.fix is not None and ".long()" in found.fix.action and found.fix.ran is not None
+
+
+def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
+    """The same kernel in 64 bits gives the same numbers: what is wrong is something else."""
+    found = verdict(tmp_path, silent, "inputs", "meant-right")
+    assert (found.category, found.confidence) == ("wrong_output", "possible")
+    assert any("32 bits" in cleared.hypothesis for cleared in found.bystanders)
+
+
+def test_an_index_that_counts_from_the_end_is_named(silent: Path, tmp_path: Path) -> None:
+    """The element and the row that is read; not proven, as nobody knows what it should be."""
+    found = verdict(tmp_path, silent, "padded", "padded-right")
+    assert (found.outcome, found.category, found.confidence) == ("fault", "index_out_of_bounds", "possible")
+    assert found.guilty is not None and found.guilty.elements == ["args[1][7] = -1"]
+    assert "row 19 of 20" in found.summary
+
+
+def test_the_constant_that_differs_is_found_among_those_given(silent: Path, tmp_path: Path) -> None:
+    """All of them are given; the one that the package has permuted is enough."""
+    workload = PackageWorkload(package=silent, inputs=beside(silent, "inputs"))
+    asked = TryArguments(
+        package=str(silent),
+        inputs=str(workload.inputs),
+        constants=str(beside(silent, "weights")),
+        expect=str(beside(silent, "meant-right")),
+    )
+    context = Context(directory=tmp_path, python=Path(sys.executable))
+    found: TriedFix = served(try_fix, context, workload, asked)
+    assert found.outcome == "fixed" and found.enough_constants == ["head.weight"]
+    assert "Of the constants, head.weight is enough." in found.summary
