@@ -145,6 +145,16 @@ def compare_calls(
     return Comparison(against, tuple(compared), cured, left, new)
 
 
+def distance(want: torch.Tensor, got: torch.Tensor) -> dict[str, float]:
+    """How far apart finite elements are at most (`by`), and the largest one that is wanted (`reach`)."""
+    wanted, found = (wide(each.detach().cpu()).reshape(-1) for each in (want, got))
+    finite = torch.isfinite(wanted) & torch.isfinite(found)
+    if not bool(finite.any()) or not bool((torch.isfinite(wanted) == torch.isfinite(found)).all()):
+        return {}
+    by = (wanted.double() - found.double())[finite].abs().max() if not wanted.is_complex() else None
+    return {} if by is None else {"by": float(by), "reach": float(wanted[finite].double().abs().max())}
+
+
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:
     """For each output a mask of the elements that differ between two calls; empty if layouts differ."""
     return [

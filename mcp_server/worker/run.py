@@ -13,7 +13,7 @@ from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 
 import torch
 
-from .compare import compare_all, compare_calls, equal_by_name
+from .compare import compare_all, compare_calls, distance, equal_by_name
 from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load, load_captured, update_package
 from .process import limited, on_stack, synchronize, take_if_used
@@ -126,14 +126,17 @@ def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: A
     if expected is not None:
         limits = (request.get("rtol"), request.get("atol"))
         compared = compare_calls("expectation", expected, outputs, limits)
-        shapes = [[list(want.shape), list(got.shape)] for want, got in zip(expected, outputs)]
+        sizes = []
+        for want, got in zip(expected, outputs):
+            pair = {"shape": [list(want.shape), list(got.shape)]}
+            sizes.append({**pair, **(distance(want, got) if want.shape == got.shape else {})})
         report.event(
             "compared_expected",
             given=True,
             equal=compared.equal,
             layout=compared.layout,
             counts=[len(expected), len(outputs)],
-            outputs=[{**asdict(each), "shape": pair} for each, pair in zip(compared.outputs, shapes)],
+            outputs=[{**asdict(each), **more} for each, more in zip(compared.outputs, sizes)],
         )
     check = request.get("check")
     if not check:

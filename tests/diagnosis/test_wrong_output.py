@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mcp_server.diagnosis.observe.compiler import EmulateCasts
 from mcp_server.diagnosis.observe.launches import CompareLaunches
 from mcp_server.diagnosis.rounding import CODE, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ScriptWorkload, Verdict
 from mcp_server.tools.divergence import (
@@ -115,6 +117,23 @@ def test_a_difference_is_looked_into(zoo: ZooPackage) -> None:
 def test_nothing_is_said_without_a_comparison(zoo: ZooPackage) -> None:
     """No comparison, no divergence."""
     assert list(wrong_output.detect_divergence(comparing(zoo))) == []
+
+
+@pytest.mark.parametrize(("by", "weak"), [(0.12, True), (0.5, False)])
+def test_differences_as_large_as_rounding_accuse_nobody(zoo: ZooPackage, by: float, weak: bool) -> None:
+    """In bfloat16 one step is 1/256 of a number; the package has no more digits than that."""
+    case = package_case(zoo("ranker"))
+    assert case.package is not None
+    constants = tuple(replace(each, dtype="bfloat16") for each in case.package.constants)
+    vars(case.package)["constants"] = constants  # cached: read once from the wrapper
+    case.symptom = Symptom(expect=Path("right.pt"))
+    first = {"index": [0, 0], "before": "16.0", "after": "16.12"}
+    output = {"output": 0, "elements": 8, "changed": 3, "first": [first], "shape": [[2, 4], [2, 4]]}
+    event = {"event": "compared_expected", "given": True, "equal": False}
+    outputs = [{**output, "by": by, "reach": 16.0}]
+    case.runs["plain"] = run("plain", "", called(), {**event, "outputs": outputs})
+    (found,) = wrong_output.detect_unexpected(case)
+    assert found.weak == weak and ("bfloat16" in found.summary) == weak
 
 
 CHECKED = "AssertionError: Tensor-likes are not close!"

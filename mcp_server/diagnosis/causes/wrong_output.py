@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -292,6 +292,18 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         facts.append(seen("run", f"the check command ended with status {checked['status']}{said}"))
     if not facts:
         return
+    if not checked.get("status") and (coarse := _by_rounding(expected["outputs"], case)):
+        yield _Wrong(
+            guilty=Component(kind="package", name=""),
+            summary=f"The call ends well, and {facts[0].fact}. {coarse}",
+            level=CausalLevel.SYMPTOM,
+            evidence=tuple(facts),
+            settle="compare_with_eager tells rounding from a fault: it computes the program in float64.",
+            fix=Fix(action="compare with a tolerance for that dtype (rtol, atol), or compile in float32"),
+            weak=True,
+            observed=False,
+        )
+        return
     # A command that fails on right outputs, too, looks like this as well.
     alone = " The check command alone says so: give the right outputs (expect), on which it has to pass."
     yield _Wrong(
@@ -301,6 +313,25 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.SYMPTOM,
         evidence=tuple(facts),
         observed=False,
+    )
+
+
+STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a number, from one to the next
+ROUNDINGS = 2.0  # steps of the largest value: what a deep model adds up to stays below
+
+
+def _by_rounding(outputs: Sequence[Event], case: DiagnosisState) -> str:
+    """That the differences are no larger than rounding in the package's own dtype makes them; else empty."""
+    dtypes = {constant.dtype for constant in case.package.constants} if case.package is not None else set()
+    dtype = next((dtype for dtype in STEPS if dtype in dtypes), None)
+    if dtype is None or not all(each.get("reach") for each in outputs):
+        return ""
+    most = max(each["by"] / each["reach"] for each in outputs)
+    if most > ROUNDINGS * STEPS[dtype]:
+        return ""
+    return (
+        f"The package computes in {dtype}, and no element is further off than {most:.2g} of the largest: as "
+        f"much as rounding in {dtype} makes ({STEPS[dtype]:.2g} for each step)."
     )
 
 
