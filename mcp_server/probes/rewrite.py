@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -245,8 +245,9 @@ def compiled_form(source: str) -> str:
 def replaced_once(kernel: Kernel, old: str, new: str) -> str:
     """The kernel's source with its only occurrence of `old` replaced by the expression `new`.
 
-    Raises `ProblemError` if `old` does not occur exactly once (with the lines), or if `new` is not a pure
-    expression of numbers.
+    A statement that stands once for the vectors of a loop and once for their rest counts as one. Raises
+    `ProblemError` if `old` does not occur exactly once (with the lines), or if `new` is not a pure expression
+    of numbers.
     """
     if not old.strip():
         raise ProblemError("the text to replace is empty", allowed=f"a text out of {kernel.name}")
@@ -265,7 +266,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
             allowed="a text that occurs once, with its spaces",
             next_call=f"inspect_package with kernel={kernel.name} prints the source",
         )
-    if len(places) > 1:
+    if len(places) > 1 and not _is_one_statement(kernel.source, places):
         texts = kernel.source.split("\n")
         numbers = [kernel.source.count("\n", 0, place) for place in places[:6]]
         lines = [f"line {first + number}: {texts[number].strip()[:160]}" for number in numbers]
@@ -280,7 +281,19 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
         _check_cpp(kernel, old, new)
     else:
         _check_python(new)
-    return kernel.source[: places[0]] + new + kernel.source[places[0] + len(old) :]
+    source = kernel.source
+    for place in reversed(places):
+        source = source[:place] + new + source[place + len(old) :]
+    return source
+
+
+def _is_one_statement(source: str, places: Sequence[int]) -> bool:
+    """Whether two places are one line of a C++ loop: that of its vectors, and that of what is left of it."""
+    lines = {source[source.rfind("\n", 0, at) + 1 : source.find("\n", at)].strip() for at in places}
+    between = source[places[0] : places[1]]
+    return (
+        len(places) == 2 and len(lines) == 1 and "C10_UNLIKELY(" in between and "C10_LIKELY(" not in between
+    )
 
 
 def _check_cpp(kernel: Kernel, old: str, new: str) -> None:
