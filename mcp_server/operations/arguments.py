@@ -193,9 +193,7 @@ class TryArguments(CallArguments):
         default=[], description="Change inputs: 'args[1]: clamp 0 9', '0: set 0 where nan', '0: set 5 at 3'."
     )
     kernel: str = Field(default="", description="Name a kernel.")
-    replace: list[str] = Field(
-        default=[], max_length=2, description="Replace OLD by NEW, a pair, in the kernel."
-    )
+    replace: list[str] = Field(default=[], max_length=2, description="Replace OLD by NEW, a pair of texts.")
     launch: int = Field(default=-1, ge=-1, description="Pick the launch of this number; default -1: none.")
     how: ChangeOfLaunch = Field(
         default="guard", description="Change the launch so, default guard: keep indices in bounds."
