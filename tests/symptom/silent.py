@@ -1,4 +1,4 @@
-"""A model whose faults report nothing: `python -m tests.symptom.silent DIRECTORY`.
+"""A model whose faults report nothing: `python -m tests.symptom.silent [cuda] DIRECTORY`.
 
 Writes silent.pt2 and calls of it with what is right for each: silent.inputs.pt is a good one, silent.far.pt
 overflows the product of int32, and silent.padded.pt has ids of -1. silent.right.pt, silent.far-right.pt and
@@ -35,12 +35,13 @@ class Silent(nn.Module):  # type: ignore[misc]
         return self.head(torch.tanh(self.cells[place] + rows))
 
 
-def main(directory: str) -> None:
+def main(*words: str) -> None:
     torch.manual_seed(0)
-    where, model, meant = Path(directory), Silent(), Silent(wide=True)
+    where, device = Path(words[-1]), "cuda" if "cuda" in words[:-1] else "cpu"
+    model, meant = Silent().to(device), Silent(wide=True).to(device)
     meant.load_state_dict(model.state_dict())
-    cell = torch.arange(12, dtype=torch.int32)
-    item = torch.arange(12) % 20
+    cell = torch.arange(12, dtype=torch.int32, device=device)
+    item = torch.arange(12, device=device) % 20
     far, padded = cell.clone(), item.clone()
     far[5], padded[7] = FAR, -1
     calls = {"inputs": (cell, item), "far": (far, item), "padded": (cell, padded)}
@@ -59,4 +60,4 @@ def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -19,10 +19,12 @@ from tests.served import served
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="session")
-def silent() -> Path:
+@pytest.fixture(scope="session", params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def silent(request: pytest.FixtureRequest) -> Path:
     """silent.pt2, with its calls and what is right for them next to it."""
-    return compiled_once(CACHE.parent / "symptom" / "silent.pt2", "tests.symptom.silent")
+    words = ["cuda"] if request.param == "cuda" else []
+    folder = CACHE.parent / "-".join(["symptom", *words])
+    return compiled_once(folder / "silent.pt2", "tests.symptom.silent", *words)
 
 
 def beside(package: Path, name: str) -> Path:
