@@ -64,7 +64,8 @@ def party_title(party: Component) -> str:
         "launch": party.launch_index,
     }
     where = ", ".join(f"{name} {number}" for name, number in places.items() if number is not None)
-    value = f" = {party.value}" if party.value else ""
+    made = party.kind in ("kernel", "op")  # which is not the value that it computes
+    value = f" {'gives' if made else '='} {party.value}" if party.value else ""
     kind = "" if party.name.startswith(party.kind) else f"{party.kind} "
     return f"{kind}{party.name}{value}" + (f" ({where})" if where else "")
 
@@ -250,7 +251,7 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
     yield from _list(
         "Not the cause", [f"{item.hypothesis.rstrip('.')}: {item.by}" for item in verdict.bystanders]
     )
-    yield from _list("Ruled out", [f"{item.hypothesis.rstrip('.')}: {item.by}" for item in verdict.ruled_out])
+    yield from _list("Follows from it", [item.hypothesis for item in verdict.ruled_out])
     if verdict.fix:
         yield from _fix(verdict.fix)
     if verdict.next_steps:

@@ -139,6 +139,8 @@ PROGRAM = "path/of/the/failing/program.py"
 INPUTS = "path/of/the/inputs/of/the/failing/call.pt"
 NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
 
+COMPARED_INPUTS = "compare_inputs"  # the observation of which check_devices shows the same again
+
 # Tools that take a script or a command as well as a package.
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 
@@ -173,7 +175,9 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         # It stands outside of any call, where no tool looks further.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
-    if best.category in TOOLS:
+    if best.category in TOOLS and not (
+        TOOLS[best.category][0] == "check_devices" and COMPARED_INPUTS in case.done
+    ):
         tool, why = TOOLS[best.category]
         takes_it = tool in ANY_WORKLOAD or "package" in arguments
         if tool in NEEDS_INPUTS and takes_it and "inputs" not in arguments:

@@ -295,6 +295,9 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     )
 
 
+IN_EAGER = ", in eager mode too"
+
+
 def _missing(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[Evidence]:
     """What a reader may miss in the verdict: why it is not proven, what is left, and lines of the model."""
     best, others = order[0], order[1:]
@@ -304,6 +307,9 @@ def _missing(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -
     if outcome == "fault" and left and not any(is_cause(each, case) for each in others):
         fact = f"another failure is left after this change: {left[0].reason or left[0].after.describe()}"
         yield Evidence(step="note", fact=f"{fact}. Make the change, and diagnose the call again")
+    if any(IN_EAGER in each.summary for each in order):
+        fact = "eager mode fails in the same way: the model or its inputs are at fault, not the compiler"
+        yield seen("interpret", fact)
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:

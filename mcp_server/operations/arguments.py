@@ -112,11 +112,9 @@ class WorkloadArguments(ProgramArguments):
 class DiagnoseArguments(WorkloadArguments):
     """A workload, or the log of one, and the time for the whole procedure."""
 
-    exported: str = Field(
-        default="", description="Use this exported .pt2 program; with package as its reference."
-    )
+    exported: str = Field(default="", description="Use this exported .pt2; with package: as reference.")
     inputs: Inputs = ""
-    log: str = Field(default="", description="Read this log of a failing run, or resume this job.")
+    log: str = Field(default="", description="Read this log of a failing run, or go on with this job.")
 
     budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
     symptom: Literal["", "wrong-output", "nan", "crash", "hang", "memory"] = Field(
@@ -276,7 +274,7 @@ class BisectArguments(PairArguments):
     budget_s: float = Field(
         default=600, ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600."
     )
-    torch: str = Field(default="", description="Find the first bad one in 2.10..2.13.")
+    torch: str = Field(default="", description="Find the first bad release of 2.10..2.13.")
 
 
 class JobArguments(Arguments):

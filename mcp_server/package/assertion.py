@@ -312,7 +312,7 @@ def propose(candidate: Candidate) -> Fix:
     return Fix(
         action=f"bound the computed index{where}{inputs}",
         before=locations[0].code if locations else None,
-        after=f"index = index.clamp(0, {last})",
+        after=f"index = index.clamp({candidate.lowest if candidate.wraps else 0}, {last})",
     )
 
 

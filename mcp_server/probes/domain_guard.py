@@ -58,6 +58,26 @@ def with_domain_guarded(kernel: Kernel, family: str) -> str:
     return text
 
 
+_EXPONENTS = (
+    (re.compile(r"\b(tmp\d+)\.exp\(\)"), r"(\1 - decltype(\1)({shift})).exp()"),
+    (re.compile(r"\bstd::exp\((tmp\d+)\)"), r"std::exp(\1 - decltype(\1)({shift}))"),
+    (re.compile(r"\b(libdevice|tl_math)\.exp\((tmp\d+)\)"), r"\1.exp(\2 - {shift})"),
+)
+
+
+def with_exponents_shifted(kernel: Kernel, shift: float) -> str:
+    """The kernel with a number taken from the argument of every exponential.
+
+    What is divided by a sum of exponentials stays as it is. Raises `ProblemError` if it has none.
+    """
+    text = kernel.source
+    for pattern, replacement in _EXPONENTS:
+        text = pattern.sub(replacement.format(shift=float(shift)), text)
+    if text == kernel.source:
+        raise ProblemError(f"{kernel.name} has no exponential", value=kernel.name)
+    return text
+
+
 def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
     """The texts to insert, with their places."""
     for match in _VALUE.finditer(kernel.source):

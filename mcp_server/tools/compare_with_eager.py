@@ -183,6 +183,9 @@ async def compare_pair(
     outcome, summary = _conclude(done, outputs, first, repeats)
     launches = analysis.settled(diverged=first is not None)
     ranked = sorted(launches, key=lambda row: _ORDER.index(row.status))
+    if outcome == "agrees":
+        # Parts of a node, and what matches none, differ by nature where the outputs agree.
+        ranked = [row for row in ranked if row.status == "matches"]
     other_constants = [
         OtherConstant(**{name: event[name] for name in OtherConstant.model_fields})
         for event in done.all("constant_differs")
@@ -206,7 +209,7 @@ async def compare_pair(
         unset_from=repeats.unset_from,
         counts=dict(Counter(row.status for row in launches)),
         launches=ranked[:shown],
-        left_out=max(0, len(launches) - shown),
+        left_out=max(0, len(launches) - min(shown, len(ranked))),
         other_constants=other_constants,
         every_launch=judged,
         notes=[*notes, *_limits(done)],
@@ -339,8 +342,12 @@ def _conclude(
     if repeats.same("first", "second") is False:
         return "agrees", "all outputs agree with eager here, but runs of this call differ"
     equal = sum(one.agreement == "equal" for one in outputs)
-    rest = f", {len(outputs) - equal} but for rounding" if equal < len(outputs) else ""
-    agree = f"all {len(outputs)} outputs agree with eager: {equal} bit for bit{rest}"
+    rounded = len(outputs) - equal
+    how = "bit for bit" if not rounded else "but for rounding"
+    if equal and rounded:
+        how = f"{equal} bit for bit, {rounded} but for rounding"
+    all_of_them = "the output agrees" if len(outputs) == 1 else f"all {len(outputs)} outputs agree"
+    agree = f"{all_of_them} with eager {how}"
     # NaN that eager has too comes from the model or from the inputs.
     nans = [f"{o.non_finite} of {o.elements} elements of output {o.index}" for o in outputs if o.non_finite]
     finite = f"; NaN or infinity in both: {', '.join(nans[:3])}" if nans else ""

@@ -21,7 +21,7 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.context import Context
 
 PAGE_CHARACTERS = 6_000
-SOURCE_CHARACTERS = 3_000
+SOURCE_CHARACTERS = 20_000
 _SHOWN = 20
 _FEW = 8
 _HASH = re.compile(r"^[0-9a-z]{40,}\.(?=wrapper|kernel)")

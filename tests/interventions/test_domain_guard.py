@@ -17,7 +17,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernels import Kernel, KernelKind
 from mcp_server.probes.changed_kernel import kernel_named, with_kernel
-from mcp_server.probes.domain_guard import with_domain_guarded
+from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted
 from tests.conftest import ZooPackage
 from tests.diagnosis.origin.test_recorded import recorded
 from tests.interventions.support import offered, the_call, tried
@@ -165,3 +165,20 @@ def test_a_root_and_a_constant_that_make_a_norm_finite_again(zoo: ZooPackage, tm
     )
     (same,) = tried(tmp_path, call, [zeros])
     assert same.effect is Effect.SAME
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "shifted"),
+    [
+        ("cpp", "auto tmp4 = tmp3.exp();", "auto tmp4 = (tmp3 - decltype(tmp3)(30.0)).exp();"),
+        ("cpp", "auto tmp4 = std::exp(tmp3);", "auto tmp4 = std::exp(tmp3 - decltype(tmp3)(30.0));"),
+        ("triton", "tmp4 = libdevice.exp(tmp3)", "tmp4 = libdevice.exp(tmp3 - 30.0)"),
+        ("triton", "tmp4 = tl_math.exp(tmp3)", "tmp4 = tl_math.exp(tmp3 - 30.0)"),
+    ],
+)
+def test_every_exponential_of_a_kernel_is_shifted(kind: KernelKind, line: str, shifted: str) -> None:
+    """Vectors, single numbers and Triton; a kernel without one is refused."""
+    kernel = Kernel("k", kind, "k", (), 1, f"{line}\n{line}")
+    assert with_exponents_shifted(kernel, 30) == f"{shifted}\n{shifted}"
+    with pytest.raises(ProblemError):
+        with_exponents_shifted(replace(kernel, source="tmp4 = tmp3.expm1()"), 30)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +25,7 @@ from mcp_server.package.prover import Finding
 from mcp_server.package.terms.term import number
 from mcp_server.package.view import view_package
 from mcp_server.probes.changed_kernel import kernel_named, launches_of, with_kernel
-from mcp_server.probes.domain_guard import with_domain_guarded
+from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted
 from mcp_server.probes.rewrite import (
     replaced_once,
     with_barrier,
@@ -58,7 +60,7 @@ class _Way:
 def _guard(family: str) -> _Way:
     """Operations whose operands are kept in their domain; `family` as in the table of domains."""
     before, after, action = guarded_code(family)
-    what = f"every {family} of {{kernel}}, and its like, kept in its domain"
+    what = f"each {family} of {{kernel}} kept in its domain"
     change = partial(with_domain_guarded, family=family)
     return _Way(change, what, before, after, hides=False, action=action)
 
@@ -167,6 +169,34 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     """
     made = await replace_launch(context, call, found.launch_index, f"guard-{found.family}")
     return replace(made, before_code=found.code, after_code=found.guarded_code, action=found.action)
+
+
+EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is inf")  # as an origin explains it
+LARGEST = 80  # that a shifted argument is left with: the exponential of 88.7 is the largest of float32
+
+
+async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> Intervention:
+    """The call with so much taken from every argument of exp in a kernel that none overflows.
+
+    Raises `ProblemError` where the kernel has none that it can read.
+    """
+    found = EXPONENT.search(origin.explanation)
+    assert found is not None, "only of an origin that is an exponential"
+    shift = math.ceil(float(found[1]) - LARGEST)
+    made, spelling = await _changed(
+        context, call, origin.kernel, partial(with_exponents_shifted, shift=float(shift))
+    )
+    return Intervention(
+        key=f"kernel:{origin.kernel}:exp-{shift}",
+        kind=Kind.KERNEL,
+        what=f"the call with {shift} taken from every argument of exp in {origin.kernel}",
+        options=Options(package=made),
+        before_code="torch.exp(x)",
+        after_code=f"torch.exp(x - {shift})",
+        action="take the same from every argument before the exponential (torch.softmax takes the largest): "
+        "what is divided by the sum of all stays as it is",
+        spelling=spelling,
+    )
 
 
 async def with_constant_of_siblings(context: Context, call: TriedCall, origin: Origin) -> Intervention:

@@ -9,9 +9,11 @@ from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Where
 from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
 from mcp_server.diagnosis.interventions.kernel import (
+    EXPONENT,
     correct_expression,
     guard_operation,
     replace_launch,
+    shift_exponents,
     with_constant_of_siblings,
 )
 from mcp_server.diagnosis.observe import Observation
@@ -185,6 +187,8 @@ async def _edits(origin: Origin, case: DiagnosisState, context: Context) -> list
         found.append(with_constant_of_siblings(context, call, origin))
     if origin.operation is not None:
         found.append(guard_operation(context, call, origin.operation))
+    elif origin.result != "index" and EXPONENT.search(origin.explanation):
+        found.append(shift_exponents(context, call, origin))
     elif not found:
         how = "guard" if origin.result == "index" else "finite-mask"
         found.append(replace_launch(context, call, launch, how))
