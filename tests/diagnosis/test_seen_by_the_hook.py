@@ -16,7 +16,7 @@ from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, capture, package_case, phase, run
+from tests.diagnosis.support import LOG, capture, package_case, phase, run, suspect
 
 LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 
@@ -189,3 +189,5 @@ def test_a_host_that_ends_well_is_asked_through_the_checks_of_its_package() -> N
     assert CheckedProgram().gain(case, []) == 0.0
     case.host_package = Path("model.pt2")
     assert CheckedProgram().gain(case, []) > 0.0
+    bad_index = suspect("a", "index_out_of_bounds", "x")
+    assert CheckedProgram().gain(case, [bad_index]) > 0.0  # it may be an index of another dtype

@@ -16,7 +16,7 @@ from mcp_server.diagnosis.interventions.base import (
     trial_in_words,
     unchanged_in_words,
 )
-from mcp_server.diagnosis.interventions.run import chance_of, effect_of, side_effects_of
+from mcp_server.diagnosis.interventions.run import alike, chance_of, effect_of, side_effects_of
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.plurals import counted, listed, quoted, share
 from mcp_server.worker.protocol import CallFacts, Comparison, OutputChange, OutputFacts
@@ -158,3 +158,12 @@ def test_singular_and_plural() -> None:
     assert counted(1, "launch") == "1 launch" and counted(2, "launch") == "2 launches"
     assert counted(0, "run") == "0 runs"
     assert listed(["a", "b", "c"], "or") == "a, b or c" and listed(["a"]) == "a" and listed([]) == ""
+
+
+@pytest.mark.parametrize(("text", "same"), [("0 <= tmp1 < 5", True), ("0 <= tmp2 < 9", False)])
+def test_an_error_is_one_whether_it_was_raised_or_ended_the_process(text: str, same: bool) -> None:
+    """By its family and what failed; a signal without a known text is another failure."""
+    raised = Seen("raised", text="Error", family="index_assert", essence="0 <= tmp1 < 5")
+    died = Seen("died", signal="SIGABRT", text="Error", family="index_assert", essence=text)
+    assert alike(raised, died) == same
+    assert not alike(raised, Seen("died", signal="SIGSEGV", essence="SIGSEGV"))

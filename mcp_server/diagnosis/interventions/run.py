@@ -330,9 +330,15 @@ def fails(seen: Seen) -> bool:
 
 
 def alike(first: Seen, second: Seen) -> bool:
-    """Whether two calls failed in the same way: the same kind and, for an error, the same text."""
-    if not (fails(first) and fails(second)) or first.failure != second.failure:
+    """Whether two calls failed in the same way: the same kind and, for an error, the same text.
+
+    An error of a known text is one whether it was raised, or ended the process.
+    """
+    if not (fails(first) and fails(second)):
         return False
+    if first.failure != second.failure:
+        same_text = first.essence and (first.family, first.essence) == (second.family, second.essence)
+        return bool(first.family and same_text)
     if first.failure in ("nonfinite", "differs", "timeout", "out_of_memory"):
         return True
     if first.family and second.family and first.family != second.family:

@@ -255,7 +255,8 @@ class CheckedProgram(Observation):
             return 0.0
         if case.call is not None and case.failure_of("plain") != "none":
             return 0.0  # the call that fails is known, or is still to be made
-        known = any(each.harmful and not each.weak for each in open_suspects)
+        # Of a host's values nothing is known: an index that is out of its bound may be one of another dtype.
+        known = any(each.harmful and not each.weak for each in open_suspects) and case.host_package is None
         return 0.5 if case.may_be_a_host and not known else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
