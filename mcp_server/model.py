@@ -165,6 +165,9 @@ class Evidence(Record):
     command: str = ""
 
 
+SUBJECT_FILE = "subject.json"  # of a job: what was diagnosed, from which report and bundle are made
+
+
 class RuledOut(Record):
     """What is not the cause, and the observation or the run that says so."""
 

@@ -19,6 +19,7 @@ from rich.text import Text
 
 from mcp_server.model import (
     CATEGORIES,
+    SUBJECT_FILE,
     Artifact,
     Component,
     Cost,
@@ -265,7 +266,11 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
     yield Text()
     yield labelled("Cost", cost_in_words(verdict.cost))
     for artifact in verdict.artifacts:
-        yield labelled("File", scalar(artifact), "dim")
+        job = _OF_JOB.fullmatch(artifact.uri)
+        if job is not None and job["file"] == SUBJECT_FILE:
+            yield labelled("Job", f"{job['job']} (aoti-debug report {job['job']} --out FOLDER)", "dim")
+        else:
+            yield labelled("File", scalar(artifact), "dim")
 
 
 def _list(title: str, items: list[str]) -> Iterator[RenderableType]:

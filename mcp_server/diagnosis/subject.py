@@ -14,7 +14,7 @@ from mcp_server import __version__
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.jobs.environment import child_environment, looks_secret
 from mcp_server.jobs.store import storing
-from mcp_server.model import Artifact, Record
+from mcp_server.model import SUBJECT_FILE, Artifact, Record
 from mcp_server.tools.context import Context
 
 # Variables that change how a package is built or run; the rest of the environment is nobody's business.
@@ -54,9 +54,6 @@ def _line(path: Path, pattern: str) -> str:
     except OSError:
         return ""
     return found[1].strip() if found else ""
-
-
-FILE = "subject.json"
 
 
 class Subject(Record):
@@ -107,7 +104,7 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
             if leaf.get("kind") == "tensor" and "shape" in leaf
         },
     )
-    path = context.directory / FILE
+    path = context.directory / SUBJECT_FILE
     with storing(context.directory):
         path.write_text(subject.model_dump_json(indent=1))
     return context.artifact(path, "what was diagnosed, and where: `aoti-debug report` reads it")

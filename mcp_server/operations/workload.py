@@ -51,6 +51,11 @@ def workload_of(given: args.ProgramArguments) -> Workload:
     kinds = chosen_kinds(given)
     if isinstance(given, args.DiagnoseArguments) and kinds == ["package", "exported"]:
         kinds = ["package"]  # the program is its reference: `symptom_of`
+    if kinds == ["package", "command"]:
+        allowed = (
+            "the program with the package among its arguments, or package with inputs of the failing call"
+        )
+        raise ProblemError("a program and a package are two workloads", value=given.package, allowed=allowed)
     if len(kinds) != 1:
         allowed = "exactly one of " + ", ".join(kind for kind in KINDS if hasattr(given, kind))
         what = "more than one workload given" if kinds else "no workload given"

@@ -15,12 +15,11 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from mcp_server import __version__
-from mcp_server.diagnosis.subject import FILE as SUBJECT_FILE
 from mcp_server.diagnosis.subject import Subject
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import Store, cause
-from mcp_server.model import Verdict
+from mcp_server.model import SUBJECT_FILE, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
 from mcp_server.report.page import TEMPLATES, Source, page, picture_of

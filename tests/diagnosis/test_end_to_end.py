@@ -171,6 +171,7 @@ def with_operators(directory: Path, layout: str) -> Verdict:
     return verdict(directory / layout[:4], workload)
 
 
+@thorough
 def test_a_silent_fake_function_is_found_from_the_package_alone(tmp_path: Path) -> None:
     """Other strides than promised raise nothing; keeping the promise changes the result, which proves it.
 

@@ -40,6 +40,7 @@ def judged_call(package: Path, found: EveryLaunch) -> TriedCall:
     return call_of_package(call_of(package), Symptom(expect=found.eager_outputs.path))
 
 
+@thorough
 def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, tmp_path: Path) -> None:
     """One wrong kernel of eight launches."""
     package = wrong("one")

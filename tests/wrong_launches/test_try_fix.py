@@ -46,6 +46,7 @@ def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path)
     assert tried(tmp_path / "first", package, first).outcome == "same"
 
 
+@thorough
 def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: ZooPackage, tmp_path: Path) -> None:
     """No such launch, one in a branch, and a program for another way."""
     with pytest.raises(ProblemError, match="no such launch"):

@@ -114,6 +114,7 @@ def test_a_suspect_gets_the_launch_that_computed(zoo: ZooPackage) -> None:
     assert with_origin(plain, case, 5) == plain, "another launch's fault has another origin"
 
 
+@thorough
 def test_a_change_that_misses_clears_nobody(zoo: ZooPackage) -> None:
     """The elements were not all that is at fault: the suspect stays, and the run is reported."""
     case = package_case(zoo("ranker"))

@@ -68,6 +68,7 @@ def elements(found: Origin) -> list[str]:
     return [each.text() for each in found.elements if each.kind == "input"]
 
 
+@thorough
 def test_a_bucket_beyond_the_table(origin: FindOrigin) -> None:
     """Expression, offending element and condition of a clamped distance; the table's rows are the bound."""
     found = origin("buckets")
@@ -130,6 +131,7 @@ def test_one_of_two_elements_is_to_blame(origin: FindOrigin) -> None:
     )
 
 
+@thorough
 def test_one_layer_of_twelve(origin: FindOrigin) -> None:
     """The layer's name, the constant in which it differs, and where the same check lies dormant."""
     found = origin("layers")
