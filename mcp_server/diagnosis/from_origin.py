@@ -92,11 +92,9 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
             lines = list(dict.fromkeys([*party.model_locations, *made.model_locations]))
         own = None if party.kind == "input" else party.value  # that of an input is no index
         party = made.model_copy(update={"value": own, "model_locations": lines})
-    value = (
-        f"{origin.bad_value or 'not seen'} (allowed: {origin.allowed})"
-        if origin.allowed
-        else origin.bad_value
-    )
+    value = origin.bad_value
+    if origin.allowed:
+        value = f"{value or 'not seen'} (allowed: {origin.allowed})"
     if party.kind == "input" and origin.launch_index is not None:
         # Its own elements: the bad value is what the expression makes of them.
         values = [each.value for each in inputs if each.input_index == party.input_index and each.value]

@@ -175,10 +175,14 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         # It stands outside of any call, where no tool looks further.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
         return [NextStep(why="see whether it ends with more time", tool="diagnose", arguments=more)]
-    if best.category in TOOLS and not (
-        TOOLS[best.category][0] == "check_devices" and COMPARED_INPUTS in case.done
-    ):
-        tool, why = TOOLS[best.category]
+    if best.category == "constants" and "package" in arguments and "inputs" in arguments:
+        # torch.save(dict(program.state_dict), FILE) of the exported program, say.
+        meant = {**_of_call(arguments), "constants": STATE_DICT}
+        return [
+            NextStep(why="make the call with the weights that were meant", tool="try_fix", arguments=meant)
+        ]
+    tool, why = TOOLS.get(best.category, ("", ""))
+    if tool and not (tool == "check_devices" and COMPARED_INPUTS in case.done):
         takes_it = tool in ANY_WORKLOAD or "package" in arguments
         if tool in NEEDS_INPUTS and takes_it and "inputs" not in arguments:
             arguments = {**arguments, "inputs": INPUTS}

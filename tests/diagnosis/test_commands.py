@@ -12,11 +12,12 @@ import pytest
 
 import mcp_server.diagnosis
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.next_steps import ON_THE_CALL, call_arguments, command_for
+from mcp_server.diagnosis.next_steps import ON_THE_CALL, call_arguments, command_for, next_steps
 from mcp_server.diagnosis.state import DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.logs.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.operations.arguments import TryArguments
 from mcp_server.tools.context import WORKER_MAIN, Context
 from mcp_server.tools.reduce.launch import Changed, Variant
 from tests.conftest import ZooPackage
@@ -179,3 +180,17 @@ def test_a_program_is_run_as_it_was() -> None:
     workload = ScriptWorkload(script=Path("a b.py"), args=["-v"], cwd=Path("w d"), env={"A": "1 2"})
     command = command_for("script", DiagnosisState(workload))
     assert command == "cd 'w d' && env 'A=1 2' python 'a b.py' -v"
+
+
+def test_weights_in_question_are_settled_by_those_that_were_meant(zoo: ZooPackage) -> None:
+    """The call with them is the next step, in words that try_fix takes."""
+    (step,) = next_steps(suspect("a", "constants", "weight"), full_case(zoo))
+    assert step.tool == "try_fix" and TryArguments.model_validate(step.arguments).constants
+
+
+def test_a_comparison_that_was_made_is_no_next_step(zoo: ZooPackage) -> None:
+    """What check_devices shows is in the verdict as soon as the inputs were compared."""
+    case, best = full_case(zoo), suspect("a", "input_mismatch", "args[0]")
+    assert [step.tool for step in next_steps(best, case)] == ["check_devices"]
+    case.done.append("compare_inputs")
+    assert not next_steps(best, case)

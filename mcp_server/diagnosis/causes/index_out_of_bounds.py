@@ -88,11 +88,8 @@ def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
         item, where = _first_outside(part, case)
         facts, rows = case.index_values[part], part.high + 1
         table = ", ".join(candidate.indexed) or "a tensor"
-        more = (
-            f"; {share(facts['outside'], facts['elements'], 'value')} negative"
-            if facts["outside"] > 1
-            else ""
-        )
+        negative = share(facts["outside"], facts["elements"], "value")
+        more = f"; {negative} negative" if facts["outside"] > 1 else ""
         lines, value = _lines(candidate) or case.call_locations, f"{facts['value']} at {facts['index']}"
         yield _Index(
             guilty=input_component(item, lines, value).model_copy(
