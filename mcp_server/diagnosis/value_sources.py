@@ -91,8 +91,8 @@ def wrapped_inputs(case: DiagnosisState) -> list[CheckedInput]:
     found = []
     for candidate in case.view.tracer.wrapping():
         bound = bound_value(candidate, case)
-        if bound is None:
-            continue
+        if bound is None or candidate.form is None or not candidate.form.is_plain:
+            continue  # what a kernel computes from an element is within the bound or not, whatever that is
         parts = [_slice_read(candidate, s, (0, bound - 1), case) for s in candidate.sources if s.direct]
         found += [CheckedInput(candidate, part) for part in parts if part is not None]
     return found

@@ -139,6 +139,12 @@ class Kernel:
         """The file of the package that holds `source`."""
         return "kernel.cpp" if self.kind == "cpp" else "wrapper.cpp"
 
+    @property
+    def block_sizes(self) -> dict[str, int]:
+        """The sizes by which the grid is divided: 128 for `XBLOCK` from `((xnumel + (128 - 1)) / (128))`."""
+        divided = [_DIVIDED.search(text) for text in self.grid]
+        return {f"{found[1].upper()}BLOCK": int(found[2]) for found in divided if found is not None}
+
 
 _PROTOTYPE = re.compile(
     r'^extern\s+"C"\s+void\s+(?P<name>\w+)\s*\((?P<parameters>[^(){};]*)\)\s*(?P<end>[;{])', re.M
@@ -146,6 +152,7 @@ _PROTOTYPE = re.compile(
 _WRAPPER = re.compile(r"^static\s+[^;{}()]*(?:\(\([\w, ]*\)\)\s*)?void\s+call_(?P<name>\w+)\s*\(", re.M)
 _QUOTED = re.compile(r"async_compile\.triton\(\s*'(?P<symbol>[^']*)',\s*(?P<quote>'''|\"\"\")")
 _GRID = re.compile(r"uint32_t grid_(\d)\s*=\s*([^;]*);")
+_DIVIDED = re.compile(r"(?:\b|_)([xyz])numel \+ \((\d+) - 1\)")
 _MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")
 _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 

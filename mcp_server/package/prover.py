@@ -78,8 +78,9 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
         if kernel is None or kernel.name in found:
             continue
         program = read_program(kernel)
-        stored = [term for each in program.stores for term in (each.value, each.index)]
-        terms = [*stored, *(each.value for each in program.checks)]
+        # First the checks: their value is an index alone, without what an address of Triton adds to it.
+        terms = [each.value for each in program.checks]
+        terms += [term for each in program.stores for term in (each.value, each.index)]
         narrow = next(filter(None, map(_narrow, terms)), None)
         if narrow is not None:
             what = f"{kernel.name} (launch {launch.index}) computes {_in_model(narrow, launch, view)}."

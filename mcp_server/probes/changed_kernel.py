@@ -213,6 +213,7 @@ async def _recompiled(
         "target": str(target),
         "num_warps": kernel.num_warps,
         "shared": kernel.shared_bytes,
+        "blocks": kernel.block_sizes,
     }
     gpus = gpus_of("cuda")
     done = await context.worker("recompile_triton", request, python=python, env=env or {}, gpus=gpus)

@@ -38,7 +38,8 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
     """Compile the file `changed` by Inductor, and write its binary to `target`; event `recompiled`.
 
     The configuration that autotuning chose is not in the source: it is the one whose compile of `original`
-    gives the package's own code, else the only one with the number of warps and shared bytes of the launch.
+    gives the package's own code, else the only one with the warps, shared bytes and blocks of the launch.
+    Code with an assertion holds the line of that, and so is another in another file.
     """
     kernel, shared = request["kernel"], request.get("shared")
     if not torch.cuda.is_available():
@@ -85,15 +86,21 @@ def _chosen(results: list[Any], request: RecompileRequest) -> tuple[Any, str]:
     if code and same:
         return same[0], "the same code"
     launched = (request.get("num_warps"), request.get("shared"))
+    blocks = request.get("blocks", {}).items()
     made = ((one, int(one.config.num_warps), int(one.kernel.metadata.shared)) for one in results)
-    alike = [one for one, warps, shared in made if (warps, shared) == launched]
+    alike = [
+        one
+        for one, warps, shared in made
+        if (warps, shared) == launched
+        and all(one.config.kwargs.get(name, size) == size for name, size in blocks)
+    ]
     if len(alike) != 1:
         raise Refused(
             "it is not known with which configuration the kernel was compiled",
             [_settings(one) for one in results][:8],
             "one configuration that gives the package's code",
         )
-    return alike[0], "warps and shared memory of the launch"
+    return alike[0], "warps, shared memory and blocks of the launch"
 
 
 def code_of(binary: bytes) -> dict[str, bytes]:

@@ -444,7 +444,7 @@ class RecompileRequest(Request, total=False):
     """`kernel` is its name in the files `changed` and `original`, the package's source.
 
     `binary` is the package's cubin of it, `target` a file for the new one. `num_warps` and `shared` (bytes)
-    are those with which the wrapper launches it.
+    are those with which the wrapper launches it, `blocks` the sizes by which it divides the grid (`XBLOCK`).
     """
 
     kernel: str
@@ -454,6 +454,7 @@ class RecompileRequest(Request, total=False):
     target: str
     num_warps: Optional[int]
     shared: Optional[int]
+    blocks: dict[str, int]
 
 
 class Part(TypedDict, total=False):

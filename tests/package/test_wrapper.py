@@ -50,6 +50,7 @@ def test_kernels_configured_by_macros() -> None:
         0,
     )
     assert wrapper.grid(wrapper.launches[3])[0] == "((triton_poi_fused_sin_0_xnumel + (128 - 1)) / (128))"
+    assert wrapper.kernels["triton_poi_fused_sin_0"].block_sizes == {"XBLOCK": 128}
     # Without its source, what a user's kernel does to its tensors is not known, and not guessed.
     assert [a.role for a in wrapper.launches[0].tensors] == ["unknown", "unknown"]
     assert [a.role for a in wrapper.launches[3].tensors] == ["read", "written"]

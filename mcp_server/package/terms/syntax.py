@@ -264,6 +264,8 @@ def read_python(node: ast.expr) -> Syntax:
             return Operation(_PYTHON[type(sign)], (read_python(operand),))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _PYTHON:
             return Operation(_PYTHON[type(op)], (read_python(left), read_python(right)))
+        case ast.Compare(ast.Attribute(value=value, attr="dtype"), [ast.Is()], [ast.Attribute() as dtype]):
+            return Operation("has_dtype", (read_python(value), read_python(dtype)))
         case ast.Compare(left=left, ops=[test], comparators=[right]) if type(test) in _PYTHON:
             return Operation(_PYTHON[type(test)], (read_python(left), read_python(right)))
         case ast.IfExp(test=test, body=body, orelse=orelse):

@@ -115,6 +115,8 @@ class Translator:
                 return self.term(base, look, line)  # one lane of a vector in an array
             case Operation(op="div") if operation_of(syntax)[0] == "rsqrt":
                 return operator("rsqrt", (self.term(operation_of(syntax)[1][0], look, line),))
+            case Operation(op="has_dtype", args=(value, Name(name=dtype))):
+                return Number(self.term(value, look, line).dtype == dtype_of(dtype), "bool")
             case Operation(op=op, args=args):
                 operands = tuple(self.term(each, look, line) for each in args)
                 return chosen(*operands) if op == "where" else operator(op, operands)
@@ -259,6 +261,8 @@ def chosen(test: Term, first: Term, second: Term) -> Term:
         return first if test.value else second
     if (operands := _rounded_down(test, first, second)) is not None:
         return operator("floordiv", operands)
+    if (operands := _of_divisors_sign(test, first, second)) is not None:
+        return operator("mod", operands)
     return Apply("where", (test, first, second), promoted(first.dtype, second.dtype))
 
 
@@ -284,7 +288,31 @@ def _rounded_down(test: Term, first: Term, second: Term) -> tuple[Term, Term] | 
     return None
 
 
-def _is_same(a: Term, b: Term) -> bool:
+def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term] | None:
+    """The operands of a remainder with the sign of its divisor, as Python's `%`; None for another choice.
+
+    `r != 0 & (r < 0) != (b < 0) ? r + b : r` with `r = a % b` (`remainder` in
+    torch/_inductor/codegen/common.py, torch 2.8-2.15); for `r < 0` C++ code has `signbit`.
+    """
+    match test, first, second:
+        case (
+            Apply("and", (Apply("ne", (a, Number(value=0))), Apply("ne", (negative, of_divisor)))),
+            Apply("add", (c, d)),
+            Apply("remainder" | "mod", (divided, b)),
+        ) if all(_is_same(second, each) for each in (a, c, _signed(negative))):
+            return (divided, b) if _is_same(b, d) and _is_same(b, _signed(of_divisor)) else None
+    return None
+
+
+def _signed(term: Term) -> Term | None:
+    """What a term asks to be negative."""
+    match term:
+        case Apply("lt", (value, Number(value=0))) | Apply("signbit", (value,)):
+            return value
+    return None
+
+
+def _is_same(a: Term, b: Term | None) -> bool:
     """Whether two terms are one, or the same number."""
     return a is b or (isinstance(a, Number) and isinstance(b, Number) and a.value == b.value)
 

@@ -111,6 +111,33 @@ def test_the_kernel_of_a_user_is_read() -> None:
     assert stored(found, "out", 16 + 5, tensors, _grid_0=3) == 5.0
 
 
+HASHED = """
+@triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*i32', 'out_ptr0': '*i32'}})
+@triton.jit
+def hashed(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+    xindex = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)[:]
+    xmask = xindex < xnumel
+    tmp0 = tl.load(in_ptr0 + (xindex), xmask)
+    tmp3 = tl.full([1], 61, tl.int32)
+    tmp4 = (tmp0 % tmp3)
+    tmp5 = tl.full([1], 0, tl.int32)
+    tmp6 = tmp4 != tmp5
+    tmp7 = (libdevice.signbit(tmp4) != 0) if (tmp4).dtype is tl.float32 else tmp4 < 0
+    tmp8 = (libdevice.signbit(tmp3) != 0) if (tmp3).dtype is tl.float32 else tmp3 < 0
+    tmp12 = tl.where(tmp6 & (tmp7 != tmp8), tmp4 + tmp3, tmp4)
+    tl.store(out_ptr0 + (xindex), tmp12, xmask)
+"""
+
+
+def test_a_remainder_of_triton_has_the_sign_of_its_divisor() -> None:
+    """As torch 2.11 writes it on CUDA: the choice by dtype and sign is one `%`."""
+    found = read_program(Kernel("hashed", "triton", "hashed", (), 1, HASHED))
+    assert say(found.stores[0].value) == "in_ptr0 % 61"
+    given = [-62, -61, -1, 0, 60, 61, 1000]
+    computed = [stored(found, "out_ptr0", place, {"in_ptr0": given}, xnumel=7) for place in range(7)]
+    assert computed == torch.remainder(torch.tensor(given), 61).tolist()
+
+
 @pytest.mark.parametrize(
     ("value", "operators", "text"),
     [
