@@ -85,8 +85,29 @@ def _detail(suspect: Suspect) -> tuple[bool, bool, int, bool]:
 
 
 def trials_of(suspect: Suspect, case: DiagnosisState) -> list[Trial]:
-    """What came of the interventions that would remove it, as far as they were tried."""
-    return [case.trials[each.key] for each in suspect.interventions if each.key in case.trials]
+    """What came of the interventions that would remove it, as far as they were tried.
+
+    One that leaves the failure as it was alone, and not with others, counts with those.
+    """
+    found = [case.trials[each.key] for each in suspect.interventions if each.key in case.trials]
+    joint = _joint(case) if any(trial.effect is Effect.SAME for trial in found) else None
+    if joint is None:
+        return found
+    hidden = (t.effect is Effect.SAME and t.intervention.key in joint.intervention.parts for t in found)
+    return [joint if is_hidden else trial for trial, is_hidden in zip(found, hidden, strict=True)]
+
+
+def _joint(case: DiagnosisState) -> Trial | None:
+    """The trial of the fewest changes that remove the failure together, where none can be left out."""
+    tried = {frozenset(key.parts or (key.key,)) for key in (t.intervention for t in case.trials.values())}
+    together = (
+        t for t in case.trials.values() if t.effect is Effect.GONE and t.proves and t.intervention.parts
+    )
+    for trial in sorted(together, key=lambda trial: len(trial.intervention.parts)):
+        parts = frozenset(trial.intervention.parts)
+        if len(parts) > 1 and all(parts - {part} in tried for part in parts):
+            return trial
+    return None
 
 
 def untried(suspect: Suspect, case: DiagnosisState) -> list[Intervention]:

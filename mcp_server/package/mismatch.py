@@ -437,10 +437,25 @@ def _defined(definition: SymbolDefinition, tensor: GivenTensor | None) -> Fracti
     if tensor is None or definition.dim >= len(tensor.shape):
         return None
     sizes = tensor.shape if definition.what == "size" else tensor.strides
-    value = sizes[definition.dim]
+    return _of_size(definition, sizes[definition.dim])
+
+
+def _of_size(definition: SymbolDefinition, value: int) -> Fraction | None:
+    """The symbol of a dimension of that size."""
     if definition.solution is None:
         return Fraction(value)
     return evaluate(definition.solution, {f"{definition.name}_{definition.what}_{definition.dim}": value})
+
+
+def _whole_sizes(definition: SymbolDefinition, found: Fraction) -> str:
+    """The sizes for which a symbol is whole, `found` being its value for another one: linear, as torch has it."""
+    first, second = (_of_size(definition, size) for size in (0, 1))
+    if first is None or second is None:
+        return f"a multiple of {found.denominator}"
+    step = second - first
+    period = step.denominator
+    more = next((size for size in range(period) if (first + size * step).denominator == 1), 0)
+    return f"{more} more than a multiple of {period}" if more else f"a multiple of {period}"
 
 
 def _relations(
@@ -457,14 +472,13 @@ def _relations(
         value = _defined(definition, tensor)
         if value is None or value.denominator == 1:
             continue
-        dim, multiple = definition.dim, value.denominator
+        dim, wanted = definition.dim, _whole_sizes(definition, value)
         got = str(tensor.shape[dim])
         sentence = (
-            f"{item.label}: dimension {dim} is {got}, and the compiled code needs a "
-            f"multiple of {multiple} (it computes {definition.symbol} = {definition.solution})"
+            f"{item.label}: dimension {dim} is {got}, and the compiled code needs {wanted} "
+            f"(it computes {definition.symbol} = {definition.solution}, which it cuts to a whole number)"
         )
-        fix = Fix(action=f"pad or cut dimension {dim} to a multiple of {multiple}")
-        wanted = f"a multiple of {multiple}"
+        fix = Fix(action=f"pad or cut dimension {dim} to {wanted}")
         yield _mismatch("relation", sentence, wanted, got, fix, input_index=item.index, dim=dim)
     labels = {each.name: each.label for each in signature.inputs}
     for each, size in zip(item.dims, tensor.shape, strict=False):

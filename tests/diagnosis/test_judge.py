@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.interventions.base import Change, Effect, Kind, Seen, SideEffects
+from mcp_server.diagnosis.observe.intervene import combined
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import RunSeen
@@ -104,6 +105,28 @@ def test_all_parts_of_a_suspect_have_to_remove_the_failure() -> None:
     assert is_bystander(cut, case)
     case.trials["last"] = trial(last, Effect.GONE)
     assert confidence(cut, case) == "proven"
+
+
+@given(st.sets(st.integers(0, 4), min_size=1))
+def test_changes_that_only_help_together_are_causes(wrong: set[int]) -> None:
+    """Each change alone leaves the failure as it was, as does any set without all that are wrong.
+
+    Those are proven, in one fix that ran; the others are bystanders.
+    """
+    case, tried = seen_case(), [intervention(f"input:{n}") for n in range(5)]
+    suspects = [
+        suspect(f"args[{n}]", "device_mismatch", "check_devices", intervention=each)
+        for n, each in enumerate(tried)
+    ]
+    while wanted := [each for each in tried if each.key not in case.trials] or combined(suspects, case):
+        for each in wanted:
+            cured = {f"input:{n}" for n in wrong} <= set(each.parts or (each.key,))
+            case.trials[each.key] = trial(each, Effect.GONE if cured else Effect.SAME)
+    assert {n for n in range(5) if confidence(suspects[n], case) == "proven"} == wrong
+    assert {n for n in range(5) if is_bystander(suspects[n], case)} == set(range(5)) - wrong
+    fix = verdict(case, *suspects).fix
+    assert fix is not None and fix.ran is not None
+    assert (len(wrong) > 1) == ("none of these changes alone is enough" in fix.action)
 
 
 def test_a_smaller_call_proves_no_range_where_memory_ran_out() -> None:

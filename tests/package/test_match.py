@@ -209,6 +209,23 @@ def test_an_odd_size_for_an_older_torch() -> None:
     assert (low.aspect, low.severity) == ("range", "suspicious")
 
 
+@pytest.mark.parametrize(
+    ("solution", "size", "wanted"),
+    [
+        ("(1.0/4.0)*a_size_0", 30, "a multiple of 4"),  # 30/4 is 15/2, and 32 would not do for 2
+        ("(1.0/4.0)*a_size_0", 7, "a multiple of 4"),
+        ("(1.0/3.0)*a_size_0 - (1.0/3.0)", 9, "1 more than a multiple of 3"),
+        ("(3.0/4.0)*a_size_0", 6, "a multiple of 4"),
+    ],
+)
+def test_a_derived_dimension_says_which_sizes_it_takes(solution: str, size: int, wanted: str) -> None:
+    """Those for which the symbol is whole, whatever the fraction of the size at hand is reduced to."""
+    item = CompiledInput(0, "a", None, "float32", (CompiledDim(0, None, "4*s0"),), (1,), "cpu")
+    symbol = SymbolDefinition("s0", "a", "size", 0, solution)
+    mismatch = single(GivenTensor("float32", (size,)), signature=Signature((item,), symbols=(symbol,)))
+    assert (mismatch.aspect, mismatch.expected) == ("relation", wanted)
+
+
 LEAF = TreeNode(None)
 FEATURES = TreeNode("builtins.dict", ("user", "item"), (LEAF, LEAF))
 

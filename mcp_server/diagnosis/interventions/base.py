@@ -131,6 +131,7 @@ class Intervention:
     `key` identifies it; `what` says it in words ("the call with ..."); `before_code` and `after_code` are
     what a user would write. `minimal` are changes of nothing but what is at fault, in two ways: where the
     call as it is does not come back, they show which elements of the outputs the fault decides.
+    `parts` are the keys of the changes that it makes at once.
     `smallest` has the fewest of the changed elements searched for that are enough, which does the same.
     `action` is the fix in words, where the change is one of the model. `spelling` are the arguments of the
     command that tries it again; `unavailable` says why none can. `hides` marks one that may make the failure
@@ -150,6 +151,7 @@ class Intervention:
     unavailable: str = ""
     hides: bool = False
     action: str = ""
+    parts: tuple[str, ...] = ()
 
     @property
     def leaves_out(self) -> bool:

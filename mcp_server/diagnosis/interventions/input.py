@@ -159,6 +159,7 @@ def together(key: str, what: str, parts: Sequence[Intervention]) -> Intervention
         after_code="\n".join(part.after_code for part in parts),
         spelling=tuple(word for part in parts for word in part.spelling),
         unavailable=next((part.unavailable for part in parts if part.unavailable), ""),
+        parts=tuple(part.key for part in parts),
     )
 
 

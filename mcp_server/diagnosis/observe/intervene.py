@@ -11,7 +11,15 @@ from pathlib import Path
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
 from mcp_server.diagnosis.causes.fixed_arguments import edit_key, scalars_to_try
 from mcp_server.diagnosis.components import own_operators
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options, Seen, Trial
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Intervention,
+    Kind,
+    Options,
+    Seen,
+    Trial,
+    change_in_words,
+)
 from mcp_server.diagnosis.interventions.input import together
 from mcp_server.diagnosis.interventions.kernel import with_literal
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
@@ -21,13 +29,14 @@ from mcp_server.diagnosis.observe.calls import interpret, run_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.diagnosis.verdict import is_cause, ranked, trials_of, untried
+from mcp_server.diagnosis.verdict import is_cause, ranked, untried
+from mcp_server.plurals import listed
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.worker.protocol import CallFacts
 
 MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
-MAX_COMBINED = 3  # suspects that are removed together
+MAX_COMBINED = 6  # suspects that are removed together
 SHARE = 0.4  # of what the budget leaves, for one round
 OF_PROGRAM = ("actual", "frame_tensors", "returned")  # of a request: what a replay is compared with
 
@@ -101,26 +110,40 @@ def _wanted(case: DiagnosisState, suspects: Sequence[Suspect]) -> list[Intervent
             break
         found |= {each.key: each for each in untried(suspect, case) if each.keeps_values or not ends_well}
     if not found and not ends_well:
-        found = {each.key: each for each in _combined(suspects, case)}
+        found = {each.key: each for each in combined(suspects, case)}
     return list(found.values())[:MAX_TOGETHER]
 
 
-def _combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
+def combined(suspects: Sequence[Suspect], case: DiagnosisState) -> list[Intervention]:
     """All input changes that alone left the failure as it was, together: two causes can hide each other.
 
-    None where one alone made it go away, and where that was tried.
+    Once they remove it, each is left out in turn, from the fewest that do. None where one alone made it go
+    away, and no combination twice.
     """
-    tried = [trial for suspect in suspects for trial in trials_of(suspect, case)]
+    alone = [each for suspect in suspects for each in suspect.interventions if each.key in case.trials]
+    effects = {each.key: case.trials[each.key].effect for each in alone}
     parts = {
-        trial.intervention.key: trial.intervention
-        for trial in tried
-        if trial.intervention.kind is Kind.INPUT and trial.effect in (Effect.SAME, Effect.CHANGED)
+        each.key: each
+        for each in alone
+        if each.kind is Kind.INPUT and effects[each.key] in (Effect.SAME, Effect.CHANGED)
     }
-    if any(trial.effect is Effect.GONE for trial in tried) or not 1 < len(parts) <= MAX_COMBINED:
+    if Effect.GONE in effects.values() or not 1 < len(parts) <= MAX_COMBINED:
         return []
-    what = " and ".join(each.what for each in parts.values())
-    both = together("+".join(sorted(parts)), what, list(parts.values()))
-    return [both] if both.key not in case.trials else []
+    every = _all_of(list(parts.values()))
+    if every.key not in case.trials:
+        return [every]
+    tried = [trial.intervention for trial in case.trials.values() if trial.effect is Effect.GONE]
+    removing = (each.parts for each in tried if each.parts and set(each.parts) <= parts.keys())
+    enough = min(removing, key=len, default=())
+    fewer = [[parts[key] for key in enough if key != without] for without in enough]
+    return [made for each in fewer if len(each) > 1 and (made := _all_of(each)).key not in case.trials]
+
+
+def _all_of(parts: Sequence[Intervention]) -> Intervention:
+    """These changes at once."""
+    changes = listed([change_in_words(part.what).removeprefix("with ") for part in parts])
+    made = together("+".join(sorted(part.key for part in parts)), f"the call with {changes}", parts)
+    return replace(made, action=f"make the call with {changes}: none of these changes alone is enough")
 
 
 def _by_program(case: DiagnosisState) -> bool:
