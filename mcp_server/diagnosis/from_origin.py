@@ -11,7 +11,7 @@ from mcp_server.diagnosis.origin.of_model import guarded_lines
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
-from mcp_server.plurals import counted
+from mcp_server.plurals import counted, listed
 
 MOST_ELEMENTS = 4
 LONGEST = 160  # letters of an expression in a summary
@@ -139,6 +139,9 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
         found = [f"The value is as it was given: {computed}."]
     elif not (brief and inputs and inputs[0].label in origin.explanation):
         found = [f"Launch {origin.launch_index} computes {computed}{carried}."]
+    if not inputs and not brief:
+        made = [f"{each.name} is {each.label}, {each.made_by}" for each in origin.operands if each.made_by]
+        found += [f"There {listed(made)}."] if made else []
     if origin.explanation and not short and not explained:
         found.append(f"There {origin.explanation}.")
     if origin.condition is not None:

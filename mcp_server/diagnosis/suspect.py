@@ -111,8 +111,8 @@ _REFUSED: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("other_archive",),
     ),
     "the loader refuses the name: the package has no such model": (
-        ("no_model", "unknown_model"),
-        ("model_name",),
+        ("no_model", "unknown_model", "mixed_folders"),
+        ("model_name", "other_folder"),
     ),
     "the loader refuses the package: a file that it needs is not in it": (
         ("missing_library", "damaged_library", "missing_metadata", "missing_kernel_binary"),

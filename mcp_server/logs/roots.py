@@ -321,6 +321,8 @@ def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
         if other is not None:
             built_for, here = other["package"], other["here"]
             root = _changed(root, candidates=("arch_mismatch",), built_for=built_for, here=here)
+    if root.family.id == "model_name" and root.fields.get("holds") == root.fields.get("model", ""):
+        return _changed(root, "other_folder")
     if root.family.id == "model_name" and "holds" not in root.fields:  # the archive is no compiled package
         if "archive" in root.fields:
             return _changed(root, "not_compiled")

@@ -148,6 +148,7 @@ def find_defects(package: Package) -> Iterator[Defect]:
             if not container.checksum_holds(name):
                 what = f"{PurePosixPath(name).name} is damaged: its checksum is not the recorded one"
                 yield Defect("damaged_member", what, fatal=True, fix="copy or compile the package again")
+        yield from _folder(container)
     yield from _library(package)
     yield from _metadata(package)
     yield from _other_parts(package)
@@ -162,6 +163,19 @@ def find_defects(package: Package) -> Iterator[Defect]:
         what = f"{package.model_name} and {', '.join(others)} are one and the same model, byte for byte"
         fix = "if they are to differ, package each before the next is compiled: compiles may share a path"
         yield Defect("same_model", what, fatal=False, fix=fix)
+
+
+def _folder(container: ZipContainer) -> Iterator[Defect]:
+    """The loader takes the package's folder from the first two members (tried with torch 2.13)."""
+    names = [member.name for member in container.members]
+    tops = [name.partition("/")[0] for name in names[:2]]
+    if len(set(tops)) > 1 and not any(name.startswith("data/") for name in names):
+        what = (
+            f"its first two members, {names[0]} and {names[1]}, are not in one folder, from which the loader "
+            "takes where the package lies, so that it finds no model"
+        )
+        fix = "add further members to the archive after the package's own"
+        yield Defect("mixed_folders", what, fatal=True, fix=fix)
 
 
 def _library(package: Package) -> Iterator[Defect]:

@@ -448,7 +448,7 @@ def _of_size(definition: SymbolDefinition, value: int) -> Fraction | None:
 
 
 def _whole_sizes(definition: SymbolDefinition, found: Fraction) -> str:
-    """The sizes for which a symbol is whole, `found` being its value for another one: linear, as torch has it."""
+    """The sizes for which a symbol, linear in them, is whole; `found` is its value where it is not."""
     first, second = (_of_size(definition, size) for size in (0, 1))
     if first is None or second is None:
         return f"a multiple of {found.denominator}"

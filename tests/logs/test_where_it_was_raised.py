@@ -190,6 +190,7 @@ MISSING = "RuntimeError: Failed to find a generated cpp file or so file for mode
     [
         (["wear/models/model.json", "wear/data/weights/weight_0"], "not_compiled"),
         (["towns/data/aotinductor/lyon/a.wrapper.so", "towns/models/lyon.json"], "model_name"),
+        (["MANIFEST.json", "towns/data/aotinductor/model/a.wrapper.so"], "other_folder"),
         (["tagger.pt2"], "other_archive"),
         (["meter-old/data.pkl", "meter-old/version", "meter-old/data/0"], "other_archive"),
         ([], "model_name"),

@@ -106,6 +106,21 @@ def test_missing_members_are_defects(
     assert slug in found and found[slug] is fatal
 
 
+@pytest.mark.parametrize(
+    ("place", "slugs"), [(0, ["mixed_folders"]), (1, ["mixed_folders"]), (2, []), (None, [])]
+)
+def test_a_member_among_the_first_two_hides_the_model(
+    zoo: ZooPackage, tmp_path: Path, place: int | None, slugs: list[str]
+) -> None:
+    """As torch 2.13 loads these four: only where the first two members share their folder."""
+    members = list(members_of(zoo("ranker")).items())
+    if place is not None:
+        members.insert(place, ("MANIFEST.json", b"{}"))
+    package = open_package(write(tmp_path / "sealed.pt2", dict(members)))
+    assert [defect.slug for defect in package.defects] == slugs
+    assert package.model_name == "model"
+
+
 def test_sources_without_a_library_are_built_at_load(zoo: ZooPackage, tmp_path: Path) -> None:
     """package_cpp_only: no .so, but compile flags; that is a note and no missing library."""
 

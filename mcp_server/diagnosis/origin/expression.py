@@ -20,10 +20,13 @@ from mcp_server.diagnosis.origin.walk import (
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.term import Element, Number, Position, Scalar, Size, Term, parts, rebuilt, say
+from mcp_server.package.view import PackageView
+from mcp_server.plurals import listed
 
 _DEEPEST = 12
 _LARGEST = 400
 _INLINED = 2000
+MOST_INPUTS = 3  # of the model, behind an operand
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,13 +222,16 @@ def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
         leaf = expression.leaves[name]
         label = tensor + (index_text(leaf) if not more else "") if seen else f"an element of {tensor}"
         launch = leaf.source.launch if isinstance(leaf.source, Produced) else None
-        made_by = (
-            f"made by launch {launch.index} ({operator_label(launch, expression.walker.view)})"
-            if launch is not None
-            else ""
-        )
+        made_by = _made_by(launch, expression.walker.view) if launch is not None else ""
         found.append(Operand(name=expression.names[name].partition("[")[0], label=label, made_by=made_by))
     return found
+
+
+def _made_by(launch: Launch, view: PackageView) -> str:
+    """The launch, and the inputs of the model that it computes from."""
+    inputs = [view.label(name) for name in view.flow_of(launch).backward_from(launch.index).inputs]
+    given = f" from {listed(inputs)}" if 0 < len(inputs) <= MOST_INPUTS else ""
+    return f"made by launch {launch.index} ({operator_label(launch, view)}){given}"
 
 
 def offending(expression: Expression) -> Iterator[OffendingElement]:

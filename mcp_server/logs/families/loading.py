@@ -76,6 +76,16 @@ TABLE.error(
     fix="load the .pt2 that torch._inductor.aoti_compile_and_package wrote; unpack what lies in another archive",
 )
 TABLE.error(
+    "other_folder",
+    (),
+    "invalid_package",
+    "The package holds this model, and the loader looks for it in another folder of the archive: that of the "
+    "first two members, of which one was added.",
+    "towns/data/aotinductor/model/a.wrapper.so",
+    names=Naming("model '{model}'", "the package holds '{holds}'"),
+    fix="add further members to the archive after the package's own, or put them beside the package",
+)
+TABLE.error(
     "not_compiled",
     (),
     "invalid_package",
