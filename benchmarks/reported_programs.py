@@ -29,6 +29,11 @@ class Program:
     inputs: tuple[torch.Tensor, ...]
 
 
+def add_itself_flipped(x: torch.Tensor) -> torch.Tensor:
+    torch._foreach_add_([x], [x.flip(0)])
+    return x
+
+
 PROGRAMS = {
     "cumsum_dtype": Program(
         "189518",
@@ -71,6 +76,33 @@ PROGRAMS = {
     "cosh_near_the_limit": Program(
         "183765", lambda x: torch.cosh(x) * 0.5, (torch.tensor([89.0, 89.3, -89.2] * 8),)
     ),
+    "acosh_beyond_the_square": Program(
+        "198134", lambda x: torch.acosh(x) * 0.5, (torch.full((16,), 1e200, dtype=torch.float64),)
+    ),
+    "negative_zero_plus_zero": Program(
+        "189799",
+        lambda x: torch.reciprocal(torch.ceil(x) + torch.zeros_like(x)),
+        (torch.tensor([-0.5, -0.1, -0.9]),),
+    ),
+    "remainder_of_infinity": Program(
+        "198057",
+        lambda a, b: torch.remainder(a, b) * 2,
+        (torch.tensor([5.5, 1e20, 7.0, 1.0] * 4), torch.tensor([torch.inf, 3.0, 0.7, 0.1] * 4)),
+    ),
+    "cross_entropy_dtype": Program(
+        "197098",
+        lambda x, weight: torch.nn.functional.binary_cross_entropy(x, 1 - x, weight=weight) + 1,
+        (torch.rand(4, 4).bfloat16(), torch.rand(4, 4)),
+    ),
+    "nearest_of_a_kept_size": Program(
+        "198201",
+        lambda x: torch.nn.functional.interpolate(x, scale_factor=(1.3, 1.5), mode="nearest") * 2,
+        (torch.arange(12.0).reshape(1, 1, 3, 4),),
+    ),
+    "deviation_of_large_numbers": Program(
+        "197089", lambda x: torch.std(x) * 0.5, (torch.linspace(-3, 3, 64) * 1e30,)
+    ),
+    "foreach_of_itself": Program("198033", add_itself_flipped, (torch.rand(8, 8),)),
     "bf16_chain": Program(
         "",
         lambda x: torch.nn.functional.silu(x.to(torch.bfloat16) * 3).cumsum(0),

@@ -259,6 +259,9 @@ async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Wo
 
 def result_of(trial: WorkerRun, failing: Failing) -> Result:
     """What became of the failure in another attempt. Raises `ProblemError` as `of_attempt` does."""
+    judged = trial.last("judged")
+    if failing.failure.kind == "departs" and judged is not None and not judged["departs"]:
+        return "gone"  # what is not finite is so in eager mode, too
     left = of_attempt(trial)
     same = left is not None and left.same_as(failing.failure)
     return "gone" if left is None else "same" if same else "other"
@@ -275,8 +278,9 @@ def price(before: WorkerRun, after: WorkerRun) -> float | None:
 def workaround_lines(asked: Mapping[str, Any]) -> str:
     """The lines that a user writes."""
     lines = [
-        f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name})"
+        f"torch._inductor.decomposition.{table}.pop(torch.ops.{name}, None)"
         for name in asked.get("decompositions", ())
+        for table in ("decompositions", "select_decomp_table()")  # a copy once anything was compiled
     ]
     for name in asked.get("fallbacks", ()):
         lines.append(f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name}, None)")

@@ -32,8 +32,8 @@ from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.reduce.reduce import Failing, most_children, run_worker
 from mcp_server.worker.reduction.minimise import split
 
-# Tried alone at once, since many faults are of vector code: four of the four switches that ten public reports
-# came down to (benchmarks/compiler_faults.json).
+# Tried alone at once, since many faults are of vector code: six of the six switches that public reports came
+# down to (benchmarks/compiler_faults.json).
 TELLING = "cpp.simdlen"
 AGAIN = "nothing is switched off"
 

@@ -1,6 +1,6 @@
 """Faults of the compiler that PyTorch's tracker knows, named to the decision that makes them.
 
-Both programs give a wrong dtype or wrong numbers on torch 2.13 for the CPU, where eager is right.
+Their programs give a wrong dtype or wrong numbers on torch 2.13 for the CPU, where eager is right.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
 SUMMED = "torch.ones((2, 4), dtype=torch.bool).cumsum(1, dtype=torch.bfloat16) * x.shape[0]"
 # pytorch/pytorch#198081: the lowering of `any` gives bool where eager gives uint8.
 ANY = "torch.any(x.to(torch.uint8)) * 200 + 100"
+# pytorch/pytorch#197089: the decomposition of `std` overflows in the variance.
+DEVIATION = "torch.std(x.cumsum(0) * 1e30) * 0.5"
 SCRIPT = """
 import sys, tempfile
 import torch
@@ -101,6 +103,22 @@ def test_a_lowering_is_named_with_its_operator(tmp_path: Path) -> None:
     workaround = done.last("workaround")
     assert workaround is not None
     assert (workaround["outcome"], workaround["fallbacks"]) == ("gone", ["aten.any.default"])
+
+
+@thorough
+@pytest.mark.slow
+def test_a_decomposition_of_an_operator_without_generated_code_is_named(tmp_path: Path) -> None:
+    """The compiler calls the operator itself once its decomposition is off; then the numbers are right."""
+    done = searched(tmp_path, DEVIATION, ["aten.std.correction"])
+    found = done.last("decision")
+    assert found is not None
+    assert (found["kind"], [detail["op"] for detail in found["details"]]) == (
+        "decomposition",
+        ["aten.std.correction"],
+    )
+    workaround = done.last("workaround")
+    assert workaround is not None
+    assert (workaround["outcome"], workaround["decompositions"]) == ("gone", ["aten.std.correction"])
 
 
 @thorough

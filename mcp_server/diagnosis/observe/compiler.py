@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp_server.tools.reduce.failing import FailureShown
 
 SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
-# Ten public reports took 100 to 580 s (benchmarks/compiler_faults.json). A default budget leaves less: then
+# Public reports took 100 to 580 s (benchmarks/compiler_faults.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
 
 

@@ -19,7 +19,7 @@ from ..report import Report
 from . import decisions
 from .minimise import minimise
 from .reduce import import_compiler
-from .script import NO_FAULT, SCRIPT
+from .script import SCRIPT
 from .trials import Ended, FailureClass, Limits, OutOfTime, in_parallel
 
 # From the most telling to the least: a decomposition also changes what is fused.
@@ -88,7 +88,8 @@ class Experiments:
 
     def _judge(self, experiment: Experiment, ended: Ended) -> str:
         same = self.failure.shown_by(ended.status, ended.phase, ended.text)
-        outcome = "gone" if ended.status == NO_FAULT else "same" if same else "other"
+        gone = self.failure.absent(ended.status, ended.text)
+        outcome = "gone" if gone else "same" if same else "other"
         self.report.event(
             "experiment",
             label=experiment.label,

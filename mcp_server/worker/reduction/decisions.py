@@ -81,6 +81,8 @@ class Decisions:
         off = self.is_off(kind, key)
         if not off:
             self.list(kind, key, op=lowered_operator() if kind == "lowering" else operator_name(name))
+        elif kind == "decomposition":
+            forget(operator_name(name))
         return off
 
     def key_of(self, kind: str, name: str) -> str:
@@ -123,7 +125,7 @@ def prepare(workaround: Any) -> None:
     from torch._inductor import decomposition, lowering
 
     for name in workaround.get("decompositions", ()):
-        decomposition.decompositions.pop(operator(torch.ops, name), None)
+        forget(name)
     for name in workaround.get("fallbacks", ()):
         decomposition.decompositions.pop(operator(torch.ops, name), None)
         lowering.make_fallback(operator(torch.ops, name), warn=False, override_decomp=True)
@@ -134,6 +136,15 @@ def prepare(workaround: Any) -> None:
         return compile_package(*args, inductor_configs={**(inductor_configs or {}), **added}, **kwargs)
 
     torch._inductor.aoti_compile_and_package = with_configs
+
+
+def forget(name: str) -> None:
+    """Take a decomposition out of the compiler's tables: it calls no operator that it could decompose."""
+    import torch
+    from torch._inductor import decomposition
+
+    for table in (decomposition.decompositions, decomposition.select_decomp_table()):
+        table.pop(operator(torch.ops, name), None)
 
 
 def operator(ops: Any, name: str) -> Any:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mcp_server.logs.families import BY_ID
 from mcp_server.tools.context import read_events
-from mcp_server.tools.reduce.failing import STATUS, FailureShown
+from mcp_server.tools.reduce.failing import STATUS, FailureShown, Kind
 from mcp_server.worker.reduction import script, trials
 from mcp_server.worker.reduction.minimise import minimise, split
 from mcp_server.worker.reduction.program import Cut, Plan, Program, Uncuttable
@@ -196,6 +196,21 @@ def test_only_the_same_failure_counts(
 ) -> None:
     """Signal, phase and family of text must agree; what changes from run to run does not matter."""
     assert class_of(shown).shown_by(status, phase, text) is same
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "text", "absent"),
+    [
+        ("departs", 0, "", True),
+        ("departs", 3, "not finite: output 0 holds 0 nan and 3 inf of 3", True),
+        ("departs", 3, "not finite: output 0 holds 0 nan and 3 inf of 3\ndeparts: output 0 in 3", False),
+        ("departs", 4, "departs: output 0 in 3 of 3 elements", False),
+        ("not_finite", 3, "not finite: output 0 holds 0 nan and 3 inf of 3", False),
+    ],
+)
+def test_an_infinity_of_eager_mode_is_no_difference(kind: Kind, status: int, text: str, absent: bool) -> None:
+    """A package that gives eager's infinity has nothing left of a failure that was another number."""
+    assert class_of(FailureShown(kind=kind)).absent(status, text) is absent
 
 
 def test_the_family_is_what_the_log_reader_knows() -> None:
