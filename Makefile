@@ -59,7 +59,7 @@ coverage: $(STAMP) ## run the fast tests, and print which lines of the product t
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
 
-test-ray: $(STAMP) ## run the tests of sweep on a local Ray cluster of two nodes
+test-ray: $(STAMP) ## run the tests of sweep and shards on a local Ray cluster of two nodes
 	$(PIP) -e '.[ray]'
 	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
 

@@ -12,9 +12,8 @@ relative to the file's directory.
 Each case is diagnosed in a process of its own: `python -m mcp_server.sweep ARGUMENTS.json RESULT.json`.
 Exit status 0: RESULT holds the verdict. Exit status 2: bad arguments, RESULT holds `problem`.
 
-Cases run on this machine (`Local`) or on an existing Ray cluster (`Cluster`). On a cluster the files of a
-case must have the same path on every node, as on a shared file system. Cases with a stored verdict are not
-run again, and lost ones are retried.
+Cases run on this machine (`Local`) or on an existing Ray cluster (`on_cluster`). Cases with a stored verdict
+are not run again, and lost ones are retried.
 """
 
 from __future__ import annotations
@@ -31,15 +30,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import anyio
-import anyio.to_thread
 import yaml
 from pydantic import Field, ValidationError
 
+from mcp_server.cluster import Cluster
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
@@ -300,7 +298,7 @@ async def attempt(case: SweepCase, gpus: str | None = None) -> AttemptResult:
 async def sweep(
     cases: Sequence[SweepCase],
     results: Results,
-    executor: Callable[[], Local | Cluster],
+    executor: Callable[[], Local | Cluster[SweepCase, AttemptResult]],
     *,
     retries: int = 1,
     on_record: Callable[[CaseRecord], None] = lambda _record: None,
@@ -373,47 +371,13 @@ def _attempt(case: SweepCase) -> AttemptResult:
     return anyio.run(attempt, case)
 
 
-class Cluster:
-    """The Ray cluster at `address`; `auto` finds the one this machine belongs to.
+def on_cluster(address: str) -> Cluster[SweepCase, AttemptResult]:
+    """The Ray cluster at `address`. Raises `ProblemError` when Ray is not installed or no cluster answers."""
+    return Cluster(address, _attempt, _lost)
 
-    Ray's own retries are off: the sweep counts attempts, so it must see each lost one. Raises `ProblemError`
-    when Ray is not installed or no cluster answers.
-    """
 
-    def __init__(self, address: str) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise ProblemError(
-                "Ray is not installed",
-                value=address,
-                allowed="the extra `ray`",
-                next_call="pip install 'aoti-debug[ray]'",
-            ) from error
-        try:
-            ray.init(address=address, ignore_reinit_error=True, log_to_driver=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
-            what, allowed = f"no Ray cluster answers: {error}", "auto, or HOST:PORT"
-            raise ProblemError(what, value=address, allowed=allowed) from error
-        self.ray: Any = ray
-        self.task = ray.remote(max_retries=0, num_cpus=1)(_attempt)
-
-    async def each(self, cases: Sequence[SweepCase], done: OnDone) -> None:
-        running = {self.task.options(num_gpus=case.gpus, name=case.name).remote(case): case for case in cases}
-        try:
-            while running:
-                wait = partial(self.ray.wait, list(running), num_returns=1)
-                ended, _ = await anyio.to_thread.run_sync(wait, abandon_on_cancel=True)
-                for task in ended:
-                    try:
-                        result: AttemptResult = self.ray.get(task)
-                    except self.ray.exceptions.RayError as error:
-                        why = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"
-                        result = Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why), None
-                    done(running.pop(task), result)
-        finally:
-            for task in running:
-                self.ray.cancel(task, force=True)
+def _lost(why: str) -> AttemptResult:
+    return Attempt(ended="lost", where="the cluster", wall_s=0.0, why=why), None
 
 
 def main() -> int:

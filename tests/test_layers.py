@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("server",),
     ("report",),
     ("render",),
-    ("sweep",),
+    ("sweep", "shards", "cluster"),
     ("operations",),
     ("diagnosis",),
     ("operations.arguments",),  # what a tool gets as its caller typed it
@@ -41,6 +41,8 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
     "sweep": {"cli.app"},
+    "shards": {"cli.app"},
+    "cluster": {"sweep", "shards"},
     "server.http": {"cli.app"},
     "tools.reduce.reduce": {
         "operations.table",
@@ -142,7 +144,7 @@ def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     loaded = json.loads(run.stdout)
     unwanted = (
         *("torch", "triton", "numpy", "ray"),
-        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep"),
+        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep", "mcp_server.cluster"),
         *("mcp_server.server.http", "mcp_server.tools.reduce.reduce"),
     )
     assert [name for name in loaded if any(below(name, each) for each in unwanted)] == []

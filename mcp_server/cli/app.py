@@ -127,9 +127,39 @@ def run_diagnose(given: dict[str, Any]) -> int:
     return exit_code(verdict)
 
 
-add_command(DIAGNOSE, run_diagnose, OF_DIAGNOSE)
-for _operation in (*OPERATIONS[1:], REPAIR):
-    add_command(_operation, partial(run_operation, _operation))
+RAY = typer.Option("--ray", help="Ray cluster to run on: auto, or HOST:PORT.", metavar="ADDRESS")
+SHARDS = typer.Option(
+    "--shards",
+    min=0,
+    max=1000,
+    help="Parts of the launches on the cluster; 0 (default): one per GPU of it, at least 2.",
+    metavar="NUMBER",
+    show_default=False,
+)
+COMPARE = "compare_with_eager"
+OF_COMPARE = (
+    parameter("ray", Annotated[str, RAY], ""),
+    parameter("shards", Annotated[int, SHARDS], 0),
+)
+
+
+def run_compare(given: dict[str, Any]) -> int:
+    """Compare, print the result; with --ray every launch is judged on a cluster. Raises ProblemError."""
+    operation = next(one for one in OPERATIONS if one.name == COMPARE)
+    if given["ray"]:
+        if not (given["every_launch"] or given["precision"]):
+            raise ProblemError("--ray is for judging every launch", allowed="with --every-launch")
+        from mcp_server.shards import on_cluster, sharded
+
+        operation = sharded(operation, on_cluster(given["ray"], given["shards"]))
+    elif given["shards"]:
+        raise ProblemError("--shards is for a cluster", allowed="with --ray")
+    return run_operation(operation, given)
+
+
+OWN = {DIAGNOSE.name: (run_diagnose, OF_DIAGNOSE), COMPARE: (run_compare, OF_COMPARE)}
+for _operation in (*OPERATIONS, REPAIR):
+    add_command(_operation, *OWN.get(_operation.name, (partial(run_operation, _operation), ())))
 
 SOURCE = Annotated[
     str, typer.Argument(help="A job, the file of a verdict, or a bundle.", metavar="JOB_OR_VERDICT")
@@ -275,10 +305,10 @@ def sweep(
     from rich.table import Table
 
     from mcp_server.render import plain
-    from mcp_server.sweep import COLUMNS, Cluster, Local, Results, as_markdown, read_plan, row, totals
+    from mcp_server.sweep import COLUMNS, Local, Results, as_markdown, on_cluster, read_plan, row, totals
     from mcp_server.sweep import sweep as run
 
-    executor: Callable[[], Local | Cluster] = partial(Cluster, ray) if ray else partial(Local, jobs)
+    executor = partial(on_cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
         allowed = "a new directory, or an earlier sweep's"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -164,11 +165,12 @@ async def compare_pair(
     nodes = Nodes(model)
     request, notes, env = await _request(context, pair, model, nodes, tolerance)
     directory, flows = context.fresh("compare_launches"), LaunchFlows(model)
+    run: Callable[..., Awaitable[WorkerRun]] = partial(context.worker, "compare_launches")
     if every and request["probes"]:
         flow = await anyio.to_thread.run_sync(lambda: flows.of)
         request.update(flow=flow, eager_outputs=directory / "eager_outputs.pt")
-    done = await context.worker(
-        "compare_launches",
+        run = partial(context.shards, context, model) if context.shards is not None else run
+    done = await run(
         request,
         workload=pair.workload,
         env=env,
@@ -193,7 +195,10 @@ async def compare_pair(
     judged: EveryLaunch | None = None
     if every and repeats.steady_eager:
         judged = every_launch(context, done, flows, nodes, other_constants, request)
-        outcome = "differs" if judged.wrong else outcome
+        if judged.wrong:
+            outcome = "differs"
+        elif outcome == "agrees" and done.all("shard_lost"):
+            outcome = "inconclusive"
     elif every:
         judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
     json_file = done.directory / "launches.json"

@@ -143,6 +143,7 @@ class Context:
     example `srun --gpus=1`. `kept` are the finished steps of the job before it was resumed. `knows` gets the
     partial result of a stopped step. `holder` names this job to others that wait for its GPU. `home` owns the
     processes with torch imported that may outlive the job. `incomplete` says why output of a child was lost.
+    `shards` runs a request of `compare_launches` for a package in parts elsewhere (shards.py).
     """
 
     directory: Path
@@ -157,6 +158,7 @@ class Context:
     knows: Callable[[Record], None] = lambda _result: None
     holder: str = ""
     incomplete: str = ""
+    shards: Callable[..., Awaitable[WorkerRun]] | None = None
 
     def __post_init__(self) -> None:
         self.children = max(self.children, self.kept.last)

@@ -16,7 +16,7 @@ from mcp_server.package.dataflow import Edge, Step
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_, listed, quoted
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
+from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
     Difference,
     EveryLaunch,
@@ -116,11 +116,15 @@ class LaunchFlows:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The launches of one call by what the worker found of the tensors that they stored."""
+    """The launches of one call by what the worker found of the tensors that they stored.
+
+    `lost` are ranges of launches whose worker did not come back (shards.py).
+    """
 
     flows: LaunchFlows
     constants: Sequence[OtherConstant]
     tensors: Sequence[JudgedTensor]
+    lost: Sequence[Event] = ()
 
     @property
     def model(self) -> PackageView:
@@ -137,13 +141,14 @@ class Judgement:
     def unjudged(self) -> list[UnjudgedLaunch]:
         """Launches that wrote something which could not be judged, unless something else of it is wrong."""
         found = []
+        lost = {number: one["why"] for one in self.lost for number in range(one["first"], one["end"])}
         for launch in self.model.wrapper.launches:
             tensors = self.by_launch.get(launch.index, [])
             whys = [one["why"] for one in tensors if one["status"] == "unjudged"]
             if launch.index not in self.flows.straight:
                 whys = ["it is in a branch or a loop"]
             elif not tensors:
-                whys = ["nothing that it wrote was seen"]
+                whys = [lost.get(launch.index, "nothing that it wrote was seen")]
             if whys and not any(one["status"] == "wrong" for one in tensors):
                 found.append(UnjudgedLaunch(launch=launch.index, kernel=launch.kernel, why=whys[0]))
         return found
@@ -211,6 +216,7 @@ class Judgement:
         right = total - wrong - len(self.unjudged)
         text += f" ({right} right, {len(self.unjudged)} not judged)"
         text += "".join(f"; {each.summary}" for each in self.wrong[:NAMED])
+        text += "".join(f"; neither compared nor judged: {one['why']}" for one in self.lost)
         if not outputs_right:
             text += "; the outputs differ all the same: a launch that was not judged is wrong, too"
         return text
@@ -230,7 +236,8 @@ def every_launch(
     ended = done.last("judged_outputs")
     if ended is None:
         return EveryLaunch(summary="No launch was judged by itself: the call did not come back")
-    judgement = Judgement(flows, constants, [cast(JudgedTensor, each) for each in done.all("launch_judged")])
+    tensors = [cast(JudgedTensor, each) for each in done.all("launch_judged")]
+    judgement = Judgement(flows, constants, tensors, done.all("shard_lost"))
     right, unjudged = bool(ended["right"]), judgement.unjudged
     # The file of an `EagerPlan`.
     stored: dict[str, dict[str, JudgedTensor]] = {}

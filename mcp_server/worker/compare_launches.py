@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import statistics
+import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,7 +36,8 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     The package runs four times, each time in a fresh load: for the comparison, twice unchanged, and once with
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
     a fifth time, filled again: what no longer differs came from that memory. With `flow` it also runs with
-    right values copied in after each launch (`Judge`).
+    right values copied in after each launch (`Judge`). Of a shard (`launches`) all is run, since values flow;
+    only its own launches are measured, and repeats are for the first shard.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -44,11 +46,13 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     module = program.module()
     for step in request.get("steps", ()):
         update_program(module, step, report)
-    expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
+    mine = range(*request.get("launches", (0, sys.maxsize)))
+    own = frozenset(name for launch, names in nodes.items() if int(launch) in mine for name in names)
+    expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report, own if nodes else None)
     bench = Bench(request, leaves, report)
     names = request.get("constants") or {}
     comparison = Comparison(
-        expected, nodes, request.get("factor", 1.0), constants_of(module), dict(names), report
+        expected, nodes, request.get("factor", 1.0), constants_of(module), dict(names), report, mine
     )
     report_outputs(bench.run("compared", comparison.take), outputs, comparison.factor, report)
     if request.get("eager_outputs"):
@@ -56,9 +60,11 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     if request.get("flow"):
         graph = ProgramGraph(module, {int(launch): carried for launch, carried in nodes.items()})
         judge = Judge(
-            graph, expected, graph.own_values(leaves), names, request["flow"], comparison.factor, report
+            graph, expected, graph.own_values(leaves), names, request["flow"], comparison.factor, report, mine
         )
         judge.outputs(bench.run("judged", judge.take), outputs)
+    if mine.start:
+        return
     first, second = ([*map(checksum, bench.run(kind, marks(kind, report)))] for kind in ("first", "second"))
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
         bench.run(kind, marks(kind, report, request.get("unset", {})))
@@ -199,6 +205,7 @@ class Comparison:
     own: dict[str, torch.Tensor]
     unseen: dict[str, str]
     report: Report
+    launches: range  # those to measure
 
     def check_constants(self, event: Event) -> None:
         """Event `constant_differs`, but for a constant that Inductor laid out differently."""
@@ -208,6 +215,8 @@ class Comparison:
             if tensor is None:
                 continue
             fqn = self.unseen.pop(name)
+            if int(event.launch) not in self.launches:
+                continue
             own = self.own.get(fqn)
             # The launch may read a view of the constant.
             value = laid_out(tensor, own.shape, own.stride(), 0) if own is not None else None
@@ -220,6 +229,8 @@ class Comparison:
 
     def take(self, event: Event) -> bool:
         self.check_constants(event)
+        if int(event.launch) not in self.launches:
+            return False
         for facts, tensor in written(event):
             names = self.nodes.get(str(event.launch), ()) if self.nodes else self.expected
             candidates = [one for name in names for one in self.expected.get(name, ())]

@@ -52,9 +52,17 @@ class Expected:
 
 
 def expectations(
-    module: Any, leaves: list[Any], wanted: Optional[frozenset[str]], cap: int, report: Report
+    module: Any,
+    leaves: list[Any],
+    wanted: Optional[frozenset[str]],
+    cap: int,
+    report: Report,
+    measured: Optional[frozenset[str]] = None,
 ) -> tuple[dict[str, list[Expected]], list[Expected]]:
-    """The eager values by node and of the outputs, with float64 references unless that run failed."""
+    """The eager values by node and of the outputs, with float64 references unless that run failed.
+
+    Of the nodes only those `measured` have one; by default all.
+    """
     take_if_used()
     report.event("running_eager")
     eager = Recorder(module, wanted, cap, report)
@@ -62,7 +70,7 @@ def expectations(
     again = only_tensors(run_on_copies(Recorder(module, frozenset(), 0, report), leaves))
     report.event("eager_again", same=[*map(checksum, result)] == [*map(checksum, again)])
     report.event("running_float64", nodes=len(eager.kept), left_out=eager.left_out)
-    exact = ExactRecorder(module, wanted, cap, report)
+    exact = ExactRecorder(module, wanted if measured is None else measured, cap, report)
     precise = only_tensors(run_wide(exact, leaves, report))
     noisy = NoisyRecorder(module, exact)
     moved = only_tensors(run_wide(noisy, leaves, report)) if precise else []

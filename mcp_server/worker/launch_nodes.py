@@ -262,6 +262,7 @@ class Judge:
     """Subscriber of one call; event `launch_judged` (`JudgedTensor`) for each tensor that another step reads.
 
     `own` are the inputs and constants by node, `constants` names those of the package as the program does.
+    Values are copied in after every launch; those of `launches` are measured and reported.
     """
 
     graph: ProgramGraph
@@ -271,6 +272,7 @@ class Judge:
     flow: Mapping[str, LaunchFlow]
     factor: float
     report: Report
+    launches: range
     copies: dict[str, str] = field(default_factory=dict)  # by tensor, what it holds
 
     def take(self, event: Event) -> bool:
@@ -282,12 +284,11 @@ class Judge:
             judged = self.judge(event, tensor, readers or maybe)
             if not readers and (judged.stored is None or not maybe):
                 continue  # nothing reads it: memory that the kernel works in
-            known: dict[str, Any] = {"status": "unjudged", "why": judged.why}
             if judged.stored is not None:
-                known.update(_facts(judged.stored, tensor, judged.facts))
                 self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
                 overwrite(tensor, judged.stored.want.eager)
-            self.report.event("launch_judged", **place._asdict(), **known)
+            if int(event.launch) in self.launches:
+                self.report.event("launch_judged", **place._asdict(), **_facts(judged, tensor))
         return False
 
     def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
@@ -298,7 +299,10 @@ class Judge:
         self.report.event("judged_outputs", right=right)
 
     def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
-        """What the tensor holds with the facts of `measure`, else why that is not known."""
+        """What the tensor holds with the facts of `measure`, else why that is not known.
+
+        For a launch that is not to be measured there are no facts where one node alone can be meant.
+        """
         launch = int(event.launch)
         names = [argument.name.decode() for argument in arguments(event)]
         read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
@@ -307,6 +311,8 @@ class Judge:
         taken = [one for one in shaped if self.graph.taken(one, readers)]
         library = self.flow[str(launch)]["library"]
         whole = [one for one in taken if self.graph.whole(one, launch, readers, library=library)]
+        if launch not in self.launches and len(taken) == len(whole) == 1:
+            return Judged(whole[0])
         found = self._matching(tensor, whole) or self._matching(tensor, taken)
         if found is None and len(whole) == 1:
             return Judged(whole[0], measure(tensor, whole[0].want, self.factor))
@@ -328,13 +334,17 @@ class Judge:
         return min(within, key=lambda one: float(one.facts.get("excess", 0.0)), default=None)
 
 
-def _facts(stored: Stored, tensor: torch.Tensor, measured: Mapping[str, Any]) -> dict[str, Any]:
-    """The facts of a `JudgedTensor` that holds a known node."""
+def _facts(judged: Judged, tensor: torch.Tensor) -> dict[str, Any]:
+    """The facts of a `JudgedTensor`."""
+    stored, measured = judged.stored, judged.facts
+    if stored is None:
+        return {"status": "unjudged", "why": judged.why}
     eager = stored.want.eager
     products = any(word in stored.node for word in PRODUCTS)
     tf32 = products and tensor.is_cuda and tensor.dtype == torch.float32 and measured["within_tf32"]
     return {
         "status": "right" if measured["within"] else "wrong",
+        "why": "",
         "node": stored.node,
         "place": stored.place,
         "product": stored.product,

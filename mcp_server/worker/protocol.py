@@ -421,6 +421,8 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     names of tensors that nothing writes before it}. `steps`: captured updates of constants, applied to both
     sides. `constants`: {name in the package: name in the program}. With `flow`, of launches outside branches
     and loops, every launch is judged on right inputs. `eager_outputs` is a file for what eager mode returns.
+    `launches`: from which launch on, and up to which, they are measured (by default all). Only the shard with
+    launch 0 repeats the call.
     """
 
     probes: bool
@@ -431,6 +433,7 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     constants: dict[str, str]
     flow: dict[str, LaunchFlow]
     eager_outputs: str
+    launches: tuple[int, int]
 
 
 class PrecisionRequest(ExportedRequest, total=False):

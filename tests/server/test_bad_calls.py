@@ -86,6 +86,8 @@ CALLS: list[tuple[list[str], dict[str, str], str]] = [
     ([*SPECS, "[" * 100_000], {}, "is not JSON"),
     (["sweep", "bomb.yaml", "--out", "out"], {}, "stands for more than"),
     (["sweep", "deep.yaml", "--out", "out"], {}, "the cases cannot be read"),
+    (["compare-with-eager", "x.pt2", "--ray", "auto"], {}, "--ray is for judging every launch"),
+    (["compare-with-eager", "x.pt2", "--every-launch", "--shards", "2"], {}, "--shards is for a cluster"),
     (["serve", "--http", "--port", "0", "--allow-host", "*"], {}, "no host name"),
     (["serve", "--http", "--port", "0", "--allow-host", "box:8765"], {}, "no host name"),
     (["serve", "--share-jobs"], {}, "these options are for HTTP"),

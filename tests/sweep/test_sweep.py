@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import textwrap
 import time
 from collections.abc import Iterator
@@ -17,13 +16,13 @@ from mcp_server.cli.app import exit_of
 from mcp_server.cli.main import Exit
 from mcp_server.errors import ProblemError
 from mcp_server.sweep import (
-    Cluster,
     Local,
     Results,
     Sweep,
     SweepCase,
     as_markdown,
     local_gpus,
+    on_cluster,
     read_plan,
     sweep,
 )
@@ -169,22 +168,6 @@ def test_a_changed_file_is_another_case(tmp_path: Path) -> None:
     assert before.digest != first
 
 
-@pytest.fixture
-def cluster() -> Iterator[Any]:
-    """A head without processors, so that cases run on the two nodes beside it."""
-    ray = pytest.importorskip("ray")
-    utils = pytest.importorskip("ray.cluster_utils")
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    )
-    made = utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-    try:
-        yield made
-    finally:
-        ray.shutdown()
-        made.shutdown()
-
-
 @pytest.mark.ray
 def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
     """Cases run on both nodes, and the one whose process was killed is tried again."""
@@ -198,7 +181,7 @@ def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
           - {{script: {killer(tmp_path)}, gpus: 0, timeout_s: 60}}
     """
     found = anyio.run(
-        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: Cluster(cluster.address))
+        lambda: sweep(plan(tmp_path, text), Results(tmp_path / "out"), lambda: on_cluster(cluster.address))
     )
     assert [case.ended for case in found.cases] == ["verdict"] * 3
     assert [attempt.ended for attempt in found.cases[2].attempts] == ["lost", "verdict"]
@@ -219,7 +202,7 @@ def test_a_node_that_dies_loses_no_case(cluster: Any, tmp_path: Path) -> None:
     script.write_text(SLEEPER)
     nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
     text = f"cases: [{{script: {script}, gpus: 0, timeout_s: 60}}]"
-    executor = Cluster(cluster.address)
+    executor = on_cluster(cluster.address)
 
     async def swept() -> Any:
         async with anyio.create_task_group() as tasks:
