@@ -38,9 +38,11 @@ LINES = st.lists(st.sampled_from([b"a\n", b"= 0 1\n", b"+ 1\n", b"\r\n", b"c\r",
 
 @given(other=LINES, data=LINES.map(lambda text: text + b"end\n"))
 def test_a_file_is_made_again_from_another(other: bytes, data: bytes) -> None:
-    """Lines that look like steps, and ends of lines of other systems, included."""
+    """And from itself. Lines that look like steps, and ends of lines of other systems, included."""
     known = Known(other)
-    assert rebuilt(known.lines, steps_from(known, data)) == data
+    before = list(known.lines)
+    assert rebuilt(before, steps_from(known, data)) == data
+    assert b"".join(known.lines) == other + data
 
 
 def test_a_file_like_another_takes_only_its_changes(tmp_path: Path) -> None:

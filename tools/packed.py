@@ -2,8 +2,8 @@
 
 A `.packed` file is plain text, to be searched and compared as such: for each file a line `==> NAME <== BYTES`
 and its bytes, or `==> NAME <== as OTHER` where another file before it holds the same. A file that repeats
-lines of those before it has `==> NAME <== BYTES of steps`: `= FIRST COUNT` takes lines of the files before
-it, counted from 0 through all of them, and `+ COUNT` takes the lines that follow.
+earlier lines has `==> NAME <== BYTES of steps`: `= FIRST COUNT` takes lines of the files before it and of
+itself so far, counted from 0 through all of them, and `+ COUNT` takes the lines that follow.
 
 Readers get a folder in which all files lie as they were: `unpacked(FOLDER)`. `python -m tools.packed FOLDER`
 prints where that is; after a change there, the same with `--pack` writes the `.packed` files anew.
@@ -27,7 +27,7 @@ _HEADER = re.compile(
     rb"==> (?P<name>[^\n]+) <== (?:(?P<bytes>\d+)(?P<steps> of steps)?|as (?P<same>[^\n]+))\n"
 )
 _STEP = re.compile(rb"(?:= (?P<first>\d+) (?P<count>\d+)|\+ (?P<new>\d+))\n")
-LEAST_ALIKE = 4096  # bytes of a file that may be written as steps: whole text is easier to read
+LEAST_ALIKE = 512  # bytes of a file that may be written as steps: whole text is easier to read
 LEAST_TAKEN = 20  # bytes of lines that are taken from before: a step takes as many
 PLACES_TRIED = 200  # of a line that stands in many places, the last ones
 
@@ -85,19 +85,19 @@ def members_of(packed: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def rebuilt(known: Sequence[bytes], steps: bytes) -> bytes:
-    """The file that these steps make of known lines. Raises ValueError."""
-    new, made, at = steps.splitlines(keepends=True), list[bytes](), 0
+    """The file that these steps make of known lines, and of its own. Raises ValueError."""
+    new, lines, at = steps.splitlines(keepends=True), list(known), 0
     while at < len(new):
         step = _STEP.fullmatch(new[at])
         if step is None:
             raise ValueError(f"not a step: {new[at][:60]!r}; pack it again, don't edit it")
         at += 1
         if step["new"]:
-            made += new[at : at + int(step["new"])]
+            lines += new[at : at + int(step["new"])]
             at += int(step["new"])
         else:
-            made += known[int(step["first"]) : int(step["first"]) + int(step["count"])]
-    return b"".join(made)
+            lines += lines[int(step["first"]) : int(step["first"]) + int(step["count"])]
+    return b"".join(lines[len(known) :])
 
 
 class Known:
@@ -125,7 +125,7 @@ class Known:
 
 
 def steps_from(known: Known, data: bytes) -> bytes:
-    """How `data`, which ends with a whole line, is made from known lines."""
+    """How `data`, which ends with a whole line, is made from known lines; its own are known after it."""
     lines, steps, new = data.splitlines(keepends=True), list[bytes](), list[bytes]()
     at = 0
     while at < len(lines):
@@ -136,6 +136,7 @@ def steps_from(known: Known, data: bytes) -> bytes:
         else:
             count = 1
             new.append(lines[at])
+        known.add(b"".join(lines[at : at + count]))
         at += count
     return b"".join([*steps, *_added(new)])
 
@@ -172,13 +173,13 @@ def _entries(files: Path, paths: list[Path]) -> Iterator[bytes]:
             body = f"as {same}\n".encode()
         else:
             body = _in_steps(data, lines) or b"%d\n%s\n" % (len(data), data)
-            lines.add(data)
         yield f"==> {name} <== ".encode() + body
 
 
 def _in_steps(data: bytes, known: Known) -> bytes | None:
-    """None if that saves less than a quarter."""
+    """None if that saves less than a quarter. The lines of `data` are known after it."""
     if len(data) < LEAST_ALIKE or not data.endswith(b"\n"):
+        known.add(data)
         return None
     steps = steps_from(known, data)
     return b"%d of steps\n%s\n" % (len(steps), steps) if len(steps) * 4 < len(data) * 3 else None
