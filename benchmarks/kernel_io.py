@@ -33,9 +33,10 @@ from mcp_server.model import PackageWorkload
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import WORKER_ENV, Context, read_events
+from mcp_server.tools.context import WORKER_ENV, Context, stream_events
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.kernel_io import KernelIO
+from mcp_server.worker.events import Called, Torch
 
 HERE = Path(__file__).resolve().parent
 WORKER = Path(mcp_server.worker.__file__).parent
@@ -88,8 +89,8 @@ def child(request: dict[str, Any], directory: Path, preload: tuple[str, ...] = (
     *_, last = (place / "stdout").read_text(errors="replace").splitlines()
     facts = json.loads(last)
     assert facts["status"] == 0, (place / "report.jsonl").read_text()[-2000:]
-    called = [event for event in read_events(place / "report.jsonl") if event["event"] == "called"]
-    return Seen(facts, called[-1]["seconds"], (place / "stdout").stat().st_size - len(last))
+    called = list(stream_events(place / "report.jsonl", Called))
+    return Seen(facts, called[-1].seconds, (place / "stdout").stat().st_size - len(last))
 
 
 def used() -> float:
@@ -112,7 +113,7 @@ async def first_bad(workload: PackageWorkload, directory: Path) -> tuple[KernelI
     found = await dump_kernel_io(context, workload, stop_at_first_bad=True)
     seconds, spent = time.perf_counter() - start, used() - spent
     (report,) = context.directory.glob("*/report.jsonl")
-    imported = next(event["t"] for event in read_events(report) if event["event"] == "torch")
+    imported = next(event.t for event in stream_events(report, Torch))
     return found, seconds - imported, spent - import_cost()
 
 

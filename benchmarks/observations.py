@@ -14,15 +14,17 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import Context, stream_events
 from mcp_server.tools.kernel_io import Choice, overview
 from mcp_server.tools.probe_backend import find_bounds, read_launches
+from mcp_server.worker.events import Argument
 from mcp_server.worker.report import Report
 
-SEEN = {
+SEEN: dict[str, Any] = {
     "dtype": "float32",
     "device": "cpu",
     "shape": [256, 512],
@@ -53,9 +55,8 @@ def write_report(path: Path, model: PackageView, count: int) -> None:
         launch = launches[number % len(launches)]
         where = {"launch": launch.index, "sequence": number, "run": 0, "kernel": launch.kernel, "runner": 1}
         for phase, role in (("before", "read"), ("after", "written")):
-            report.event(
-                "argument", phase=phase, **where, name=f"buf_{role}", parameter="x", role=role, **SEEN
-            )
+            about = {"phase": phase, "name": f"buf_{role}", "parameter": "x", "role": role}
+            report.event(Argument(**{**SEEN, **where, **about}))
 
 
 def model_of(package: Path) -> PackageView:
@@ -74,7 +75,7 @@ def read(package: Path, directory: Path) -> None:
     bounds = find_bounds(model)
     context = Context(directory, Path(sys.executable))
     before, start = peak(), time.process_time()
-    events = stream_events(directory / "report.jsonl", "argument")
+    events = stream_events(directory / "report.jsonl", Argument)
     found = overview(read_launches(context, events, model, bounds), model, Choice(), directory, 24)
     seconds = time.process_time() - start
     more = (peak() - before) / 2**20

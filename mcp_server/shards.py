@@ -25,6 +25,7 @@ from mcp_server.model import Record
 from mcp_server.operations.arguments import Operation
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import REPORT, Context, WorkerRun, read_events
+from mcp_server.worker.events import JudgedOutputs, OfLaunch, ShardLost
 
 LEAST = 2  # shards, where the cluster has fewer GPUs
 TRIES = 2
@@ -162,17 +163,17 @@ def merge(told: Sequence[tuple[Shard, WorkerRun | Lost]]) -> WorkerRun:
     if not runs:
         why = "; ".join(f"{shard.name}: {run.why}" for shard, run in told)
         raise ProblemError("no shard came back", value=why, allowed="a cluster whose nodes live")
-    judged = [run for run in runs if run.last("judged_outputs")]
+    judged = [run for run in runs if run.last(JudgedOutputs)]
     if not judged:
         return runs[0]
     lost = [
-        {"event": "shard_lost", "first": shard.first, "end": shard.end, "why": f"{shard.name}: {run.why}"}
+        ShardLost(shard.first, shard.end, f"{shard.name}: {run.why}")
         for shard, run in told
-        if isinstance(run, Lost) or not run.last("judged_outputs")
+        if isinstance(run, Lost) or not run.last(JudgedOutputs)
     ]
-    own = [event for run in judged for event in run.events if event["event"] in OWN]
-    own.sort(key=lambda event: int(event.get("sequence", 0)))
-    rest = [event for event in judged[0].events if event["event"] not in OWN]
+    own = [event for run in judged for event in run.events if event.event in OWN]
+    own.sort(key=lambda event: event.sequence if isinstance(event, OfLaunch) else 0)
+    rest = [event for event in judged[0].events if event.event not in OWN]
     return replace(judged[0], events=(*own, *lost, *rest))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf
@@ -17,8 +16,8 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import quoted
-from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.launch import Changed, Variant
+from mcp_server.worker import events
 
 
 def launch_component(number: int, kernel: str, case: DiagnosisState) -> Component:
@@ -164,7 +163,7 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
     own = case.script_run
     if (own is not None and own.family == MISSING) or (op and op in failure):
         return ""
-    refused = next((str(event["refused"]) for event in _taken(run) if event["refused"]), "")
+    refused = next((event.refused for event in _taken(run) if event.refused), "")
     why = f" ({refused})" if refused else ""
     return f"the call cannot be made outside the program, which alone registers {op}{why}"
 
@@ -172,20 +171,20 @@ def operator_missing_here(run: RunSeen, case: DiagnosisState) -> str:
 def operators_from(case: DiagnosisState) -> list[Evidence]:
     """The lines of a program that were run, and no others, for the operators of its call."""
     plain = case.plain_run
-    found = next((event for event in _taken(plain) if event["lines"]), None) if plain is not None else None
+    found = next((event for event in _taken(plain) if event.lines), None) if plain is not None else None
     if found is None:
         return []
-    shown, more = found["lines"][:MOST_LINES], ", …" if len(found["lines"]) > MOST_LINES else ""
+    shown, more = found.lines[:MOST_LINES], ", …" if len(found.lines) > MOST_LINES else ""
     lines = ", ".join(map(str, shown)) + more
     fact = (
         f"to make the call again, its operators were registered as at line {lines} of "
-        f"{Path(str(found['file'])).name}; the program itself was not run for that"
+        f"{Path(found.file).name}; the program itself was not run for that"
     )
     return [Evidence(step="run", fact=fact)]
 
 
-def _taken(run: RunSeen) -> list[Event]:
-    return run.worker.all("operators_taken") if run.worker is not None else []
+def _taken(run: RunSeen) -> list[events.OperatorsTaken]:
+    return run.worker.all(events.OperatorsTaken) if run.worker is not None else []
 
 
 def seen(step: str, fact: str, source: str = "") -> Evidence:
@@ -291,17 +290,16 @@ def written_storages(case: DiagnosisState) -> set[int]:
     return {run.buffers[name].storage for name in names if name in run.buffers}
 
 
-def lines_of(event: Event) -> list[ModelLocation]:
+def lines_of(event: events.OfNode | events.GuardFailed | events.FakeMismatch) -> list[ModelLocation]:
     """The model's lines of an operator, innermost first."""
-    stack: Sequence[dict[str, Any]] = event.get("stack", ())
-    return [ModelLocation(file=f["file"], line=int(f["line"]), code=f["code"]) for f in stack[:3]]
+    return [ModelLocation(file=f.file, line=f.line or 0, code=f.code) for f in event.stack[:3]]
 
 
-def first_line(event: Event) -> str:
+def first_line(event: events.NodeRaised | events.GuardFailed) -> str:
     """Of the error text in an event."""
-    return quoted(str(event["text"]).splitlines()[0])
+    return quoted(event.text.splitlines()[0])
 
 
 def raising_lines(case: DiagnosisState) -> list[ModelLocation]:
     """The model's lines of the operator that raised in eager mode."""
-    return [line for event in case.eager_events("node_raised")[:1] for line in lines_of(event)]
+    return [line for event in case.eager_events(events.NodeRaised)[:1] for line in lines_of(event)]

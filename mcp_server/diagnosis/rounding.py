@@ -36,7 +36,7 @@ def is_rounding(case: DiagnosisState) -> bool:
     if not failures:
         return not case.failed
     failures.pop("script" if check_failed(case) else "", None)
-    return set(failures.values()) <= {"differs"} and bool(case.rounding["reference"])
+    return set(failures.values()) <= {"differs"} and bool(case.rounding.reference)
 
 
 def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect]:
@@ -55,10 +55,8 @@ def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
     """A verdict of no fault, with how near package and eager are, and the compile that showed it."""
     assert case.rounding is not None
-    outputs = case.rounding["outputs"]
-    error, eager = (
-        max((float(each[name]) for each in outputs), default=0.0) for name in ("error", "eager_error")
-    )
+    error = max((float(each.error) for each in case.rounding.outputs), default=0.0)
+    eager = max((float(each.eager_error) for each in case.rounding.outputs), default=0.0)
     fact = (
         f"the outputs are up to {error:.3g} from the program computed in float64, and those of eager mode up "
         f"to {eager:.3g}; no element is further from it than rounding moves it"

@@ -34,7 +34,7 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.context import Event, WorkerRun
+from mcp_server.tools.context import E, WorkerRun
 from mcp_server.tools.divergence import ComparedWithEager
 from mcp_server.tools.kernel_io import KernelIO
 from mcp_server.tools.launchers import RankEnd
@@ -43,6 +43,8 @@ from mcp_server.tools.machine import Problem
 from mcp_server.tools.reduce.launch import Variant
 from mcp_server.tools.requests import failing_phase
 from mcp_server.tools.trace_launches import Trace
+from mcp_server.worker import events
+from mcp_server.worker.facts import TensorFacts
 
 if TYPE_CHECKING:  # `bisect` brings what few need
     from mcp_server.diagnosis.value_sources import InputSlice
@@ -108,7 +110,7 @@ class DiagnosisState:
     log_source: str = ""
     package: Package | None = None
     package_error: PackageError | None = None
-    leaves: list[Event] = field(default_factory=list)
+    leaves: list[TensorFacts] = field(default_factory=list)
     given: Given | None = None
     symptom: Symptom = field(default_factory=Symptom)
     unfit: ProblemError | None = None  # why expectation or check cannot be used: the diagnosis ends with it
@@ -135,7 +137,7 @@ class DiagnosisState:
     widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
     kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each
-    index_values: dict[InputSlice, Event] = field(default_factory=dict)
+    index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
     origin: Origin | None = None
     origin_changes: list[Intervention] = field(default_factory=list)  # remove what is at the origin
     origin_fix: Intervention | None = None  # the expression at the origin, corrected
@@ -194,17 +196,17 @@ class DiagnosisState:
         return self.exported.in_place if self.exported is not None else []
 
     @property
-    def named_leaves(self) -> list[tuple[str, Event]]:
+    def named_leaves(self) -> list[tuple[str, TensorFacts]]:
         """The arguments of the call with their paths (`args[1]`), where the inputs were described."""
         return list(zip(self.given.paths, self.leaves, strict=False)) if self.given is not None else []
 
-    def eager_events(self, name: str) -> list[Event]:
-        return self.interpreted.all(name) if self.interpreted is not None else []
+    def eager_events(self, kind: type[E]) -> list[E]:
+        return self.interpreted.all(kind) if self.interpreted is not None else []
 
     @property
-    def compared_with_program(self) -> Event | None:
+    def compared_with_program(self) -> events.Compared | None:
         """How the outputs of the call compare with the exported program's; None: nobody looked."""
-        return self.interpreted.last("compared") if self.interpreted is not None else None
+        return self.interpreted.last(events.Compared) if self.interpreted is not None else None
 
     @property
     def suspect_call(self) -> CapturedCall | None:
@@ -225,14 +227,14 @@ class DiagnosisState:
     @property
     def outputs_nonfinite(self) -> bool:
         """Whether NaN or infinities came out of a call, seen without probes."""
-        infinite = any(out.get("inf") for run in self.runs.values() for out in run.outputs)
+        infinite = any(out.inf for run in self.runs.values() for out in run.outputs)
         return self.outputs_nan or infinite or (self.suspect_call is not None and self.suspect_call.nonfinite)
 
     @property
     def outputs_nan(self) -> bool:
         """Whether NaN came out of a call, seen without probes."""
         call = self.suspect_call
-        called = any(out.get("nan") for run in self.runs.values() for out in run.outputs)
+        called = any(out.nan for run in self.runs.values() for out in run.outputs)
         return called or (call is not None and any(leaf.nan for leaf in call.outputs))
 
     @property
@@ -268,8 +270,8 @@ class DiagnosisState:
 
         None if that was not tried.
         """
-        repeats = self.repeated.all("repeated") if self.repeated is not None else []
-        return next((not event["equal"] for event in repeats if event["run"] == run), None)
+        repeats = self.repeated.all(events.Repeated) if self.repeated is not None else []
+        return next((not event.equal for event in repeats if event.run == run), None)
 
     @property
     def reads_unset(self) -> bool:
@@ -402,10 +404,10 @@ class DiagnosisState:
         return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
-    def rounding(self) -> Event | None:
+    def rounding(self) -> events.Rounding | None:
         """How the outputs compare with the program in float64, where rounding explains what differs."""
-        found = self.interpreted.last("rounding") if self.interpreted is not None else None
-        return found if found and not any(each["unexplained"] for each in found["outputs"]) else None
+        found = self.interpreted.last(events.Rounding) if self.interpreted is not None else None
+        return found if found and not any(each.unexplained for each in found.outputs) else None
 
     @property
     def equals_eager(self) -> bool | None:
@@ -414,7 +416,7 @@ class DiagnosisState:
         None: nobody looked.
         """
         compared = self.compared_with_program
-        return bool(compared["equal"]) or self.rounding is not None if compared is not None else None
+        return compared.equal or self.rounding is not None if compared is not None else None
 
     @property
     def nan_accepted(self) -> bool:

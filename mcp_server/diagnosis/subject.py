@@ -16,6 +16,7 @@ from mcp_server.jobs.environment import child_environment, looks_secret
 from mcp_server.jobs.store import storing
 from mcp_server.model import SUBJECT_FILE, Artifact, Record
 from mcp_server.tools.context import Context
+from mcp_server.worker.events import Torch
 
 # Variables that change how a package is built or run; the rest of the environment is nobody's business.
 TELLING = re.compile(
@@ -82,10 +83,10 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
     python = workload.python if workload and workload.python else context.python
     # The version that a worker reported; none where none ran.
     workers = [run.worker for run in case.runs.values()] + [case.interpreted, case.operators]
-    events = [event for worker in workers if worker is not None and (event := worker.last("torch"))]
-    torch = str(events[0]["version"]) if events else ""
-    if events and events[0].get("cuda"):
-        torch = f"{torch}, CUDA {events[0]['cuda']}"
+    events = [event for worker in workers if worker is not None and (event := worker.last(Torch))]
+    torch = events[0].version if events else ""
+    if events and events[0].cuda:
+        torch = f"{torch}, CUDA {events[0].cuda}"
     facts = {"aoti-debug": __version__, "torch": torch, "interpreter": str(python), **machine_facts()}
     if case.package is not None:
         facts["package"] = f"compiled for {case.package.device_type}"
@@ -99,9 +100,9 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
         log=case.own_run.finished.output if case.own_run is not None else None,
         environment={name: value for name, value in {**facts, **variables(asked)}.items() if value},
         shapes={
-            number: [int(size) for size in leaf["shape"]]
+            number: leaf.shape
             for number, leaf in enumerate(case.leaves)
-            if leaf.get("kind") == "tensor" and "shape" in leaf
+            if leaf.kind == "tensor" and leaf.shape is not None
         },
     )
     path = context.directory / SUBJECT_FILE

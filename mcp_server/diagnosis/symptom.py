@@ -10,7 +10,9 @@ from mcp_server.diagnosis.interventions.base import Failure
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.types import Finished
 from mcp_server.logs.facts import ErrorFact, LogFacts
-from mcp_server.tools.context import Event, WorkerRun
+from mcp_server.tools.context import E, WorkerRun
+from mcp_server.worker import events
+from mcp_server.worker.facts import TensorFacts
 
 Seen = Literal["wrong-output", "nan", "crash", "hang", "memory"]
 
@@ -66,14 +68,15 @@ class RunSeen:
     def root(self) -> ErrorFact | None:
         return self.log.root
 
-    def last(self, event: str) -> Event:
-        """The last event of that name that the worker reported; empty when there is none."""
-        return (self.worker.last(event) if self.worker is not None else None) or {}
+    def last(self, kind: type[E]) -> E | None:
+        """The last event of that kind that the worker reported."""
+        return self.worker.last(kind) if self.worker is not None else None
 
     @property
-    def outputs(self) -> list[Event]:
+    def outputs(self) -> list[TensorFacts]:
         """Facts of each output of the last call that came back; empty when none did."""
-        return list(self.last("called").get("outputs", ()))
+        called = self.last(events.Called)
+        return called.outputs if called is not None else []
 
     @property
     def failure(self) -> Failure:
@@ -88,41 +91,48 @@ class RunSeen:
             return "timeout" if watchdog else "exception"
         if self.as_expected:
             return "none"
-        if any(out.get("nan") or (self.infinities and out.get("inf")) for out in self.outputs):
+        if any(out.nan or (self.infinities and out.inf) for out in self.outputs):
             return "nonfinite"
-        return "differs" if self.differs or self.last("checked_outputs").get("status") else "none"
+        checked = self.last(events.CheckFacts)
+        return "differs" if self.differs or (checked is not None and checked.status) else "none"
 
     @property
     def as_expected(self) -> bool:
         """Whether the outputs are what the user expects: by the file, by the check command, or by both."""
-        compared, checked = self.last("compared_expected"), self.last("checked_outputs")
-        if not (compared.get("given") or checked):
+        compared, checked = self.last(events.ComparedExpected), self.last(events.CheckFacts)
+        given = compared is not None and compared.given
+        if not given and checked is None:
             return False  # nobody said which outputs are right
-        return (not compared.get("given") or bool(compared["equal"])) and not checked.get("status")
+        return not (given and compared and not compared.equal) and not (checked and checked.status)
 
     @property
     def differs(self) -> bool:
         """Whether the outputs have the shapes of the script's own reference, and other values."""
-        compared = self.last("compared_expected")
-        if not compared or compared["equal"]:
+        compared = self.last(events.ComparedExpected)
+        if compared is None or compared.equal:
             return False
-        return all(shape[0] == shape[1] for shape in (pair["shape"] for pair in compared["outputs"]))
+        return all(pair.shape[0] == pair.shape[1] for pair in compared.outputs)
 
     @property
     def frame_tensors(self) -> dict[str, bool]:
         """For each tensor that the program had when its own check failed: whether the call gives it."""
-        return dict(self.last("compared_frame_tensors").get("equal", {}))
+        compared = self.last(events.ComparedFrameTensors)
+        return compared.equal if compared is not None else {}
 
     @property
     def left_alone(self) -> list[int]:
         """Inputs that the call should change and did not, at addresses at which the package copies them."""
-        inputs = self.last("changed_inputs").get("inputs", ())
-        return [each["input"] for each in inputs if each["misaligned"] and not each["changed"]]
+        return [each.input for each in self._looked_at if each.misaligned and not each.changed]
 
     @property
     def changed(self) -> list[int]:
         """Inputs that the call should change and did."""
-        return [each["input"] for each in self.last("changed_inputs").get("inputs", ()) if each["changed"]]
+        return [each.input for each in self._looked_at if each.changed]
+
+    @property
+    def _looked_at(self) -> list[events.ChangedInput]:
+        found = self.last(events.ChangedInputs)
+        return found.inputs if found is not None else []
 
     @property
     def family(self) -> str | None:
@@ -140,16 +150,17 @@ def misfit(what: str, expect: Path | None = None) -> ProblemError:
 
 def refuse_misfit(run: RunSeen, symptom: Symptom) -> None:
     """Raise `ProblemError` where the expectation or the check cannot be one of this call's outputs."""
-    compared = run.last("compared_expected")
+    compared = run.last(events.ComparedExpected)
     # A replay reports the program's own comparison under the same name: that fits by its making.
-    if compared.get("given") and compared["layout"]:
-        expected, given = compared["counts"]
+    if compared is not None and compared.given and compared.layout:
+        expected, given = compared.counts
         what = f"the call gives {given} tensors, the expectation has {expected}"
         if expected == given:
-            place = next(each["output"] for each in compared["outputs"] if each["layout"])
-            what = f"output {place} has {compared['layout']}"
+            place = next(each.output for each in compared.outputs if each.layout)
+            what = f"output {place} has {compared.layout}"
         raise misfit(what, symptom.expect)
-    if run.last("checking_outputs") and not run.last("checked_outputs"):
+    begun = run.worker is not None and run.worker.phases("checking_outputs")
+    if begun and run.last(events.CheckFacts) is None:
         raise ProblemError(
             "the check command did not end in the time that the budget leaves",
             value=" ".join(symptom.check),

@@ -32,7 +32,7 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
 from mcp_server.plurals import listed
 from mcp_server.tools.context import Context
-from mcp_server.worker.protocol import ElementChange, NeededElement
+from mcp_server.worker.events import ElementChange, NeededElement
 
 Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
 SHOWN = 8  # elements that are listed of each kind

@@ -20,7 +20,7 @@ from mcp_server.package.statements import evaluate
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.linear import affine
 from mcp_server.package.terms.program import read_program, slice_read
-from mcp_server.tools.context import Event
+from mcp_server.worker import events
 
 
 @dataclass(frozen=True)
@@ -159,25 +159,25 @@ def _input_index(source: IndexSource, case: DiagnosisState) -> int | None:
 _LOGARITHM = re.compile(r"\baten\.log(?:2|10|1p|_)?\.")
 
 
-def first_made(case: DiagnosisState) -> Event | None:
+def first_made(case: DiagnosisState) -> events.NodeNonFinite | None:
     """The first operator to make NaN or plus infinity of finite values, or of a mask's minus infinity.
 
     A row that is masked as a whole is such a case. If a logarithm made the minus infinity, the logarithm is
     the first. None if an input or a constant had the value already.
     """
-    masks: dict[str, Event] = {}
-    for event in case.eager_events("node_non_finite"):
-        if not set(event["bad_inputs"]) <= masks.keys():
+    masks: dict[str, events.NodeNonFinite] = {}
+    for event in case.eager_events(events.NodeNonFinite):
+        if not set(event.bad_inputs) <= masks.keys():
             continue
-        if event["masked"]:
-            masks[str(event["node"])] = event
+        if event.masked:
+            masks[event.node] = event
             continue
         # The operators that brought the minus infinity from which this one computes.
-        names = list(event["bad_inputs"])
+        names = list(event.bad_inputs)
         for name in names:
-            names += [other for other in masks[name]["bad_inputs"] if other not in names]
-        roots = [masks[name] for name in names if not masks[name]["bad_inputs"]]
-        return next((root for root in roots if _LOGARITHM.search(str(root["op"]))), event)
+            names += [other for other in masks[name].bad_inputs if other not in names]
+        roots = [masks[name] for name in names if not masks[name].bad_inputs]
+        return next((root for root in roots if _LOGARITHM.search(root.op)), event)
     return None
 
 
@@ -257,7 +257,7 @@ def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
         return ()
     found = divisions(view.tracer)
     event = raised(case)
-    lines = {(frame["file"], frame["line"]) for frame in event["stack"]} if event is not None else set()
+    lines = {(frame.file, frame.line) for frame in event.stack} if event is not None else set()
     own = [
         division
         for division in found
@@ -266,10 +266,10 @@ def failed_divisions(case: DiagnosisState) -> tuple[Division, ...]:
     return tuple(own) or found
 
 
-def raised(case: DiagnosisState) -> Event | None:
+def raised(case: DiagnosisState) -> events.NodeRaised | None:
     """The operator of the exported program that refuses to divide by zero in eager mode, too."""
-    events = case.eager_events("node_raised")
-    return next((each for each in events if any(text in str(each["text"]) for text in _BY_ZERO)), None)
+    found = case.eager_events(events.NodeRaised)
+    return next((each for each in found if any(text in each.text for text in _BY_ZERO)), None)
 
 
 def divisor_parts(division: Division, case: DiagnosisState) -> list[InputSlice]:
@@ -330,11 +330,11 @@ def _only_line(party: Component, kind: Kind, case: DiagnosisState) -> ModelLocat
     none, all lines of the kernel are.
     """
     operator, text = kind
-    event = next(iter(case.eager_events("node_raised")), None) or first_made(case)
+    event = next(iter(case.eager_events(events.NodeRaised)), None) or first_made(case)
     recorded = party.model_locations[:1] if event is not None else party.model_locations
     if len(recorded) > MOST:
         return None  # there may be more that are not shown
-    name = str(event["op"]).removeprefix("aten.").partition(".")[0] if event is not None else ""
+    name = event.op.removeprefix("aten.").partition(".")[0] if event is not None else ""
     if name and operator.fullmatch(name):
         operator = re.compile(rf"{re.escape(name)}\w*")
     found: list[ModelLocation] = []

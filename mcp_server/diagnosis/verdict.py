@@ -50,6 +50,7 @@ from mcp_server.model import (
 )
 from mcp_server.plurals import counted, listed, was
 from mcp_server.tools.context import Context
+from mcp_server.worker.events import ComparedExpected
 
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
 
@@ -230,9 +231,9 @@ def health_summary(case: DiagnosisState) -> str:
         )
     # The package has arguments that are no tensors as they were at export, and does not look at them.
     fixed = [
-        f"{path} = {leaf['value']}"
+        f"{path} = {leaf.value}"
         for path, leaf in case.named_leaves
-        if leaf.get("kind") in ("int", "float", "bool", "str")
+        if leaf.kind in ("int", "float", "bool", "str")
     ][:MOST_NAMED]
     if fixed:
         values = "this value" if len(fixed) == 1 else "these values"
@@ -263,7 +264,7 @@ def health_evidence(case: DiagnosisState) -> list[Evidence]:
 def compared(case: DiagnosisState) -> bool:
     """Whether the outputs of the call were compared with anything."""
     plain = case.plain_run
-    if plain is not None and (plain.last("compared_expected") or plain.as_expected):
+    if plain is not None and (plain.last(ComparedExpected) or plain.as_expected):
         return True
     return case.equals_eager is not None or case.with_eager is not None
 

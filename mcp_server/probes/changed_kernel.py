@@ -30,6 +30,7 @@ from mcp_server.probes.commands import Options, compile_in, compile_or_raise, fi
 from mcp_server.probes.model_build import SOURCES, Tools, extract, write_package
 from mcp_server.probes.rewrite import compiled_form
 from mcp_server.tools.context import Context, gpus_of
+from mcp_server.worker.events import Failed
 from mcp_server.worker.protocol import RecompileRequest
 
 _ERROR = re.compile(r"^[^\n:]*:(\d+)(?::\d+)?: (?:fatal )?error: (.*)", re.M)
@@ -217,8 +218,8 @@ async def _recompiled(
     }
     gpus = gpus_of("cuda")
     done = await context.worker("recompile_triton", request, python=python, env=env or {}, gpus=gpus)
-    if done.last("recompiled") is None:
-        failed = done.last("failed")
-        text = str(failed["text"])[:400] if failed else f"it ended in {done.phase}"
+    if not done.phases("recompiled"):
+        failed = done.last(Failed)
+        text = failed.text[:400] if failed else f"it ended in {done.phase}"
         raise ProblemError(f"the changed kernel does not compile: {text}", value=kernel.name)
     return target

@@ -12,34 +12,34 @@ from itertools import count
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.statements import View
 from mcp_server.package.view import PackageView
-from mcp_server.worker.protocol import EagerCode
+from mcp_server.worker.events import EagerCode
 
 _CALL = "aoti_torch_proxy_executor_call_function(proxy_executor, {}, {}, {}, {}, {})"
 
 
 def eager_statement(model: PackageView, code: EagerCode, first: int) -> str:
     """The block of a launch as calls; `first` is the number of its first call in the model's list."""
-    launch = model.wrapper.launches[code["launch"]]
+    launch = model.wrapper.launches[code.launch]
     lines = [f"{{ // launch {launch.index} ({launch.kernel}) in eager mode"]
-    for name, variable, writer, written in code["buffers"]:
+    for name, variable, writer, written in code.buffers:
         lines.append(_as_written(model, name, variable, model.wrapper.launches[writer], written))
     numbers = count(first)
-    for call in code["calls"]:
-        if call["scalar"]:
-            number = f"static_cast<{call['scalar']}>({call['value']})"
-            lines.append(f"RAIIAtenTensorHandle {call['results'][0]} = scalar_to_tensor_handle({number});")
+    for call in code.calls:
+        if call.scalar:
+            number = f"static_cast<{call.scalar}>({call.value})"
+            lines.append(f"RAIIAtenTensorHandle {call.results[0]} = scalar_to_tensor_handle({number});")
             continue
-        for result in call["results"]:
+        for result in call.results:
             lines.append(f"AtenTensorHandle {result}_handle;")
             lines.append(_checked(f"aoti_torch_new_uninitialized_tensor(&{result}_handle)"))
             lines.append(f"RAIIAtenTensorHandle {result}({result}_handle);")
         if launch.handle is not None:  # else the note above the launch would name the first call
-            lines.append(f"// [Provenance debug handles] {call['node']['target']}:{launch.handle}")
-        integers, tensors = call["integers"], [*call["tensors"], *call["results"]]
+            lines.append(f"// [Provenance debug handles] {call.node['target']}:{launch.handle}")
+        integers, tensors = call.integers, [*call.tensors, *call.results]
         arrays = _array("int64_t", integers), _array("AtenTensorHandle", tensors)
         made = _CALL.format(next(numbers), len(integers), arrays[0], len(tensors), arrays[1])
         lines.append(_checked(made))
-    for variable, value in code["stores"]:
+    for variable, value in code.stores:
         argument = written_argument(launch, variable)
         assert argument is not None, "the worker names only what the launch writes"
         target = variable if argument.view is None else _reinterpreted(variable, argument.view)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
 import anyio.to_thread
 from pydantic import Field
@@ -25,6 +25,7 @@ from mcp_server.tools.reduce.reduce import (
     reduce_program,
     run_worker,
 )
+from mcp_server.worker import events, protocol
 
 Kind = Literal["pass", "switch", "decomposition", "lowering", "precision"]
 Result = Literal["gone", "same", "other"]
@@ -182,23 +183,23 @@ async def refuse_others_faults(context: Context, failing: Failing) -> None:
 
 def of_eager(failing: Failing, eager: WorkerRun) -> str:
     """How eager mode shows that the failure is not the compiler's; empty if it does not."""
-    guard = eager.last("guard_failed")
+    guard = eager.last(events.GuardFailed)
     if guard is not None:
-        return f"the inputs are not what the program was exported for: {quoted(str(guard['text']))}"
+        return f"the inputs are not what the program was exported for: {quoted(guard.text)}"
     failure = failing.failure
     if failure.phase == "compiling":  # it needs no inputs, so that they cannot be the reason
         return ""
-    interpreted, ended = eager.last("interpreted"), read_failure(eager.finished)
+    interpreted, ended = eager.last(events.Interpreted), read_failure(eager.finished)
     if interpreted is None and ended is not None and failure.kind in ("crash", "error"):
-        node = eager.last("node_raised")
-        where = f" in {node['op']}" if node is not None else ""
+        node = eager.last(events.NodeRaised)
+        where = f" in {node.op}" if node is not None else ""
         return f"eager mode fails on these inputs, too{where}: {quoted(ended.text)}"
-    called = failing.attempt.last("called")
+    called = failing.attempt.last(events.Called)
     if failure.kind == "not_finite" and interpreted is not None and called is not None:
         bad, in_eager = (
             ", ".join(
-                f"output {place}: {each.get('nan', 0)} NaN, {each.get('inf', 0)} infinite"
-                for place, each in enumerate(event["outputs"])
+                f"output {place}: {each.nan or 0} NaN, {each.inf or 0} infinite"
+                for place, each in enumerate(event.outputs)
             )
             for event in (called, interpreted)
         )
@@ -232,26 +233,30 @@ async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s
     done = await run_worker(
         context, "bisect", target, request, timeout_s=budget_s + target.workload.timeout_s
     )
-    bisected = done.last("bisected")
+    bisected = done.last(events.Bisected)
     if bisected is None:
         raise ProblemError(
             "the search did not come to its end", value=done.phase, next_call="bisect with a larger timeout_s"
         )
-    context.cost.compiles += int(bisected["compiles"])
+    context.cost.compiles += bisected.compiles
     return done
 
 
 async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Workaround | None:
     """Try on the whole program what helped in the reduced one."""
-    found = done.last("workaround")
+    found = done.last(events.Workaround)
     if found is None:
         return None
-    asked = {name: found[name] for name in ("configs", "fallbacks", "decompositions") if found.get(name)}
+    asked: protocol.Workaround = {
+        "configs": found.configs,
+        "fallbacks": found.fallbacks,
+        "decompositions": found.decompositions,
+    }
     context.progress("trying the workaround on the whole program")
     trial = await run_worker(context, "attempt", failing.target, {"workaround": asked, **TIMED})
     return Workaround(
         code=workaround_lines(asked),
-        reduced=found["outcome"],
+        reduced=cast(Result, found.outcome),
         whole=result_of(trial, failing),
         price=price(failing.attempt, trial),
     )
@@ -269,13 +274,13 @@ def result_of(trial: WorkerRun, failing: Failing) -> Result:
 
 def price(before: WorkerRun, after: WorkerRun) -> float | None:
     """The time of a call after over that before; None if one of them was not timed."""
-    timed, again = before.last("timed"), after.last("timed")
-    if not (timed and again and timed["seconds"]):
+    timed, again = before.last(events.Timed), after.last(events.Timed)
+    if not (timed and again and timed.seconds):
         return None
-    return round(float(again["seconds"]) / float(timed["seconds"]), 2)
+    return round(again.seconds / timed.seconds, 2)
 
 
-def workaround_lines(asked: Mapping[str, Any]) -> str:
+def workaround_lines(asked: protocol.Workaround) -> str:
     """The lines that a user writes."""
     lines = [
         f"torch._inductor.decomposition.{table}.pop(torch.ops.{name}, None)"
@@ -295,26 +300,26 @@ def workaround_lines(asked: Mapping[str, Any]) -> str:
 def _result(
     context: Context, failure: FailureShown, reduced: Reduced, done: WorkerRun, workaround: Workaround | None
 ) -> Bisected:
-    bisected = done.last("bisected")
+    bisected = done.last(events.Bisected)
     assert bisected is not None
-    found = done.last("decision")
-    reason = str(bisected["reason"])
+    found = done.last(events.Decision)
+    reason = bisected.reason
     # The model line of an operator: the outermost frame of its first node.
     lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
     decisions = [
         Decision(
-            kind=detail["kind"],
-            name=str(detail["key"]),
-            operator=str(detail.get("op", "")),
-            location=lines.get(str(detail.get("op", ""))),
-            rewrites=list(dict.fromkeys(detail.get("rewrites", ()))),
-            change=list(detail.get("change", ())),
+            kind=cast(Kind, detail.kind),
+            name=detail.key,
+            operator=detail.op,
+            location=lines.get(detail.op),
+            rewrites=list(dict.fromkeys(detail.rewrites)),
+            change=detail.change,
         )
-        for detail in (found["details"] if found is not None else ())
+        for detail in (found.details if found is not None else ())
     ]
     outcome: Outcome = "not_found"
     summary = f"No decision of the compiler was found behind the failure ({failure}): {reason}."
-    if found is not None and not reason and (found["kind"] == "precision" or found["rounding"]):
+    if found is not None and not reason and (found.kind == "precision" or found.rounding):
         outcome = "rounding"
         summary = (
             "The difference is rounding, not a fault: with intermediate results rounded as in eager "
@@ -326,10 +331,10 @@ def _result(
         for each in decisions:
             rewrites = f" ({', '.join(each.rewrites)})" if each.rewrites else ""
             names.append((each.operator or each.name) + rewrites)
-        origin = COMES_FROM[found["kind"]].format(names=", ".join(names))
+        origin = COMES_FROM[cast(Kind, found.kind)].format(names=", ".join(names))
         summary = f"The failure ({failure}) comes from {origin}."
     notes = []
-    if found is not None and done.last("workaround") is None:
+    if found is not None and done.last(events.Workaround) is None:
         notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
     if workaround is not None and workaround.whole != "gone":
         notes.append("the workaround helps the reduced program and not the whole one: there is another fault")
@@ -338,15 +343,15 @@ def _result(
         summary=summary,
         failure=failure,
         decisions=decisions,
-        also=found["also"] if found else [],
+        also=cast(list[Kind], found.also) if found else [],
         workaround=workaround,
         experiments=[
             Experiment(
-                label=event["label"][:300], result=event["outcome"], seconds=round(event["seconds"], 2)
+                label=event.label[:300], result=cast(Result, event.outcome), seconds=round(event.seconds, 2)
             )
-            for event in done.all("experiment")
+            for event in done.all(events.Experiment)
         ],
-        compiles=int(bisected["compiles"]),
+        compiles=bisected.compiles,
         reproduction=reduced.files,
         notes=notes,
         log=context.artifact(done.finished.output, "output of the search"),
@@ -360,7 +365,7 @@ def _result(
 def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:
     """A report for PyTorch's tracker: what happens, the program, the versions, what was switched off."""
     script = _script(result.reproduction)
-    version = (done.last("torch") or {}).get("version", "")
+    torch = done.last(events.Torch)
     rows = [f"| {one.label} | {one.result} | {one.seconds} |" for one in result.experiments]
     changed = [line for decision in result.decisions for line in decision.change]
     parts = [
@@ -378,7 +383,7 @@ def _issue(context: Context, result: Bisected, done: WorkerRun) -> Artifact:
             else []
         ),
         "### Versions",
-        f"torch {version}",
+        f"torch {torch.version if torch is not None else ''}",
     ]
     path = context.directory / "issue.md"
     path.write_text("\n\n".join(parts) + "\n", encoding="utf-8")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -27,6 +26,8 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.signature import UNKNOWN, Signature
 from mcp_server.tools.context import Context
 from mcp_server.tools.machine import Machine, Problem, compiler_problems, find_problems, read_machine
+from mcp_server.worker.events import Inputs
+from mcp_server.worker.facts import TensorFacts
 
 _ARGUMENT = re.compile(r"\[(0|1)\](\[.*)")
 
@@ -40,10 +41,10 @@ class Given:
     notes: tuple[str, ...] = ()
 
 
-def from_leaves(leaves: Sequence[Mapping[str, Any]], signature: Signature | None) -> Given:
+def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> Given:
     """Leaves of the worker's `describe_inputs`, brought into the order in which the package takes them."""
     # `[0][1]['x']`, a key path in (args, kwargs), reads `args[1]['x']`; a captured flat list stays `[1]`.
-    paths = [str(leaf.get("path", "")) for leaf in leaves]
+    paths = [leaf.path or "" for leaf in leaves]
     nested = [_ARGUMENT.fullmatch(path) for path in paths]
     paths = [
         f"{('args', 'kwargs')[int(match[1])]}{match[2]}" if match else path
@@ -53,25 +54,20 @@ def from_leaves(leaves: Sequence[Mapping[str, Any]], signature: Signature | None
     tensors, notes = [], []
     for index in order:
         leaf = leaves[index]
-        if leaf.get("kind") == "tensor" and leaf.get("shape") is not None:
-            tensors.append(_given(leaf))
+        if leaf.kind == "tensor" and leaf.shape is not None:
+            tensors.append(_given(leaf.dtype or "", leaf.shape, leaf.stride, leaf.device or "cpu"))
         else:
             notes.append(
-                f"{paths[index]} is no plain tensor ({leaf.get('layout') or leaf.get('kind')}); a package "
+                f"{paths[index]} is no plain tensor ({leaf.layout or leaf.kind}); a package "
                 "drops it and computes with what was exported"
             )
     return Given(tuple(tensors), tuple(paths), tuple(notes))
 
 
-def _given(facts: Mapping[str, Any]) -> GivenTensor:
+def _given(dtype: str, shape: Sequence[int], stride: Sequence[int] | None, device: str) -> GivenTensor:
     """The tensor of a leaf, or of a spec."""
-    stride = facts.get("stride")
-    return GivenTensor(
-        dtype=str(facts["dtype"]).removeprefix("torch."),
-        shape=tuple(facts["shape"]),
-        stride=tuple(stride) if stride is not None else None,
-        device=str(facts.get("device", "cpu")),
-    )
+    strides = tuple(stride) if stride is not None else None
+    return GivenTensor(dtype.removeprefix("torch."), tuple(shape), strides, device)
 
 
 LARGEST_FILES = 8
@@ -200,7 +196,7 @@ async def _read_inputs(
         return None, "none were given"
     if not isinstance(workload.inputs, Path):
         # Specs are flat tensors in the order of the exported call.
-        return Given(tuple(_given(spec.model_dump()) for spec in workload.inputs)), ""
+        return Given(tuple(_given(s.dtype, s.shape, s.stride, s.device) for s in workload.inputs)), ""
     request = {"inputs": str(workload.inputs)}
     try:
         run = await context.worker(
@@ -208,10 +204,10 @@ async def _read_inputs(
         )
     except ProblemError as error:
         return None, str(error)
-    event = run.last("inputs")
+    event = run.last(Inputs)
     if event is None:
         return None, f"the worker could not describe the inputs: {run.finished.note or run.phase!r}"
-    return from_leaves(event["leaves"], package.signature), ""
+    return from_leaves(event.leaves, package.signature), ""
 
 
 def _summary(

@@ -41,6 +41,7 @@ from mcp_server.tools.every_launch import LaunchFlows, every_launch, search_prec
 from mcp_server.tools.failure import read_failure
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
+from mcp_server.worker import events
 from mcp_server.worker.protocol import MadeBy
 
 SHOWN = 24
@@ -55,26 +56,26 @@ class Repeats:
     """
 
     def __init__(self, done: WorkerRun) -> None:
-        self.steady_eager = bool((done.last("eager_again") or {"same": True})["same"])
-        self.outputs = {event["run"]: event["checksums"] for event in done.all("outputs")}
-        self.written = done.all("rerun")
-        self.anything_filled = bool(done.all("filled"))
+        self.steady_eager = all(event.same for event in done.all(events.EagerAgain)[-1:])
+        self.outputs = {event.run: event.checksums for event in done.all(events.Outputs)}
+        self.written = done.all(events.Rerun)
+        self.anything_filled = bool(done.phases("filled"))
 
     def same(self, one: str, other: str) -> bool | None:
         """Whether two runs gave the same outputs; None when one did not come back."""
         if one not in self.outputs or other not in self.outputs:
             return None
-        return bool(self.outputs[one] == self.outputs[other])
+        return self.outputs[one] == self.outputs[other]
 
     def change(self, one: str, other: str) -> Changed | None:
         """The first tensor whose checksum differs between two runs whose outputs differ."""
         if self.same(one, other) is not False:
             return None
-        known = {(e["sequence"], e["name"]): e["checksum"] for e in self.written if e["run"] == one}
+        known = {(e.sequence, e.name): e.checksum for e in self.written if e.run == one}
         for event in self.written:
-            checksum = known.get((event["sequence"], event["name"]), event["checksum"])
-            if event["run"] == other and checksum != event["checksum"]:
-                return Changed(launch=event["launch"], kernel=event["kernel"], argument=event["name"])
+            checksum = known.get((event.sequence, event.name), event.checksum)
+            if event.run == other and checksum != event.checksum:
+                return Changed(launch=event.launch, kernel=event.kernel, argument=event.name)
         return None
 
     @property
@@ -84,7 +85,7 @@ class Repeats:
         None without probes, and where outputs differ for another reason too.
         """
         steady = self.same("first", "second")
-        if steady is None or not any(event["run"] == "filled" for event in self.written):
+        if steady is None or not any(event.run == "filled" for event in self.written):
             return None
         if not steady:
             return (self.anything_filled and self.same("filled", "filled_again")) or None
@@ -177,10 +178,10 @@ async def compare_pair(
         gpus=gpus_of(model.package.device_type, pair.workload.device_index),
         directory=directory,
     )
-    context.cost.runs += len(done.all("calling")) if not done.finished.reused else 0
-    outputs = [read_output(event) for event in done.all("output")]
+    context.cost.runs += len(done.phases("calling")) if not done.finished.reused else 0
+    outputs = [read_output(event) for event in done.all(events.Output)]
     repeats = Repeats(done)
-    analysis = DivergenceAnalysis(read_launches(done.all("launch_compared"), nodes), nodes)
+    analysis = DivergenceAnalysis(read_launches(done.all(events.LaunchCompared), nodes), nodes)
     first = _find_divergence(analysis, outputs, repeats)
     outcome, summary = _conclude(done, outputs, first, repeats)
     launches = analysis.settled(diverged=first is not None)
@@ -189,8 +190,8 @@ async def compare_pair(
         # Parts of a node, and what matches none, differ by nature where the outputs agree.
         ranked = [row for row in ranked if row.status == "matches"]
     other_constants = [
-        OtherConstant(**{name: event[name] for name in OtherConstant.model_fields})
-        for event in done.all("constant_differs")
+        OtherConstant(name=each.name, launch=each.launch, elements=each.elements, different=each.different)
+        for each in done.all(events.ConstantDiffers)
     ]
     judged: EveryLaunch | None = None
     if every and repeats.steady_eager:
@@ -290,16 +291,17 @@ async def _request(
 def _limits(done: WorkerRun) -> list[str]:
     """What the worker could not do."""
     notes = [
-        f"the exported program's own guard refuses these inputs: {e['text']}"
-        for e in done.all("guard_failed")[:1]
+        f"the exported program's own guard refuses these inputs: {e.text}"
+        for e in done.all(events.GuardFailed)[:1]
     ]
-    updates = len(done.all("updating_constants")) // max(1, len(done.all("loaded")))
+    updates = len(done.phases("updating_constants")) // max(1, len(done.phases("loaded")))
     notes += [f"{updates} captured updates of constants were applied to both sides"] if updates else []
-    notes += [f"eager keeps its own {e['name']}: {e['what']}" for e in done.all("not_applied")[:20]]
-    notes += [f"no float64 reference: {event['text']}" for event in done.all("no_float64")]
-    left = sum(event["left_out"] for event in done.all("running_float64"))
+    notes += [f"eager keeps its own {e.name}: {e.what}" for e in done.all(events.NotApplied)[:20]]
+    notes += [f"no float64 reference: {event.text}" for event in done.all(events.NoFloat64)]
+    left = sum(event.left_out for event in done.all(events.RunningFloat64))
     notes += [f"{left} eager values were not kept: too large"] if left else []
-    return notes + [f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")]
+    failed = done.all(events.ObserverFailed)
+    return notes + [f"the observer failed: {event.text.splitlines()[-1]}" for event in failed]
 
 
 def _find_divergence(
@@ -328,20 +330,20 @@ def _conclude(
     done: WorkerRun, outputs: Sequence[OutputCompared], first: Divergence | None, repeats: Repeats
 ) -> tuple[Outcome, str]:
     """The outcome, and one sentence for it."""
-    names = ", ".join([str(event["name"]) for event in done.all("constant_differs")][:3])
+    names = ", ".join([event.name for event in done.all(events.ConstantDiffers)][:3])
     constants = f"; the package holds other values than the program in {names}" if names else ""
     # Captured updates that only the package got, which checks neither shape nor dtype.
-    lost = next(iter(done.all("not_applied")), None)
-    update = f"; only the package got the update of {lost['name']}: {lost['what']}" if lost else ""
+    lost = next(iter(done.all(events.NotApplied)), None)
+    update = f"; only the package got the update of {lost.name}: {lost.what}" if lost else ""
     if first is not None:
         return "differs", first.summary + constants + update
-    counted = done.last("counted_outputs")
+    counted = done.last(events.CountedOutputs)
     if counted is None:
         return "inconclusive", _unfinished(done, update)
     if not repeats.steady_eager:
         return "inconclusive", "eager itself differs from run to run on these inputs"
-    if counted["package"] != counted["eager"]:
-        return "differs", f"the package gives {counted['package']} outputs and eager {counted['eager']}"
+    if counted.package != counted.eager:
+        return "differs", f"the package gives {counted.package} outputs and eager {counted.eager}"
     if repeats.reads_unset:
         return "agrees", "all outputs agree with eager here, but depend on memory that nothing wrote"
     if repeats.same("first", "second") is False:
@@ -361,12 +363,12 @@ def _conclude(
 
 def _unfinished(done: WorkerRun, update: str) -> str:
     """Which of the two sides did not come to its end."""
-    failed = done.last("failed") or {}
-    why = quoted(str(failed.get("text", "")), 200)
-    if failed.get("during") == "loading_exported":
+    failed = done.last(events.Failed)
+    why = quoted(failed.text if failed is not None else "", 200)
+    if failed is not None and failed.during == "loading_exported":
         return f"the exported program cannot be loaded: {why} (custom ops: extra_imports)"
     ended = done.finished.signal
     text = f": {why}" if failed else f": {ended}" if ended else ""
-    if done.last("outputs") is None and done.last("loading") is None:
+    if done.last(events.Outputs) is None and not done.phases("loading"):
         return f"eager itself fails on these inputs{text}"
     return f"the package fails on these inputs{text}{update}"

@@ -18,6 +18,7 @@ from mcp_server.package.view import view_package
 from mcp_server.probes.build import find_toolchain
 from mcp_server.tools.context import Context
 from mcp_server.tools.failure import Failure, read_failure
+from mcp_server.worker import events
 
 
 class AppliedFlag(Record):
@@ -76,14 +77,14 @@ async def compile_with_flags(
         env={"TORCHINDUCTOR_CACHE_DIR": str(work / "cache"), **workload.env, **plan.env},
         workload=workload,
     )
-    compiled = done.last("compiled")
+    compiled = done.last(events.Compiled)
     made: dict[str, Any] = {"warnings": list(plan.warnings)}
     if compiled is not None:
-        view = await anyio.to_thread.run_sync(view_package, Path(compiled["package"]))
+        view = await anyio.to_thread.run_sync(view_package, Path(compiled.package))
         package, wrapper = view.package, view.wrapper
         made = {
             "package": context.artifact(package.path, "package compiled with the flags"),
-            "seconds": round(float(compiled["seconds"]), 2),
+            "seconds": round(compiled.seconds, 2),
             "launches": len(wrapper.launches),
             "kernels": dict(Counter(launch.kernel for launch in wrapper.launches)),
             "provenance": bool(package.kernel_information),

@@ -9,10 +9,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 from urllib.parse import quote
 
 import anyio
+from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from mcp_server import worker
@@ -30,6 +31,7 @@ from mcp_server.tools.failure import look_ahead
 from mcp_server.tools.launchers import ONLY_FIRST, check_started, launched, separate_ranks
 from mcp_server.tools.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
 from mcp_server.tools.step_cache import StepCache, keep, key_of
+from mcp_server.worker.events import Event, Failed, Phase, Refused
 
 SHARE_VARIABLE = "AOTI_DEBUG_SHARE_GPUS"
 SECOND_GPU = Path("/dev/nvidia1")
@@ -49,29 +51,57 @@ def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] 
     return (max(device_index, 0),)
 
 
-Event = dict[str, Any]
+E = TypeVar("E", bound=Event)
 
 
-def read_events(path: Path, but: Sequence[str] = ()) -> tuple[Event, ...]:
-    """Events of a report or journal, except those named in `but`; empty without a file."""
-    return tuple(stream_events(path, but=but))
+def read_events(path: Path, but: Sequence[type[Event]] = ()) -> tuple[Event, ...]:
+    """The events of a report, except those of the kinds `but`; empty without a file."""
+    left_out = tuple(map(_begin, but))
+    return tuple(_events(path, lambda line: not line.startswith(left_out)))
 
 
-def stream_events(path: Path, name: str = "", but: Sequence[str] = ()) -> Iterator[Event]:
-    """Iterate over the events, only those called `name` if it is given; none without a file."""
-    # How the line of an event begins (worker/report.py).
-    wanted = f'{{"event": "{name}"' if name else ""
-    left_out = tuple(f'{{"event": "{each}"' for each in but)
+def stream_events(path: Path, kind: type[E]) -> Iterator[E]:
+    """Iterate over the events of one kind; none without a file."""
+    begin = _begin(kind)
+    return (event for event in _events(path, lambda line: line.startswith(begin)) if isinstance(event, kind))
+
+
+def _begin(kind: type[Event]) -> str:
+    """How the line of an event begins (worker/report.py)."""
+    return f'{{"event": "{kind.event}"'
+
+
+def _events(path: Path, wanted: Callable[[str], bool]) -> Iterator[Event]:
     if not path.exists():
         return
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            if not line.startswith(wanted) or line.startswith(left_out):
-                continue
+        for line in filter(wanted, file):
             with suppress(ValueError):  # a line that a crash cut short
-                event = read_json(line)
-                if isinstance(event, dict) and "event" in event:
-                    yield event
+                facts = read_json(line)
+                if isinstance(facts, dict) and "event" in facts:
+                    yield decode(facts)
+
+
+_readers: dict[str, TypeAdapter[Event]] = {}
+
+
+def decode(facts: Mapping[str, object]) -> Event:
+    """One line of a report. What no class is for only names a phase; keys that the class lacks are left out.
+
+    Raises `ProblemError` for a line that lacks what its class needs.
+    """
+    name = str(facts["event"])
+    found: Event = Phase(name, str(facts.get("about", "")))
+    if name in Event.kinds:
+        if name not in _readers:
+            _readers[name] = TypeAdapter(Event.kinds[name])
+        try:
+            found = _readers[name].validate_python(facts)
+        except ValidationError as error:
+            what = f"the worker's event {name} is of another form: {error.errors()[0]['loc']}"
+            raise ProblemError(what, value=str(facts)[:200]) from error
+    object.__setattr__(found, "t", facts.get("t", 0.0))  # some are frozen
+    return found
 
 
 WORKER_MAIN = Path(worker.__file__).with_name("main.py")
@@ -118,21 +148,26 @@ class WorkerRun:
     directory: Path
     python: Path
 
-    def last(self, event: str) -> Event | None:
-        return next((found for found in reversed(self.events) if found["event"] == event), None)
+    def last(self, kind: type[E]) -> E | None:
+        return next((found for found in reversed(self.events) if isinstance(found, kind)), None)
 
-    def all(self, event: str) -> list[Event]:
-        return [found for found in self.events if found["event"] == event]
+    def all(self, kind: type[E]) -> list[E]:
+        return [found for found in self.events if isinstance(found, kind)]
+
+    def phases(self, name: str) -> list[Phase]:
+        """Each time that the worker came to this phase."""
+        return [found for found in self.all(Phase) if found.event == name]
 
     @property
     def phase(self) -> str:
         """The worker's last event: where it died, if it died."""
-        return str(self.events[-1]["event"]) if self.events else "starting"
+        return self.events[-1].event if self.events else "starting"
 
     @property
     def why(self) -> str:
         """The exception that ended the operation, else how the process ended."""
-        return str((self.last("failed") or {}).get("text", self.finished.ending))
+        failed = self.last(Failed)
+        return failed.text if failed is not None else self.finished.ending
 
 
 @dataclass
@@ -252,7 +287,7 @@ class Context:
         gpus: tuple[int, ...] | None = None,
         prefix: Sequence[str] = (),
         directory: Path | None = None,
-        streamed: Sequence[str] = (),
+        streamed: Sequence[type[Event]] = (),
         alone: bool = False,
         workload: WorkloadBase | None = None,
     ) -> WorkerRun:
@@ -319,10 +354,9 @@ class Context:
 
 def _raise_refusal(done: WorkerRun) -> None:
     """Raise `ProblemError` when the worker refused the request, or the interpreter cannot run the worker."""
-    refused, failed = done.last("refused"), done.last("failed")
-    if refused:
-        allowed = str(refused.get("allowed") or "")
-        raise ProblemError(str(refused["what"]), value=refused.get("value"), allowed=allowed)
+    refused, failed = done.last(Refused), done.last(Failed)
+    if refused is not None:
+        raise ProblemError(refused.what, value=refused.value, allowed=refused.allowed)
     what = ""
     if done.finished.ending == "not_started":
         what = "cannot start the interpreter: " + done.finished.note
@@ -331,8 +365,8 @@ def _raise_refusal(done: WorkerRun) -> None:
         last = text.splitlines()[-1] if text else "it printed nothing"
         last = "".join(char for char in last if char.isprintable())[:300]
         what = "this is no Python that can run the worker: " + last
-    elif failed and failed["during"] == "importing_torch":
-        what = f"torch cannot be imported ({failed['text'][:300]})"
+    elif failed is not None and failed.during == "importing_torch":
+        what = f"torch cannot be imported ({failed.text[:300]})"
     if what:
         raise ProblemError(what, value=str(done.python), next_call=interpreter_help(), asks="python")
 

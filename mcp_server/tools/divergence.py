@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal, TypedDict
 
 from pydantic import Field
 
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.provenance import read_provenance
 from mcp_server.package.view import PackageView
-from mcp_server.tools.context import Event
 from mcp_server.tools.failure import Failure
+from mcp_server.worker import events
 
 Status = Literal["matches", "differs", "partial", "unmatched"]
 Agreement = Literal["equal", "rounding", "differs", "layout"]
@@ -253,57 +253,79 @@ class Nodes:
         return {name: launch for name, launch in last.items() if launch in straight}
 
 
-def read_launches(events: Iterable[Event], nodes: Nodes) -> list[LaunchCompared]:
-    """The worker's `launch_compared` events in the order of the call, each with its status.
+def read_launches(known: Sequence[events.LaunchCompared], nodes: Nodes) -> list[LaunchCompared]:
+    """The worker's comparisons in the order of the call, each with its status.
 
     The nearest node comes first in `closest`; `within` says that it is within the tolerance.
     """
-    known = list(events)
     # The nodes whose value a launch wrote, by its place in the call.
-    found = {
-        (event["sequence"], event["closest"][0]["node"])
-        for event in known
-        if event["closest"] and event["closest"][0]["within"]
-    }
+    nearest = [(event.sequence, event.closest[0]) for event in known if event.closest]
+    found = {(sequence, one.node) for sequence, one in nearest if one.within}
     rows = []
     for event in known:
-        closest, launch = event["closest"], int(event["launch"])
+        closest = event.closest
         status: Status = "unmatched"
-        if closest and closest[0]["within"]:
+        if closest and closest[0].within:
             status = "matches"
         elif closest and nodes.of:  # without provenance every node of that shape was tried: none may be meant
-            missed = [one["node"] for one in closest if (event["sequence"], one["node"]) not in found]
-            whole = any(nodes.completed.get(node) == launch for node in missed)
+            missed = [one.node for one in closest if (event.sequence, one.node) not in found]
+            whole = any(nodes.completed.get(node) == event.launch for node in missed)
             status = "differs" if whole else "partial"
-        same = {name: event[name] for name in ("sequence", "kernel", "dtype", "device", "shape")}
         rows.append(
             LaunchCompared(
-                launch=launch,
-                argument=event["name"],
+                launch=event.launch,
+                sequence=event.sequence,
+                kernel=event.kernel,
+                argument=event.name,
+                dtype=event.dtype,
+                device=event.device,
+                shape=event.shape,
                 status=status,
-                within_tf32=any(one["within_tf32"] for one in closest),
-                **same,
-                **(difference_fields(closest[0]) if closest else {}),
+                within_tf32=any(one.within_tf32 for one in closest),
+                **difference_fields(closest[0] if closest else None),
             )
         )
     return rows
 
 
-def read_output(event: Event) -> OutputCompared:
-    """The worker's `output` event."""
-    dtypes, known = event["dtypes"], difference_fields(event)
-    if "within" not in event or dtypes[0] != dtypes[1]:
-        layouts = [f"{dtype} {shape}" for dtype, shape in zip(dtypes, event["shapes"], strict=True)]
-        return OutputCompared(index=event["index"], agreement="layout", layouts=layouts, **known)
-    agreement: Agreement = "equal" if event["equal"] else "rounding" if event["within"] else "differs"
-    lost = int(event.get("non_finite", 0))
-    return OutputCompared(index=event["index"], agreement=agreement, non_finite=lost, **known)
+def read_output(event: events.Output) -> OutputCompared:
+    found, known = event.compared, difference_fields(event.compared)
+    if found is None or event.dtypes[0] != event.dtypes[1]:
+        layouts = [f"{dtype} {shape}" for dtype, shape in zip(event.dtypes, event.shapes, strict=True)]
+        return OutputCompared(index=event.index, agreement="layout", layouts=layouts, **known)
+    agreement: Agreement = "equal" if found.equal else "rounding" if found.within else "differs"
+    return OutputCompared(index=event.index, agreement=agreement, non_finite=found.non_finite, **known)
 
 
-def difference_fields(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a `Difference` that the worker measured; it writes inf and nan as text."""
-    known = {name: facts[name] for name in Difference.model_fields if facts.get(name) is not None}
-    return known | {name: float(known[name]) for name in ("error", "eager_error", "allowed") if name in known}
+class DifferenceFields(TypedDict, total=False):
+    """Those of `Difference`."""
+
+    node: str
+    elements: int
+    beyond: int
+    error: float | None
+    eager_error: float | None
+    allowed: float | None
+    first: list[int]
+    values: list[str]
+
+
+def difference_fields(found: events.Closeness | None) -> DifferenceFields:
+    """What the worker measured; it writes inf and nan as text."""
+    if found is None:
+        return {}
+    numbers = (found.error, found.eager_error, found.allowed)
+    error, eager_error, allowed = (None if number is None else float(number) for number in numbers)
+    return {
+        "node": found.node,
+        "elements": found.elements,
+        "beyond": found.beyond,
+        "error": error,
+        "eager_error": eager_error,
+        "allowed": allowed,
+        "first": found.first,
+        "values": found.values,
+    }
 
 
 class DivergenceAnalysis:

@@ -39,6 +39,7 @@ from mcp_server.tools.kernel_io import (
 )
 from mcp_server.tools.probe_backend import Seen, observe
 from mcp_server.tools.requests import INPUTS_HELP, run_request
+from mcp_server.worker import events
 
 INPUTS = "model inputs"
 
@@ -204,12 +205,10 @@ async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
     paths = sorted({record.path for record in report.saved})
     if paths:
         described = await context.worker("describe_files", {"files": paths}, python=done.python)
-        for event in described.all("file"):
-            saved = context.artifact(Path(event["path"]), "tensor saved by printer level 1")
-            unreadable = event.get("unreadable", "")
-            facts[event["path"]] = ArgumentValues(
-                name="", when="before", value=unreadable, saved=saved, **measured(event)
-            )
+        for event in described.all(events.File):
+            path = Path(str(event.path))
+            saved = context.artifact(path, "tensor saved by printer level 1")
+            facts[str(path)] = measured(event, "", "before", event.unreadable, saved)
     notes = [*DEFECTS["1"], MISSING]
     lost = len(report.saved) - len(paths)
     if lost:
@@ -284,7 +283,7 @@ async def _result(
     found = await anyio.to_thread.run_sync(
         overview, seen.launches(), model, choice, seen.run.directory, shown
     )
-    returned = seen.run.last("called") is not None
+    returned = seen.run.last(events.Called) is not None
     ended_in = "" if returned else seen.last_launch
     if not (returned or ended_in or found.last is None):
         # The launch of which nothing was seen afterwards.

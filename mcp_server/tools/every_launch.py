@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 from pydantic_core import to_jsonable_python
 
@@ -29,7 +28,8 @@ from mcp_server.tools.divergence import (
     difference_fields,
 )
 from mcp_server.tools.requests import package_request
-from mcp_server.worker.protocol import JudgedTensor, LaunchFlow
+from mcp_server.worker.events import JudgedOutputs, LaunchJudged, PrecisionFound
+from mcp_server.worker.protocol import LaunchFlow
 
 RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
 SHOWN = 24
@@ -123,33 +123,33 @@ class Judgement:
 
     flows: LaunchFlows
     constants: Sequence[OtherConstant]
-    tensors: Sequence[JudgedTensor]
-    lost: Sequence[Event] = ()
+    tensors: Sequence[LaunchJudged]
+    lost: Sequence[ShardLost] = ()
 
     @property
     def model(self) -> PackageView:
         return self.flows.model
 
     @cached_property
-    def by_launch(self) -> dict[int, list[JudgedTensor]]:
-        found: dict[int, list[JudgedTensor]] = {}
+    def by_launch(self) -> dict[int, list[LaunchJudged]]:
+        found: dict[int, list[LaunchJudged]] = {}
         for each in self.tensors:
-            found.setdefault(each["launch"], []).append(each)
+            found.setdefault(each.launch, []).append(each)
         return found
 
     @cached_property
     def unjudged(self) -> list[UnjudgedLaunch]:
         """Launches that wrote something which could not be judged, unless something else of it is wrong."""
         found = []
-        lost = {number: one["why"] for one in self.lost for number in range(one["first"], one["end"])}
+        lost = {number: one.why for one in self.lost for number in range(one.first, one.end)}
         for launch in self.model.wrapper.launches:
             tensors = self.by_launch.get(launch.index, [])
-            whys = [one["why"] for one in tensors if one["status"] == "unjudged"]
+            whys = [one.why for one in tensors if one.status == "unjudged"]
             if launch.index not in self.flows.straight:
                 whys = ["it is in a branch or a loop"]
             elif not tensors:
                 whys = [lost.get(launch.index, "nothing that it wrote was seen")]
-            if whys and not any(one["status"] == "wrong" for one in tensors):
+            if whys and not any(one.status == "wrong" for one in tensors):
                 found.append(UnjudgedLaunch(launch=launch.index, kernel=launch.kernel, why=whys[0]))
         return found
 
@@ -158,14 +158,15 @@ class Judgement:
         """Each with the tensor that is furthest beyond its tolerance in elements."""
         found = []
         for tensors in self.by_launch.values():
-            wrong = [one for one in tensors if one["status"] == "wrong"]
+            wrong = [one for one in tensors if one.status == "wrong"]
             if wrong:
-                found.append(self._wrong(max(wrong, key=lambda one: one["beyond"])))
+                beyond = [one.compared.beyond if one.compared else 0 for one in wrong]
+                found.append(self._wrong(wrong[beyond.index(max(beyond))]))
         return found
 
-    def _wrong(self, one: JudgedTensor) -> WrongLaunch:
-        number, kernel = one["launch"], one["kernel"]
-        difference = Difference(**difference_fields(one))
+    def _wrong(self, one: LaunchJudged) -> WrongLaunch:
+        number, kernel = one.launch, one.kernel
+        difference = Difference(**difference_fields(one.compared))
         suspects = self._suspects(number)
         known = self.model.launch(number)
         targets = {argument.target for argument in known.tensors} if known is not None else set()
@@ -173,23 +174,23 @@ class Judgement:
         constant = next((other.name for other in self.constants if other.name in read), "")
         values = f", {difference.example}" if difference.values else ""
         summary = (
-            f"launch {number}, {kernel}: {one['name']} against {one['node']}{values} "
-            f"({one['beyond']} of {one['elements']} elements)"
+            f"launch {number}, {kernel}: {one.name} against {one.node}{values} "
+            f"({difference.beyond} of {difference.elements} elements)"
         )
         if suspects:
             summary += f"; or launch {', '.join(map(str, suspects))}, which it reads and which was not judged"
-        if one.get("tf32"):
+        if one.tf32:
             summary += "; as much as TF32 products explain"
         if constant:
             summary += f"; its constant {constant} is not the program's"
         return WrongLaunch(
             launch=number,
             kernel=kernel,
-            argument=one["name"],
+            argument=one.name,
             difference=difference,
             suspects=suspects,
             constant=constant,
-            tf32=one.get("tf32", False),
+            tf32=one.tf32,
             locations=self.model.locations(number),
             summary=summary,
         )
@@ -233,17 +234,16 @@ def every_launch(
     """What the worker's run with right inputs says of each launch; `request` is the one that asked for it."""
     if not nodes.of:
         return EveryLaunch(summary=NO_NODES)
-    ended = done.last("judged_outputs")
+    ended = done.last(JudgedOutputs)
     if ended is None:
         return EveryLaunch(summary="No launch was judged by itself: the call did not come back")
-    tensors = [cast(JudgedTensor, each) for each in done.all("launch_judged")]
-    judgement = Judgement(flows, constants, tensors, done.all("shard_lost"))
-    right, unjudged = bool(ended["right"]), judgement.unjudged
+    judgement = Judgement(flows, constants, done.all(LaunchJudged), done.all(ShardLost))
+    right, unjudged = ended.right, judgement.unjudged
     # The file of an `EagerPlan`.
-    stored: dict[str, dict[str, JudgedTensor]] = {}
+    stored: dict[str, dict[str, LaunchJudged]] = {}
     for one in judgement.tensors:
-        if one["status"] != "unjudged":
-            stored.setdefault(str(one["launch"]), {})[one["name"]] = one
+        if one.status != "unjudged":
+            stored.setdefault(str(one.launch), {})[one.name] = replace(one, compared=None)
     names = ("package", "exported", "made_by", "nodes", "constants", "steps")
     plan = {
         **{name: request.get(name) for name in names},
@@ -291,18 +291,18 @@ async def search_precision(
     }
     gpus = gpus_of(model.package.device_type, workload.device_index)
     done = await context.worker("precision", request, workload=workload, gpus=gpus)
-    found = done.last("precision_found")
+    found = done.last(PrecisionFound)
     if found is None:
         why = f"the call did not come back ({quoted(done.why, 200)})"
         return PrecisionSearch(summary=f"Precision was not searched: {why}")
-    context.cost.runs += found["calls"] if not done.finished.reused else 0
-    numbers, complete = found["launches"], found["complete"]
+    context.cost.runs += found.calls if not done.finished.reused else 0
+    numbers, complete = found.launches, found.complete
     names = listed([f"{n} ({model.wrapper.launches[n].kernel})" for n in numbers[:NAMED]])
     more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
     least = "; each of them is needed" if complete else "; the search ended early, fewer may do"
     launches, runs = ("launch", "runs") if len(numbers) == 1 else ("launches", "run")
     summary = f"The outputs are right when {launches} {names}{more} {runs} in a wider precision{least}"
-    if not found["possible"]:
+    if not found.possible:
         summary = "The outputs are wrong with every launch in a wider precision, too"
         if judged.unjudged:
             summary += f"; {counted(judged.unjudged_count, 'launch')} could not be widened"
@@ -314,7 +314,7 @@ async def search_precision(
             PrecisionLaunch(launch=n, kernel=model.wrapper.launches[n].kernel, locations=model.locations(n))
             for n in numbers
         ],
-        possible=found["possible"],
+        possible=found.possible,
         complete=complete,
-        calls=found["calls"],
+        calls=found.calls,
     )

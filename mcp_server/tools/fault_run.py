@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import anyio
@@ -22,11 +22,12 @@ from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.tools.capture import workload_argv
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.context import Context, Event, WorkerRun
+from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import run_request
 from mcp_server.tools.run_deterministic import CACHING_OFF
 from mcp_server.tools.trace_launches import journal_environment
+from mcp_server.worker import events
 
 MOST_NAMES = 200  # integer tensors whose range is read in the run that faults
 
@@ -112,12 +113,13 @@ class PackageTarget:
             prefix=prefix,
         )
         await self.settled.wait()
-        leaves = (done.last("given") or {}).get("leaves", [])
-        tensors = [{"kind": "tensor", **leaf} for leaf in leaves if leaf.get("shape") is not None]
+        given = done.last(events.Given)
+        leaves = given.leaves if given is not None else []
+        tensors = [replace(leaf, kind=leaf.kind or "tensor") for leaf in leaves if leaf.shape is not None]
         flat = from_leaves(tensors, None).tensors if len(tensors) == len(leaves) else ()
         if self.rebuilt is None:
             return FaultRun(done, Evidence(inputs=flat))
-        ranges, launches = read_ranges(done.all("argument")), read_journal_file(journal)
+        ranges, launches = read_ranges(done.all(events.Argument)), read_journal_file(journal)
         return FaultRun(done, Evidence(journal=launches, synchronous=True, ranges=ranges, inputs=flat))
 
 
@@ -186,10 +188,10 @@ def integer_tensors(view: PackageView) -> list[str]:
     return [name for name in used if (types.get(name) or "int").startswith(_INTEGERS)]
 
 
-def read_ranges(events: Iterable[Event]) -> dict[tuple[int, str], ValueRange]:
+def read_ranges(seen: Iterable[events.Argument]) -> dict[tuple[int, str], ValueRange]:
     """Least and greatest element by launch and variable; of a launch that ran twice, the last."""
     return {
-        (int(e["launch"]), str(e["name"])): ValueRange(int(e["min"]), int(e["max"]))
-        for e in events
-        if e.get("min") is not None and str(e.get("dtype", "")).startswith(_INTEGERS)
+        (each.launch, each.name): ValueRange(int(each.min), int(each.max))
+        for each in seen
+        if each.min is not None and each.max is not None and (each.dtype or "").startswith(_INTEGERS)
     }

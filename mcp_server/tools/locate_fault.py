@@ -28,6 +28,7 @@ from mcp_server.tools.fault_methods import METHODS, Tool, order
 from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
 from mcp_server.tools.requests import INPUTS_HELP, called_package, failing_phase, plan_replay, run_request
 from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF
+from mcp_server.worker import events
 
 How = Literal["plain", "official_flags", "flaky", "silent", "not_seen"]
 
@@ -139,7 +140,7 @@ async def run_plainly(
     """Run the original package once. It takes no lease of a GPU: the checker, which runs too, has one."""
     request = run_request(workload)
     done = await context.worker("run", request, name=name, workload=workload, env=flags, gpus=(), alone=True)
-    return _plain_run(done.finished, flags, failed=not done.finished.ok or done.last("called") is None)
+    return _plain_run(done.finished, flags, failed=not done.finished.ok or done.last(events.Called) is None)
 
 
 def _plain_run(finished: Finished, flags: Mapping[str, str], failed: bool) -> PlainRun:

@@ -25,6 +25,7 @@ from mcp_server.package.archive import Package
 from mcp_server.package.defects import LibraryError, read_library
 from mcp_server.package.problems import Defect
 from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.worker import events
 
 TOOLS = ("compute-sanitizer", "cuda-gdb", "gdb", "nvcc")
 TOOLKITS = ("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT")
@@ -121,21 +122,22 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
 
 def _interpreter(run: WorkerRun) -> dict[str, Any]:
     """The facts of an interpreter with torch."""
-    build, cuda, python = (run.last(event) or {} for event in ("torch", "cuda", "python"))
-    driver, finished, unknown = cuda.get("driver"), run.finished, []
+    build, python = run.last(events.Torch), run.last(events.Python)
+    cuda, finished, unknown = run.last(events.Cuda) or events.Cuda(), run.finished, []
+    driver = cuda.driver
     if not finished.ok:
         how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
         unknown = [f"what comes after {run.phase!r}: the probe ended by {how}"]
-    gpus = run.all("gpu")
+    gpus = run.all(events.Gpu)
     return {
-        "python_version": python.get("version"),
-        "torch": build.get("version"),
-        "torch_cuda": build.get("cuda"),
-        "triton": python.get("triton"),
-        "cuda_available": cuda.get("available"),
-        "cuda_problem": cuda.get("why") or None,
+        "python_version": python.version if python else None,
+        "torch": build.version if build else None,
+        "torch_cuda": build.cuda if build else None,
+        "triton": python.triton if python else None,
+        "cuda_available": cuda.available,
+        "cuda_problem": cuda.why or None,
         "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
-        "gpus": [Gpu(**{name: gpu[name] for name in Gpu.model_fields if name in gpu}) for gpu in gpus],
+        "gpus": [Gpu.model_validate(gpu, from_attributes=True) for gpu in gpus],
         "unknown": unknown,
     }
 

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import anyio.to_thread
 
@@ -25,17 +26,20 @@ from mcp_server.package.terms.term import elements
 from mcp_server.package.view import PackageView
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import REPORT, Context, Event, WorkerRun, stream_events
+from mcp_server.tools.context import REPORT, Context, WorkerRun, stream_events
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     BadElement,
     Choice,
     LaunchValues,
+    Phase,
     last_of,
     launch_values,
     measured,
 )
 from mcp_server.tools.requests import run_request
+from mcp_server.worker import events
+from mcp_server.worker.events import Argument
 
 # `| ~(tmp4 & xmask)` of Triton; masks of the iteration space alone leave no element out.
 _CONDITION = re.compile(r"~\((?!(?:[xyzr]\d*_?mask(?: & )?)+\))")
@@ -228,27 +232,26 @@ async def observe(
         directory=directory,
         workload=workload,
         env=instrumented.environment,
-        streamed=("argument", "non_finite"),
+        streamed=(Argument, events.NonFinite),
     )
 
     def launches() -> Iterator[LaunchValues]:
-        events = stream_events(done.directory / REPORT, "argument")
-        return read_launches(context, events, model, bounds)
+        arguments = stream_events(done.directory / REPORT, Argument)
+        return read_launches(context, arguments, model, bounds)
 
     # Stopped on purpose: the call raised right after a bad value, without a signal or another launch.
-    raised = stop and done.finished.ending == "exit" and done.last("called") is None
+    raised = stop and done.finished.ending == "exit" and done.last(events.Called) is None
     last = last_of(launches()) if raised else None
     stopped = last is not None and last.surely_bad
     skipped = [s for s in instrumented.skipped if s.model == model.package.model_name]
     notes = [
         *instrumented.notes,
         *(f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in skipped),
-        *(f"the observer failed: {e['text'].splitlines()[-1]}" for e in done.all("observer_failed")),
-        *(f"{e['arguments']} arguments were left out: too many events" for e in done.all("left_out")),
+        *(f"the observer failed: {e.text.splitlines()[-1]}" for e in done.all(events.ObserverFailed)),
+        *(f"{e.arguments} arguments were left out: too many events" for e in done.all(events.LeftOut)),
     ]
-    for event in done.all("not_saved"):
-        cap = event["cap"] >> 20
-        notes.append(f"{event['tensors']} tensors were not saved: beyond {cap} MiB, or not dense")
+    for event in done.all(events.NotSaved):
+        notes.append(f"{event.tensors} tensors were not saved: beyond {event.cap >> 20} MiB, or not dense")
     return Seen(launches, notes, done, stopped=stopped)
 
 
@@ -266,7 +269,7 @@ def unset_arguments(model: PackageView) -> dict[int, list[str]]:
 
 
 def read_launches(
-    context: Context, events: Iterable[Event], model: PackageView, bounds: Iterable[IndexBound]
+    context: Context, seen: Iterable[Argument], model: PackageView, bounds: Iterable[IndexBound]
 ) -> Iterator[LaunchValues]:
     """The worker's events, grouped by launch in the order of the call.
 
@@ -275,9 +278,9 @@ def read_launches(
     by_place: dict[tuple[str, int], list[IndexBound]] = {}
     for bound in bounds:
         by_place.setdefault((bound.name, bound.launch), []).append(bound)
-    opened: dict[tuple[int, int], list[Event]] = {}
-    for event in events:
-        opened.setdefault((event["run"], event["sequence"]), []).append(event)
+    opened: dict[tuple[int, int], list[Argument]] = {}
+    for each in seen:
+        opened.setdefault((each.run, each.sequence), []).append(each)
         if len(opened) > OPEN:
             yield _launch(context, opened.pop(next(iter(opened))), model, by_place)
     for group in opened.values():
@@ -286,14 +289,14 @@ def read_launches(
 
 def _launch(
     context: Context,
-    events: list[Event],
+    group: list[Argument],
     model: PackageView,
     bounds: Mapping[tuple[str, int], Sequence[IndexBound]],
 ) -> LaunchValues:
-    first = events[0]
-    number = int(first["launch"])
-    sizes = {e["parameter"]: e["value"] for e in events if isinstance(e.get("value"), int)}
-    seen = [_argument(context, e) for e in events]
+    first = group[0]
+    number = first.launch
+    sizes = {each.parameter: each.value for each in group if isinstance(each.value, int)}
+    seen = [_argument(context, each) for each in group]
     known = model.launch(number)
     of_operator = operator_bounds(known, seen) if known is not None else {}
     arguments = []
@@ -311,7 +314,7 @@ def _launch(
         if argument.name in of_operator and not argument.bound and argument.when == "before":
             argument = _compared(argument, of_operator[argument.name])
         arguments.append(argument)
-    return launch_values(model, number, str(first["kernel"]), int(first["sequence"]), arguments)
+    return launch_values(model, number, first.kernel, first.sequence, arguments)
 
 
 def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
@@ -323,11 +326,7 @@ def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
     return argument.model_copy(update={"bound": bound.text, "outside": outside})
 
 
-def _argument(context: Context, event: Event) -> ArgumentValues:
-    saved = event.get("saved")
-    return ArgumentValues(
-        when=event["phase"],
-        value=str(event.get("value", "")),
-        saved=context.artifact(Path(saved), "tensor (safetensors)") if saved else None,
-        **measured(event),
-    )
+def _argument(context: Context, seen: Argument) -> ArgumentValues:
+    value = "" if seen.value is None else str(seen.value)
+    saved = context.artifact(Path(seen.saved), "tensor (safetensors)") if seen.saved else None
+    return measured(seen, seen.name, cast(Phase, seen.phase), value, saved)

@@ -25,6 +25,7 @@ from mcp_server.tools.context import Context
 from mcp_server.tools.reduce.failing import FailureShown
 from mcp_server.tools.reduce.reduce import NoFailure, failing_program
 from mcp_server.versions import FIRST, LAST, RANGE, Release, release_of, text
+from mcp_server.worker.events import Torch
 
 Result = Literal["fails", "passes", "unknown"]
 Outcome = Literal["first_bad", "narrowed", "fails_in_all", "not_found"]
@@ -68,7 +69,8 @@ async def bisect_releases(
     failing = await failing_program(context, workload)
     device = await anyio.to_thread.run_sync(exported_device, failing.target.workload.exported)
     environments = Environments(context, context.python_for(workload), device)
-    own = release_of(str((failing.attempt.last("torch") or {}).get("version", "")))
+    torch = failing.attempt.last(Torch)
+    own = release_of(torch.version if torch is not None else "")
     end = time.monotonic() + budget_s
 
     async def outcome_of(release: Release) -> tuple[Result, str]:

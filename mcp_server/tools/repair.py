@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Literal, cast
+from typing import Literal
 
 import anyio.to_thread
 from pydantic import Field
@@ -33,7 +33,9 @@ from mcp_server.tools.context import Context, gpus_of
 from mcp_server.tools.divergence import EveryLaunch, OutputCompared, read_output
 from mcp_server.tools.every_launch import LaunchFlows
 from mcp_server.tools.requests import package_request
-from mcp_server.worker.protocol import EagerCode, Readable
+from mcp_server.worker import events
+from mcp_server.worker.events import EagerCode
+from mcp_server.worker.protocol import Readable
 
 
 class Price(Record):
@@ -145,16 +147,16 @@ async def _codes(
         },
     }
     done = await context.worker("eager_calls", request, workload=workload, gpus=())
-    for refused in done.all("not_repairable"):
-        launch = model.wrapper.launches[refused["launch"]]
+    for refused in done.all(events.NotRepairable):
+        launch = model.wrapper.launches[refused.launch]
         raise ProblemError(
-            f"launch {launch.index} ({launch.kernel}) cannot be repaired: {refused['what']}",
+            f"launch {launch.index} ({launch.kernel}) cannot be repaired: {refused.what}",
             value=launch.index,
             next_call="bisect, for a workaround at compile time",
         )
-    if done.finished.ending != "exit" or done.last("finished") is None:
+    if done.finished.ending != "exit" or not done.phases("finished"):
         raise ProblemError(f"the program's nodes cannot be read: {done.why}")
-    return [cast(EagerCode, event) for event in done.all("eager_code")]
+    return done.all(events.EagerCode)
 
 
 def _readable(model: PackageView, inputs: Sequence[str], number: int) -> Readable:
@@ -197,8 +199,8 @@ async def _build(model: PackageView, codes: Sequence[EagerCode], tools: Tools, t
     listed_before = json.loads(read_text(package.container, known.name))["nodes"] if known else []
     statements, nodes = {}, list(listed_before)
     for code in codes:
-        statements[code["launch"]] = eager_statement(model, code, len(nodes))
-        nodes += [{"name": "", "node": call["node"]} for call in code["calls"] if not call["scalar"]]
+        statements[code.launch] = eager_statement(model, code, len(nodes))
+        nodes += [{"name": "", "node": call.node} for call in code.calls if not call.scalar]
     work = target.parent
     options = replace(tools.options, statements=tuple(statements.items()))
     rebuilt = await ModelBuild(package, replace(tools, options=options), work).build()
@@ -225,19 +227,19 @@ async def _tried(
     request = {**package_request(workload), "exported": pair.exported, "packages": packages}
     gpus = gpus_of(model.package.device_type, workload.device_index)
     done = await context.worker("price", request, workload=workload, gpus=gpus)
-    seconds = {event["package"]: float(event["seconds"]) for event in done.all("timed")}
+    seconds = {event.package: event.seconds for event in done.all(events.Timed)}
     if len(seconds) < len(packages):
         why = f"its call did not come back ({quoted(done.why)})"
         raise ProblemError(f"the repaired package was not written: {why}")
     price = Price(before=seconds[str(workload.package)], after=seconds[str(made)])
-    outputs = [read_output(event) for event in done.all("output")]
+    outputs = [read_output(event) for event in done.all(events.Output)]
     wrong = [each.index for each in outputs if each.agreement in ("differs", "layout")]
     try:
         with made.open("rb") as source, output.open("xb") as target:  # it may have been made meanwhile
             await anyio.to_thread.run_sync(shutil.copyfileobj, source, target)
     except OSError as error:
         raise ProblemError(f"the output cannot be written: {cause(error)}", value=str(output)) from error
-    launches = [code["launch"] for code in codes]
+    launches = [code.launch for code in codes]
     ends, longer = "its outputs agree with", price.after / price.before
     if wrong:
         ends = f"output {listed([str(one) for one in wrong])} still differs from"

@@ -26,6 +26,7 @@ from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.context import Context
 from mcp_server.tools.failure import Failure, read_failure, read_output
 from mcp_server.tools.requests import INPUTS_HELP, run_request
+from mcp_server.worker import events
 
 MOST_REPEATS = 20
 
@@ -141,7 +142,7 @@ async def _run(context: Context, workload: Workload, number: int, env: Mapping[s
     if isinstance(workload, PackageWorkload):
         request, name = run_request(workload), f"repeat-{number}"
         done = await context.worker("run", request, name=name, workload=workload, env=env, alone=True)
-        finished, called, phase = done.finished, done.last("called"), done.phase
+        finished, called, phase = done.finished, done.last(events.Called), done.phase
     else:
         assert isinstance(workload, ScriptWorkload | CommandWorkload)
         command = Command(
@@ -152,14 +153,14 @@ async def _run(context: Context, workload: Workload, number: int, env: Mapping[s
         )
         finished = await context.run(command, f"repeat-{number}", runs=1)
     launch = read_output(finished.output).last_launch
-    outputs = called["outputs"] if called else []
+    outputs = called.outputs if called else []
     return RepeatedRun(
         number=number,
         failure=read_failure(finished),
         last_launch=LastLaunchSeen(kernel=launch.kernel, line=launch.line) if launch else None,
         phase=phase,
-        nonfinite=any(output.get("nan") or output.get("inf") for output in outputs),
-        checksums=[str(output["checksum"]) for output in outputs if "checksum" in output],
+        nonfinite=any(output.not_finite for output in outputs),
+        checksums=[output.checksum for output in outputs if output.checksum is not None],
         seconds=round(finished.wall_s, 3),
         log=context.artifact(finished.output, f"output of run {number}"),
     )

@@ -30,6 +30,7 @@ from mcp_server.tools.bisect import (
 )
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.reduce.reduce import Failing, most_children, run_worker
+from mcp_server.worker.events import Switched, Timed
 from mcp_server.worker.reduction.minimise import split
 
 # Tried alone at once, since many faults are of vector code: six of the six switches that public reports came
@@ -76,14 +77,14 @@ class Wave:
 
     def switched(self, names: Names) -> Names:
         """Those of the names that this release of torch has."""
-        events = [event for run in self.runs.values() if (event := run.last("switched")) is not None]
-        return tuple(name for name in names if any(name in event["names"] for event in events))
+        events = [event for run in self.runs.values() if (event := run.last(Switched)) is not None]
+        return tuple(name for name in names if any(name in event.names for event in events))
 
     @property
     def steady(self) -> bool:
         """Whether each package gave in further calls what it gave in the first: else a run proves nothing."""
-        timed = (run.last("timed") for run in (self.failing.attempt, *self.runs.values()))
-        return all(event["steady"] for event in timed if event is not None)
+        timed = (run.last(Timed) for run in (self.failing.attempt, *self.runs.values()))
+        return all(event.steady for event in timed if event is not None)
 
 
 async def try_switches(context: Context, failing: Failing) -> Bisected:

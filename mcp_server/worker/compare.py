@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 import torch
 
-from .protocol import (
+from .events import (
     FIRST_ELEMENTS,
     MOST_ROWS,
     Compared,
@@ -14,8 +14,8 @@ from .protocol import (
     ElementChange,
     InputChange,
     OutputChange,
+    Pair,
 )
-from .report import Report
 from .tensors import dtype_name, only_tensors, unravel, widest
 
 # Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
@@ -43,18 +43,17 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
     return widest(tensor.detach().cpu())
 
 
-def compare_all(expected: Tensors, actual: Tensors, report: Report, event: str = "compared") -> bool:
-    """Report a pairwise comparison, and whether all are equal. A different number of outputs is not."""
+def compare_all(expected: Tensors, actual: Tensors) -> Compared:
+    """Pairwise; a different number of outputs is not equal."""
     pairs = [compare(want, got) for want, got in zip(expected, actual)]
-    same = len(expected) == len(actual) and all(pair["equal"] for pair in pairs)
-    report.event(event, equal=same, counts=[len(expected), len(actual)], outputs=pairs)
-    return same
+    same = len(expected) == len(actual) and all(pair.equal for pair in pairs)
+    return Compared(same, [len(expected), len(actual)], pairs)
 
 
 def equal(expected: Tensors, actual: Tensors) -> bool:
     """Whether all are as expected, in the expected dtypes: a wider operator may have changed them."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
-    return len(expected) == len(actual) and all(compare(want, got)["equal"] for want, got in pairs)
+    return len(expected) == len(actual) and all(compare(want, got).equal for want, got in pairs)
 
 
 def equal_by_name(saved: dict[str, torch.Tensor], outputs: Any) -> dict[str, bool]:
@@ -64,23 +63,23 @@ def equal_by_name(saved: dict[str, torch.Tensor], outputs: Any) -> dict[str, boo
         kind = (tensor.shape, tensor.dtype)
         alike = [one for one in only_tensors(outputs) if (one.shape, one.dtype) == kind]
         if alike:
-            equal[name] = any(compare(tensor, one)["equal"] for one in alike)
+            equal[name] = any(compare(tensor, one).equal for one in alike)
     return equal
 
 
-def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)) -> Compared:
+def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)) -> Pair:
     """Whether both are equal; of one layout also how many elements differ, and by how much."""
     shapes = [list(want.shape), list(got.shape)]
-    facts: Compared = {"equal": False, "shape": shapes, "dtype": [str(want.dtype), str(got.dtype)]}
+    facts = Pair(False, shapes, [str(want.dtype), str(got.dtype)])
     if want.shape != got.shape or want.dtype != got.dtype:
         return facts
-    facts["differing"] = int(_differs(got, want, limits).sum())
-    facts["equal"] = not facts["differing"]
+    facts.differing = int(_differs(got, want, limits).sum())
+    facts.equal = not facts.differing
     want, got = wide(want), wide(got)
-    facts["nan"] = [int(torch.isnan(want).sum()), int(torch.isnan(got).sum())]
+    facts.nan = [int(torch.isnan(want).sum()), int(torch.isnan(got).sum())]
     finite = torch.isfinite(want) & torch.isfinite(got)
     if finite.any():
-        facts["max_abs"] = float((got[finite] - want[finite]).abs().max())
+        facts.max_abs = float((got[finite] - want[finite]).abs().max())
     return facts
 
 
@@ -145,14 +144,14 @@ def compare_calls(
     return Comparison(against, tuple(compared), cured, left, new)
 
 
-def distance(want: torch.Tensor, got: torch.Tensor) -> dict[str, float]:
+def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:
     """How far apart finite elements are at most (`by`), and the largest one that is wanted (`reach`)."""
     wanted, found = (wide(each.detach().cpu()).reshape(-1) for each in (want, got))
     finite = torch.isfinite(wanted) & torch.isfinite(found)
     if not bool(finite.any()) or not bool((torch.isfinite(wanted) == torch.isfinite(found)).all()):
-        return {}
+        return None, None
     by = (wanted.double() - found.double())[finite].abs().max() if not wanted.is_complex() else None
-    return {} if by is None else {"by": float(by), "reach": float(wanted[finite].double().abs().max())}
+    return (None, None) if by is None else (float(by), float(wanted[finite].double().abs().max()))
 
 
 def differing(first: Tensors, second: Tensors, limits: Limits) -> Tensors:

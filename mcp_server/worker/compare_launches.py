@@ -13,6 +13,7 @@ from typing import Any, Callable, Mapping, cast
 import torch
 from torch.utils import _pytree
 
+from . import events
 from .compare import compare
 from .eager_values import Expected, expectations, measure
 from .inputs import flatten, read
@@ -20,7 +21,7 @@ from .launch_nodes import Judge, ProgramGraph
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
 from .process import synchronize
-from .protocol import Closeness, CompareLaunchesRequest, LoadRequest, PriceRequest
+from .protocol import CompareLaunchesRequest, LoadRequest, PriceRequest
 from .report import Refused, Report
 from .run import call
 from .tensors import checksum, dtype_name, laid_out, only_tensors
@@ -86,7 +87,7 @@ def operate_price(request: PriceRequest, report: Report) -> None:
         got = only_tensors(call(partial(loader.run, [leaf.clone() for leaf in flat]), run, report))
         if run == 0:
             report_outputs(got, outputs, 1.0, report)
-    report.event("timing")
+    report.phase("timing")
     until = time.monotonic() + TIMED_S * len(seconds)
     for _ in range(TIMED_CALLS):
         for package, loader in loaders.items():
@@ -99,7 +100,7 @@ def operate_price(request: PriceRequest, report: Report) -> None:
         if time.monotonic() > until:
             break
     for package, found in seconds.items():
-        report.event("timed", package=package, seconds=statistics.median(found), calls=len(found))
+        report.event(events.Timed(statistics.median(found), package, len(found)))
 
 
 # glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte
@@ -118,20 +119,20 @@ def operate_repeat(request: CompareLaunchesRequest, report: Report) -> None:
     """
     request.setdefault("probes", False)
     in_spec = load(request, report).get_call_spec()[0]
-    report.event("reading_inputs")
+    report.phase("reading_inputs")
     bench = Bench(request, flatten(read(request.get("inputs")), in_spec), report)
     mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda _option, _byte: 0)
     first: list[torch.Tensor] = []
     for kind, byte in FILLS.items():
         if not mallopt(M_PERTURB, byte) and kind == "filled":
-            report.event("unfilled")
+            report.phase("unfilled")
             break
         outputs = [tensor.clone() for tensor in bench.run(kind, marks(kind, report))]
         if kind == "first":
             first = outputs
             continue
         pairs = [compare(want, got, (RELATIVE, RELATIVE * _size(want))) for want, got in zip(first, outputs)]
-        report.event("repeated", run=kind, equal=all(pair["equal"] for pair in pairs))
+        report.event(events.Repeated(kind, all(pair.equal for pair in pairs)))
     mallopt(M_PERTURB, 0)
 
 
@@ -177,7 +178,7 @@ class Bench:
         for library in libraries:
             library.unsubscribe(self.report)
         outputs = only_tensors(result)
-        self.report.event("outputs", run=kind, checksums=[checksum(tensor) for tensor in outputs])
+        self.report.event(events.Outputs(kind, [checksum(tensor) for tensor in outputs]))
         return outputs
 
 
@@ -224,8 +225,8 @@ class Comparison:
                 continue
             different = _differing(value, own.detach())
             if different:
-                facts = {"launch": int(event.launch), "elements": own.numel(), "different": different}
-                self.report.event("constant_differs", name=fqn, **facts)
+                launch, elements = int(event.launch), own.numel()
+                self.report.event(events.ConstantDiffers(fqn, launch, elements, different))
 
     def take(self, event: Event) -> bool:
         self.check_constants(event)
@@ -234,17 +235,12 @@ class Comparison:
         for facts, tensor in written(event):
             names = self.nodes.get(str(event.launch), ()) if self.nodes else self.expected
             candidates = [one for name in names for one in self.expected.get(name, ())]
-            self.report.event(
-                "launch_compared",
-                **facts._asdict(),
-                shape=list(tensor.shape),
-                dtype=dtype_name(tensor.dtype),
-                device=tensor.device.type,
-                closest=self.closest(tensor, candidates),
-            )
+            layout = list(tensor.shape), dtype_name(tensor.dtype), tensor.device.type
+            closest = self.closest(tensor, candidates)
+            self.report.event(events.LaunchCompared(*facts, *layout, closest))
         return False
 
-    def closest(self, tensor: torch.Tensor, candidates: list[Expected]) -> list[Closeness]:
+    def closest(self, tensor: torch.Tensor, candidates: list[Expected]) -> list[events.Closeness]:
         """The closest candidates of the same shape, best first; of another shape only one that fits."""
 
         def squeezed(one: torch.Tensor) -> list[int]:
@@ -252,25 +248,21 @@ class Comparison:
 
         alike = [one for one in candidates if squeezed(one.eager) == squeezed(tensor)]
         found = [measure(tensor, one, self.factor) for one in alike]
-        found.sort(key=lambda facts: float(facts.get("excess", facts["error"])))
-        if not (found and found[0]["within"]):
+        found.sort(key=lambda facts: float(facts.error or 0.0 if facts.excess is None else facts.excess))
+        if not (found and found[0].within):
             others = [one for one in candidates if one not in alike and one.eager.numel() == tensor.numel()]
-            fitting = [facts for one in others if (facts := measure(tensor, one, self.factor))["within"]]
+            fitting = [facts for one in others if (facts := measure(tensor, one, self.factor)).within]
             found = fitting[:1] + found
         return found[:CLOSEST]
 
 
 def report_outputs(got: list[torch.Tensor], wanted: list[Expected], factor: float, report: Report) -> None:
-    report.event("counted_outputs", package=len(got), eager=len(wanted))
+    report.event(events.CountedOutputs(len(got), len(wanted)))
     for place, (have, want) in enumerate(zip(got, wanted)):
         alike = have.shape == want.eager.shape
-        report.event(
-            "output",
-            index=place,
-            shapes=[list(want.eager.shape), list(have.shape)],
-            dtypes=[str(want.eager.dtype), str(have.dtype)],
-            **(measure(have, want, factor) if alike else {}),
-        )
+        shapes = [list(want.eager.shape), list(have.shape)]
+        dtypes = [str(want.eager.dtype), str(have.dtype)]
+        report.event(events.Output(place, shapes, dtypes, measure(have, want, factor) if alike else None))
 
 
 def marks(kind: str, report: Report, unset: Mapping[str, list[str]] = {}) -> Callable[[Event], bool]:
@@ -283,9 +275,9 @@ def marks(kind: str, report: Report, unset: Mapping[str, list[str]] = {}) -> Cal
             tensor = tensor_of(argument) if name in names else None
             if tensor is not None and tensor.is_floating_point():
                 tensor.fill_(float("nan"))
-                report.event("filled", launch=int(event.launch), name=name)
+                report.phase("filled", name)
         for facts, tensor in written(event):
-            report.event("rerun", run=kind, **facts._asdict(), checksum=checksum(tensor))
+            report.event(events.Rerun(*facts, kind, checksum(tensor)))
         return False
 
     return take

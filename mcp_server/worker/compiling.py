@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .encode import decode
+from .events import Compiled
 from .imports import module_of, run
 from .lease import take
 from .loading import load_exported
@@ -21,17 +22,17 @@ def operate_compile(request: CompileRequest, report: Report) -> None:
     """Compile into `package_path`; events `compiling` and `compiled` (seconds, package, bytes)."""
     program = load_exported(request, report)
     configs = decode(request.get("inductor_configs") or {})
-    report.event("importing_inductor")
+    report.phase("importing_inductor")
     from torch._inductor import aoti_compile_and_package
 
-    report.event("compiling", inductor_configs=configs)
+    report.phase("compiling", str(configs))
     start = time.monotonic()
     with torch.no_grad():
         package = aoti_compile_and_package(
             program, package_path=request["package_path"], inductor_configs=configs
         )
     seconds = time.monotonic() - start
-    report.event("compiled", seconds=seconds, package=package, bytes=os.path.getsize(package))
+    report.event(Compiled(package, seconds, os.path.getsize(package)))
 
 
 def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
@@ -48,7 +49,7 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
 
     config.use_static_cuda_launcher = False  # it keeps no binary (torch/_inductor/runtime, 2.8-2.15)
     take()  # compiling a kernel loads it
-    report.event("compiling_kernel", kernel=kernel)
+    report.phase("compiling_kernel", kernel)
     before = _compiled(request["original"], kernel, "aoti_debug_original")
     chosen, by = _chosen(before, request)
     after = _compiled(request["changed"], kernel, "aoti_debug_changed")
@@ -61,7 +62,7 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
         raise Refused(what, int(metadata.shared), "at most {} bytes".format(shared))
     with open(request["target"], "wb") as file:
         file.write(found.kernel.asm["cubin"])
-    report.event("recompiled", by=by, symbol=str(metadata.name), shared=int(metadata.shared))
+    report.phase("recompiled", "{}, chosen by {}".format(metadata.name, by))
 
 
 def _compiled(path: str, name: str, module: str) -> list[Any]:

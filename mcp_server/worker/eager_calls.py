@@ -18,8 +18,9 @@ from torch.fx import Node
 
 from .eager_launches import Replacement
 from .eager_values import BIAS, operator_name
+from .events import EagerCode, NotRepairable, ShimCall
 from .launch_nodes import Known, bias_of
-from .protocol import EagerCode, RepairRequest, ShimCall
+from .protocol import RepairRequest
 from .report import Refused, Report
 from .tensors import dtype_name
 
@@ -46,9 +47,9 @@ def operate(request: RepairRequest, report: Report) -> None:
         try:
             code = Writer(replacement, request, launch).code()
         except Refused as refused:
-            report.event("not_repairable", launch=launch, what=refused.what)
+            report.event(NotRepairable(launch, refused.what))
         else:
-            report.event("eager_code", **code)
+            report.event(code)
 
 
 class Inexpressible(Refused):
@@ -75,7 +76,7 @@ class Writer:
         self.own, self.module = replacement.own, replacement.graph.module
         self.values: dict[Node, Any] = {}
         self.fresh: set[str] = set()  # values in memory of their own
-        self.made: EagerCode = {"launch": launch, "buffers": [], "calls": [], "stores": []}
+        self.made = EagerCode(launch)
 
     def code(self) -> EagerCode:
         """Raises `Refused` with the node that cannot be expressed."""
@@ -87,7 +88,7 @@ class Writer:
         whole: Mapping[Node, str] = self.graph.whole_values(known)
         numbers = {node for node in self.graph.by_name.values() if isinstance(_meta(node), torch.SymInt)}
         # Evaluated in the order of the program, since some nodes mutate what others read.
-        needed = self.graph.needed([held["node"] for held in stored.values()], known, numbers)
+        needed = self.graph.needed([held.node for held in stored.values()], known, numbers)
         changes = any(self.graph.mutated[node] for node in needed)
         products = self.graph.products(known)
         self.values.update(whole)
@@ -96,7 +97,7 @@ class Writer:
                 (node, self._call(ATEN.clone.default, (name,))) for node, name in whole.items()
             )
         bare: dict[Node, str] = {}
-        wanted = {(held["node"], held["product"]) for held in stored.values()}
+        wanted = {(held.node, held.product) for held in stored.values()}
         for node in self.graph.by_name.values():
             if node in needed and node not in numbers:
                 bias = bias_of(node) if node in products else None
@@ -111,15 +112,15 @@ class Writer:
                 right = self._call(ATEN.t.default, (right,)) if place == 2 else right
                 bare[node] = self._call(ATEN.matmul.default, (left, right))
         for name, held in stored.items():
-            node = self.graph.by_name[held["node"]]
-            found = bare[node] if held["product"] else self._place(node, held["place"])
+            node = self.graph.by_name[held.node]
+            found = bare[node] if held.product else self._place(node, held.place)
             if node.name not in self.graph.carried:  # a copy of an input or constant, broadcast
-                found = self._call(ATEN.expand.default, (found, self._shape(node, held["shape"])))
+                found = self._call(ATEN.expand.default, (found, self._shape(node, held.shape)))
             if found not in self.fresh:  # the launch may write over the memory that it reads
                 found = self._call(ATEN.clone.default, (found,))
-            if held["shape"] != held["sizes"]:
+            if held.shape != held.sizes:
                 found = self._call(ATEN.reshape.default, (found, self.readable["writes"][name]))
-            self.made["stores"].append((name, found))
+            self.made.stores.append((name, found))
         return self.made
 
     def _known(self) -> dict[Known, str]:
@@ -129,15 +130,15 @@ class Writer:
             held = self.plan["stored"].get(str(writer), {}).get(written)
             if held is None or name not in self.readable["reads"]:
                 continue
-            node = self.graph.by_name[held["node"]]
+            node = self.graph.by_name[held.node]
             value = "eager{}_{}".format(self.launch, name)
-            self.made["buffers"].append((value, name, writer, written))
-            if self.readable["reads"][name] != held["dtype"]:
-                value = self._call(ATEN.to.dtype, (value, getattr(torch, held["dtype"])))
-            if held["shape"] != held["sizes"]:
-                shape = self._shape(node, held["shape"], held["place"])
+            self.made.buffers.append((value, name, writer, written))
+            if self.readable["reads"][name] != held.dtype:
+                value = self._call(ATEN.to.dtype, (value, getattr(torch, held.dtype)))
+            if held.shape != held.sizes:
+                shape = self._shape(node, held.shape, held.place)
                 value = self._call(ATEN.reshape.default, (value, shape))
-            found[held["node"], held["place"], held["product"]] = value
+            found[held.node, held.place, held.product] = value
         return found
 
     def _shape(self, node: Node, seen: Sequence[int], place: int = 0) -> list[str]:
@@ -236,17 +237,17 @@ class Writer:
             self.fresh.update(made if returned.alias_info is None else ())
             outputs.append({"as_tensors": listed} if several else {"as_tensor": listed[0]})
             names += made
-        call["results"] = names
+        call.results = names
         name = op.name().partition(".")
-        call["node"] = {
+        call.node = {
             "target": "{}{}{}".format(*name), "inputs": inputs, "outputs": outputs, "metadata": {}
         }  # fmt: skip
-        self.made["calls"].append(call)
+        self.made.calls.append(call)
         alone = len(op._schema.returns) == 1 and str(op._schema.returns[0].type.kind()) == "TensorType"
         return names[0] if alone else names
 
     def _next(self) -> str:
-        return "eager{}_call{}".format(self.launch, len(self.made["calls"]))
+        return "eager{}_call{}".format(self.launch, len(self.made.calls))
 
     def _serialized(self, kind: Any, value: Any, call: ShimCall) -> dict[str, Any]:
         """One argument in the list's form; its tensors and integers are added to the call.
@@ -260,10 +261,10 @@ class Writer:
         if name == "ListType":
             return self._list(kind.getElementType(), value, call)
         if name == "TensorType":
-            call["tensors"].append(self._scalar(value) if isinstance(value, NUMBERS) else str(value))
-            return {"as_tensor": {"name": call["tensors"][-1]}}
+            call.tensors.append(self._scalar(value) if isinstance(value, NUMBERS) else str(value))
+            return {"as_tensor": {"name": call.tensors[-1]}}
         if name in ("IntType", "SymIntType") or (name == "NumberType" and type(value) in (int, torch.SymInt)):
-            call["integers"].append(self._integer(value))
+            call.integers.append(self._integer(value))
             return {"as_int": value if type(value) is int else 0}
         if name == "NumberType" and isinstance(value, (bool, float)) and math.isfinite(value):
             return {"as_bool" if isinstance(value, bool) else "as_float": value}
@@ -278,7 +279,7 @@ class Writer:
     def _list(self, kind: Any, value: Any, call: ShimCall) -> dict[str, Any]:
         name, values = str(kind.kind()), list(value) if isinstance(value, (list, tuple)) else [value]
         if name in ("IntType", "SymIntType"):
-            call["integers"] += [self._integer(one) for one in values]
+            call.integers += [self._integer(one) for one in values]
             return {"as_ints": [one if type(one) is int else 0 for one in values]}
         if name == "OptionalType":
             return {"as_optional_tensors": [self._serialized(kind, one, call) for one in values]}
@@ -297,8 +298,8 @@ class Writer:
         text = str(value).lower()
         if kind == "double" and not math.isfinite(value):
             text = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
-        self.made["calls"].append(_new_call(kind, text, self._next() + "_scalar"))
-        return self.made["calls"][-1]["results"][0]
+        self.made.calls.append(_new_call(kind, text, self._next() + "_scalar"))
+        return self.made.calls[-1].results[0]
 
     def _integer(self, value: Any) -> str:
         """An integer in C++. Raises `Inexpressible` for what is computed of sizes by other than + and *."""
@@ -316,7 +317,7 @@ class Writer:
 
 
 def _new_call(scalar: str = "", value: str = "", *results: str) -> ShimCall:
-    return ShimCall(node={}, scalar=scalar, value=value, integers=[], tensors=[], results=list(results))
+    return ShimCall(scalar=scalar, value=value, results=list(results))
 
 
 def _meta(node: Node) -> Any:

@@ -19,11 +19,12 @@ import torch
 from torch.utils import _pytree
 
 from .eager_values import ExactRecorder, Expected, Recorder, measure, widened
+from .events import LaunchJudged, PrecisionFound
 from .launch_nodes import Known, ProgramGraph, overwrite, reshaped
 from .loading import arguments as inputs_of
 from .loading import constants_of, load, load_exported, update_program
 from .probes import AFTER, Event, arguments, find_libraries, strided
-from .protocol import EagerPlan, ExportedRequest, JudgedTensor, PrecisionRequest
+from .protocol import EagerPlan, ExportedRequest, PrecisionRequest
 from .reduction.minimise import minimise_while
 from .report import Refused, Report
 from .tensors import laid_out, only_tensors
@@ -42,7 +43,10 @@ class Replacement:
     def __init__(self, file: str, report: Report) -> None:
         self.file, self.report = file, report
         with open(file, encoding="utf-8") as stream:
-            self.plan: EagerPlan = json.load(stream)
+            plan = json.load(stream)
+        for held in plan["stored"].values():
+            held.update({name: LaunchJudged(**facts) for name, facts in held.items()})
+        self.plan: EagerPlan = plan
         self.program = load_exported(cast(ExportedRequest, self.plan), report)
         module = self.program.module()
         for step in self.plan.get("steps", ()):
@@ -92,7 +96,7 @@ class Replacement:
             self.known = self._known(launch, tensors)
             return False
         wanted = {name: held for name, held in self.computed(launch).items() if name in tensors}
-        places = [(one["node"], one["place"], one["product"]) for one in wanted.values()]
+        places = [(one.node, one.place, one.product) for one in wanted.values()]
         hidden = self.wrong_before(launch, [place[0] for place in places])
         if hidden:
             raise Refused(HIDDEN.format(launch, hidden))
@@ -113,14 +117,14 @@ class Replacement:
             int(other)
             for other, held in self.plan["stored"].items()
             if int(other) not in (launch, *self.launches)
-            and any(one["status"] == "wrong" for one in held.values())
+            and any(one.status == "wrong" for one in held.values())
             and needed.intersection(self.plan["nodes"].get(other, ()))
         ]
 
-    def computed(self, launch: int) -> dict[str, JudgedTensor]:
+    def computed(self, launch: int) -> dict[str, LaunchJudged]:
         """What a launch stores of nodes, but for copies of inputs and constants."""
         stored = self.plan["stored"].get(str(launch), {})
-        return {name: held for name, held in stored.items() if held["node"] in self.graph.carried}
+        return {name: held for name, held in stored.items() if held.node in self.graph.carried}
 
     def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
         """Copies of what the launch is about to read, by node and place: tensors of launches, and constants.
@@ -130,12 +134,12 @@ class Replacement:
         found: dict[Known, torch.Tensor] = {}
         for name, (writer, written) in self.plan["sources"].get(str(launch), {}).items():
             held = self.plan["stored"].get(str(writer), {}).get(written)
-            if name not in tensors or held is None or held["node"] not in self.graph.carried:
+            if name not in tensors or held is None or held.node not in self.graph.carried:
                 continue
-            value = laid_out(tensors[name], held["sizes"], held["strides"], held["offset"])
+            value = laid_out(tensors[name], held.sizes, held.strides, held.offset)
             if value is not None:
-                value = reshaped(value.clone(), held["shape"], getattr(torch, held["dtype"]))
-                found[held["node"], held["place"], held["product"]] = value
+                value = reshaped(value.clone(), held.shape, getattr(torch, held.dtype))
+                found[held.node, held.place, held.product] = value
         for name in tensors.keys() & self.plan.get("constants", {}).keys():
             fqn = self.plan["constants"][name]
             own = self.own.get(fqn)
@@ -167,7 +171,7 @@ class Widened(Replacement):
             value = self.made.get((writer, written))
             if value is not None:
                 held = self.plan["stored"][str(writer)][written]
-                found[held["node"], held["place"], held["product"]] = value
+                found[held.node, held.place, held.product] = value
         return found
 
 
@@ -188,7 +192,7 @@ def operate_precision(request: PrecisionRequest, report: Report) -> None:
     factor, calls = request.get("factor", 1.0), 0
 
     def within(got: torch.Tensor, want: torch.Tensor) -> bool:
-        near = got.shape == want.shape and measure(got, Expected("output", want, want, 1.0), factor)["within"]
+        near = got.shape == want.shape and measure(got, Expected("output", want, want, 1.0), factor).within
         return bool(near)
 
     def right(launches: Sequence[int]) -> bool:
@@ -208,4 +212,4 @@ def operate_precision(request: PrecisionRequest, report: Report) -> None:
         if possible:
             deadline = time.monotonic() + SEARCH_S
             least, complete = minimise_while(everything, right, lambda: time.monotonic() > deadline)
-    report.event("precision_found", launches=least, possible=possible, calls=calls, complete=complete)
+    report.event(PrecisionFound(list(least), possible, calls, complete))

@@ -22,8 +22,9 @@ from typing import Any, Optional
 import torch
 from torch.utils import _pytree
 
+from . import events
+from .events import Closeness
 from .process import take_if_used
-from .protocol import Closeness
 from .report import Report
 from .tensors import checksum, only_tensors, unravel, widest
 
@@ -64,12 +65,12 @@ def expectations(
     Of the nodes only those `measured` have one; by default all.
     """
     take_if_used()
-    report.event("running_eager")
+    report.phase("running_eager")
     eager = Recorder(module, wanted, cap, report)
     result = only_tensors(run_on_copies(eager, leaves))
     again = only_tensors(run_on_copies(Recorder(module, frozenset(), 0, report), leaves))
-    report.event("eager_again", same=[*map(checksum, result)] == [*map(checksum, again)])
-    report.event("running_float64", nodes=len(eager.kept), left_out=eager.left_out)
+    report.event(events.EagerAgain([*map(checksum, result)] == [*map(checksum, again)]))
+    report.event(events.RunningFloat64(len(eager.kept), eager.left_out))
     exact = ExactRecorder(module, wanted if measured is None else measured, cap, report)
     precise = only_tensors(run_wide(exact, leaves, report))
     noisy = NoisyRecorder(module, exact)
@@ -116,7 +117,7 @@ def run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
     try:
         return run_on_copies(exact, [widened(leaf) for leaf in leaves])
     except Exception as error:
-        report.event("no_float64", text="{}: {}".format(type(error).__name__, error)[:500])
+        report.event(events.NoFloat64("{}: {}".format(type(error).__name__, error)[:500]))
         return None
 
 
@@ -139,7 +140,7 @@ class Recorder(torch.fx.Interpreter):
             try:
                 return super().run_node(n)
             except Exception as error:  # AOTInductor drops guards, and so goes on, too
-                self.report.event("guard_failed", text=str(error)[:2000])
+                self.report.event(events.GuardFailed(str(error)[:2000]))
                 return None
         result = self.evaluate(n)
         self.count_terms(n, result)
@@ -322,14 +323,10 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> Closeness:
     actual, eager = (widest(tensor.detach().reshape(-1)) for tensor in (got, want.eager))
     if not (want.eager.is_floating_point() or want.eager.is_complex()):
         same = not bool((actual != eager).any())
-        return {
-            **_first_beyond(actual, eager, actual != eager, want),
-            "error": _largest((actual - eager).abs()),
-            "within": same,
-            "within_tf32": same,
-            "equal": same,
-            "allowed": 0.0,
-        }
+        found = _first_beyond(actual, eager, actual != eager, want)
+        found.error, found.allowed = _largest((actual - eager).abs()), 0.0
+        found.within = found.within_tf32 = found.equal = same
+        return found
     reference = widest(want.exact.detach().reshape(-1)) if want.exact is not None else eager
     own = _error(eager, reference)
     error = torch.minimum(_error(actual, reference), _error(actual, eager))
@@ -342,28 +339,25 @@ def measure(got: torch.Tensor, want: Expected, factor: float) -> Closeness:
     ratio, coarse_ratio = (
         torch.where(error == 0, 0.0, error / limit.clamp(min=1e-300)) for limit in (allowed, coarse)
     )
-    return {
-        **_first_beyond(actual, eager, ratio > 1, want),
-        "error": _largest(error),
-        "eager_error": _largest(own) if want.exact is not None else None,
-        "allowed": _largest(allowed),
-        "excess": _largest(ratio),
-        "within": not bool((ratio > 1).any()),
-        "within_tf32": not bool((coarse_ratio > 1).any()),
-        "equal": not bool(_error(actual, eager).any()),
-        "non_finite": int((~torch.isfinite(actual) & ~torch.isfinite(eager)).sum()),
-    }
+    found = _first_beyond(actual, eager, ratio > 1, want)
+    found.error, found.allowed, found.excess = _largest(error), _largest(allowed), _largest(ratio)
+    found.eager_error = _largest(own) if want.exact is not None else None
+    found.within = not bool((ratio > 1).any())
+    found.within_tf32 = not bool((coarse_ratio > 1).any())
+    found.equal = not bool(_error(actual, eager).any())
+    found.non_finite = int((~torch.isfinite(actual) & ~torch.isfinite(eager)).sum())
+    return found
 
 
 def _first_beyond(
     actual: torch.Tensor, eager: torch.Tensor, beyond: torch.Tensor, want: Expected
 ) -> Closeness:
     """The node, and the first element that is beyond the tolerance, with both values."""
-    found: Closeness = {"node": want.node, "elements": actual.numel(), "beyond": int(beyond.sum())}
-    if found["beyond"]:
+    found = Closeness(want.node, actual.numel(), int(beyond.sum()))
+    if found.beyond:
         place = int(beyond.to(torch.uint8).argmax())
-        found["first"] = unravel(place, tuple(want.eager.shape))
-        found["values"] = [str(eager[place].item()), str(actual[place].item())]
+        found.first = unravel(place, tuple(want.eager.shape))
+        found.values = [str(eager[place].item()), str(actual[place].item())]
     return found
 
 

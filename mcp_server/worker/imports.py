@@ -20,6 +20,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any, Iterator, Optional, Sequence, Union
 
+from .events import OperatorsTaken
 from .report import Refused, Report, facts
 
 # Of torch 2.8-2.15: what registers an operator, a library of them, or a class that a package takes.
@@ -285,7 +286,7 @@ def import_all(names: Sequence[str], report: Report) -> None:
     `operators_taken` has their lines, or why there are none.
     """
     for name in names:
-        report.event("importing", name=name)
+        report.phase("importing", name)
         if name.endswith(OPERATORS):
             _take_operators(name[: -len(OPERATORS)], report)
         elif name.endswith(".so"):
@@ -325,7 +326,7 @@ def _take_operators(path: str, report: Report) -> None:
         except Exception as error:
             raised = facts(error)
             lines, refused = [], "{}: {}".format(raised["type"], raised["text"])[:500]
-    report.event("operators_taken", file=path, lines=lines, refused=refused)
+    report.event(OperatorsTaken(path, lines, refused))
 
 
 PREFIX = "_aoti_debug_import_"  # of the names of modules that are run from files

@@ -21,7 +21,9 @@ from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union, 
 import torch
 from torch.utils import _pytree
 
-from .protocol import CallRecord, Change, InputsRequest, Part, TensorFacts, TensorSpec
+from . import events
+from .facts import TensorFacts
+from .protocol import CallRecord, Change, InputsRequest, Part, TensorSpec
 from .report import Refused, Report
 from .tensors import (
     CALL_FORMAT,
@@ -311,16 +313,12 @@ def reporting_changes(asked: Mapping[str, int], flat: Leaves, report: Report) ->
     tensors = {int(place): flat[int(place)] for place in asked if int(place) < len(flat)}
     before = {place: checksum(each) for place, each in tensors.items() if isinstance(each, torch.Tensor)}
     yield
-    facts = [
-        {
-            "input": place,
-            "changed": checksum(tensors[place]) != digest,
-            "misaligned": tensors[place].data_ptr() % asked[str(place)] != 0,
-        }
-        for place, digest in before.items()
-    ]
+    facts = []
+    for place, digest in before.items():
+        misaligned = tensors[place].data_ptr() % asked[str(place)] != 0
+        facts.append(events.ChangedInput(place, checksum(tensors[place]) != digest, misaligned))
     if facts:
-        report.event("changed_inputs", inputs=facts)
+        report.event(events.ChangedInputs(facts))
 
 
 def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
@@ -333,14 +331,15 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
         return storage
 
     def facts(leaf: torch.Tensor) -> TensorFacts:
-        found: TensorFacts = {"kind": "tensor", **describe(leaf)}
+        found = describe(leaf)
+        found.kind = "tensor"
         if is_strided(leaf):
-            found["device"] = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
+            found.device = devices.get(leaf.untyped_storage().data_ptr(), str(leaf.device))
         return found
 
     arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
     tree = arranged.args if arranged.flat else (arranged.args, arranged.kwargs)
-    report.event("inputs", leaves=leaf_facts(tree, facts), sharing=sharing(only_tensors(tree)))
+    report.event(events.Inputs(leaf_facts(tree, facts), sharing(only_tensors(tree))))
 
 
 def operate_describe_files(request: InputsRequest, report: Report) -> None:
@@ -350,9 +349,10 @@ def operate_describe_files(request: InputsRequest, report: Report) -> None:
             tensor = load_file(path, where="cpu")
             if not isinstance(tensor, torch.Tensor):
                 raise Refused("no tensor but " + type(tensor).__name__, path)
-            report.event("file", path=path, **describe(tensor), non_finite=first_non_finite(tensor))
+            facts = {**vars(describe(tensor)), "path": path}
+            report.event(events.File(**facts, non_finite=first_non_finite(tensor)))
         except Refused as refused:
-            report.event("file", path=path, unreadable=refused.what)
+            report.event(events.File(path, unreadable=refused.what))
 
 
 MOST_OUTSIDE = 4  # elements that are named
@@ -362,20 +362,20 @@ def operate_index_values(request: InputsRequest, report: Report) -> None:
     """Event `index_values`, one per part of `parts`: elements of the input tensors, in calling order."""
     flat = [leaf.cpu() for leaf in flatten(read(request.get("inputs")), None)]
     for part in request["parts"]:
-        facts = look(flat[part["input"]], part) if part["input"] < len(flat) else {"elements": 0}
-        report.event("index_values", part=part, **facts)
+        found = events.IndexValues(events.Place(**part))
+        report.event(look(flat[part["input"]], part, found) if part["input"] < len(flat) else found)
 
 
-def look(tensor: torch.Tensor, part: Part) -> dict[str, object]:
+def look(tensor: torch.Tensor, part: Part, found: events.IndexValues) -> events.IndexValues:
     """Values of the part; `first` are pairs (index, value) of those `outside` its range."""
     offset, stride = part["offset"], max(part["stride"], 1)
     values = tensor.contiguous().view(-1)[offset : part.get("end") : stride]
     if not values.numel():
-        return {"elements": 0}
+        return found
     wrong = part.get("unlike")
     outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
-    found = {"elements": values.numel(), "min": values.min().item(), "max": values.max().item()}
+    found.elements, found.outside = values.numel(), int(outside.sum())
+    found.min, found.max = values.min().item(), values.max().item()
     shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()
-    first = [[unravel(offset + at * stride, shape), values[at].item()] for at in firsts]
-    facts: dict[str, object] = {**found, "outside": int(outside.sum())}
-    return {**facts, "first": first, "index": first[0][0], "value": first[0][1]} if first else facts
+    found.first = [(unravel(offset + at * stride, shape), values[at].item()) for at in firsts]
+    return found

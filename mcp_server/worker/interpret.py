@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from functools import partial
-from typing import Any, Iterator, Optional
+from typing import Any, Callable, Iterator, Optional
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -20,11 +20,14 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from . import events
 from .compare import compare_all, equal
+from .events import Broken, Layout
+from .facts import Frame
 from .inputs import load_file
 from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize, take_if_used
-from .protocol import ExportedRequest, Frame, Layout
+from .protocol import ExportedRequest
 from .report import Report, facts
 from .run import call, expectation, watching
 from .tensors import checksum, dtype_name, leaf_facts, only_tensors, span
@@ -54,7 +57,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
     watcher = Watcher(program.module(), leaves, report)
     with torch.no_grad(), watching(request.get("operators"), report):
         result = watcher.run(*leaves, enable_io_processing=False)
-    report.event("interpreted", nodes=watcher.count, outputs=leaf_facts(result))
+    report.event(events.Interpreted(watcher.count, leaf_facts(result)))
     expected = expectation(request.get("expect")) if watcher.overflowed else None
     if expected is not None:
         compared = [equal(expected, only_tensors(result))]
@@ -63,21 +66,22 @@ def operate(request: ExportedRequest, report: Report) -> None:
             with torch.no_grad():
                 made = Exact(program.module(), wider).run(*again, enable_io_processing=False)
             compared.append(equal(expected, only_tensors(made)))
-        report.event("compared_exact", equal=compared)
+        report.event(events.ComparedExact((compared[0], compared[1], compared[2])))
     if request.get("package"):
         loader = load(request, report)
         flat = only_tensors(arguments(program, request))
         got = only_tensors(call(partial(loader.run, flat), 0, report))
-        same = compare_all(only_tensors(result), got, report)
+        compared_with = compare_all(only_tensors(result), got)
+        report.event(compared_with)
         # What the user's check may have compared the outputs with.
         frames = request.get("frame_tensors")
         in_frames = only_tensors(load_file(frames)) if frames else []
         checked = [*(expectation(request.get("expect")) or []), *in_frames]
         identical = [*map(checksum, only_tensors(result))] == [*map(checksum, got)]
-        if not same or (checked and not identical):
+        if not compared_with.equal or (checked and not identical):
             from .rounding import judge, references  # brings what a call that agrees does not need
 
-            report.event("judging_rounding")
+            report.phase("judging_rounding")
             again = _pytree.tree_leaves(load_with_inputs(request, report)[1:])
             found = references(program.module(), again, report)
             if found is not None:
@@ -92,7 +96,7 @@ class Watcher(torch.fx.Interpreter):
         self.report = report
         self.count = 0
         self.symbols = bind(module, leaves)
-        self.event_counts: Counter[str] = Counter()
+        self.event_counts: Counter[object] = Counter()
         self.bad: set[str] = set()
         self.exact: Optional[torch.Tensor] = None
         self.overflowed: set[str] = set()
@@ -106,9 +110,11 @@ class Watcher(torch.fx.Interpreter):
             result = super().run_node(n)
             synchronize()  # so that an error of its kernels is raised here
         except Exception as error:
-            event = "guard_failed" if "guard" in str(n.target) else "node_raised"
-            around = {"behind": self._behind(n), "integers": self._integers(n)}
-            self._report(event, n, **around, **facts(error))
+            if "guard" in str(n.target):
+                self._report(events.GuardFailed, n, **facts(error))
+            else:
+                around = {"behind": self._behind(n), "integers": self._integers(n)}
+                self._report(events.NodeRaised, n, **around, **facts(error))
             raise
         if n.op == "call_function":
             self.count += 1
@@ -117,11 +123,11 @@ class Watcher(torch.fx.Interpreter):
             if found is not None:
                 self.overflowed.add(n.name)
                 modular = any(word in str(user.target) for user in n.users for word in MODULAR)
-                self._report("node_overflow", n, modular=modular, **found)
+                self._report(events.NodeOverflow, n, modular=modular, **found)
         elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
         elif n.op == "get_attr" and (whole := rounded(result)):
-            self._report("constant_rounded", n, **whole)
+            self._report(events.ConstantRounded, n, **whole)
         return result
 
     def _behind(self, node: torch.fx.Node) -> list[str]:
@@ -152,21 +158,21 @@ class Watcher(torch.fx.Interpreter):
             # Minus infinity alone is what attention masks hold.
             masked = not nan and not any(bool((each == float("inf")).any()) for each in odd)
             dtype = dtype_name(odd[0].dtype)
-            self._report("node_non_finite", node, bad_inputs=fed, nan=nan, dtype=dtype, masked=masked)
+            found = {"bad_inputs": fed, "nan": nan, "masked": masked, "dtype": dtype}
+            self._report(events.NodeNonFinite, node, **found)
             self.bad.add(node.name)
         for promised, real in zip(only_tensors(node.meta.get("val")), only_tensors(result)):
             broken = difference(promised, real, self.symbols)
             if broken is None:
                 continue
-            strides_only = _but_strides(broken["promised"]) == _but_strides(broken["returned"])
+            strides_only = _but_strides(broken.promised) == _but_strides(broken.returned)
             if not (strides_only and str(node.target).startswith("aten.")):  # torch's own may choose strides
-                self._report("fake_mismatch", node, **broken)
+                self._report(events.FakeMismatch, node, **vars(broken))
 
-    def _report(self, event: str, node: torch.fx.Node, **more: Any) -> None:
-        self.event_counts[event] += 1
-        if self.event_counts[event] <= MOST_EVENTS:
-            stack = stack_of(node)
-            self.report.event(event, node=node.name, op=str(node.target), stack=stack, **more)
+    def _report(self, kind: Callable[..., events.Event], node: torch.fx.Node, **more: Any) -> None:
+        self.event_counts[kind] += 1
+        if self.event_counts[kind] <= MOST_EVENTS:
+            self.report.event(kind(node=node.name, op=str(node.target), stack=stack_of(node), **more))
 
 
 def bind(module: Any, leaves: list[Any]) -> dict[Any, int]:
@@ -186,29 +192,29 @@ def stack_of(node: torch.fx.Node) -> list[Frame]:
     """The model's frames that created the node, innermost first, without installed packages."""
     found = [match.groups() for match in FRAME.finditer(node.meta.get("stack_trace") or "")]
     return [
-        {"file": file, "line": int(line), "function": function, "code": code}
+        Frame(file, int(line), function, code)
         for file, line, function, code in reversed(found)
         if "/site-packages/" not in file
     ]
 
 
-def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[dict[str, Layout]]:
+def difference(promised: Any, real: torch.Tensor, symbols: dict[Any, int]) -> Optional[Broken]:
     """The layouts if they differ. Strides of size 1 do not count, nor does a result of data-dependent size.
 
     `promised` is a fake tensor; `symbols` maps its shape symbols to their values in this call.
     """
     wanted, got = layout(promised, symbols), layout(real, symbols)
-    if None in wanted["shape"]:
+    if None in wanted.shape:
         return None
-    strides = zip(real.shape, wanted["stride"], got["stride"])
+    strides = zip(real.shape, wanted.stride, got.stride)
     differ = _but_strides(wanted) != _but_strides(got) or any(
         size > 1 and want is not None and want != have for size, want, have in strides
     )
-    return {"promised": wanted, "returned": got} if differ else None
+    return Broken(wanted, got) if differ else None
 
 
 def _but_strides(layout: Layout) -> tuple[object, ...]:
-    return (layout["shape"], layout["dtype"], layout["device"])
+    return (layout.shape, layout.dtype, layout.device)
 
 
 def layout(tensor: Any, symbols: dict[Any, int]) -> Layout:
@@ -218,12 +224,8 @@ def layout(tensor: Any, symbols: dict[Any, int]) -> Layout:
         value = size.node.expr.subs(symbols)
         return int(value) if value.is_number else None
 
-    return {
-        "shape": [number(size) for size in tensor.shape],
-        "stride": [number(step) for step in tensor.stride()],
-        "dtype": str(tensor.dtype),
-        "device": tensor.device.type,
-    }
+    shape, stride = [number(size) for size in tensor.shape], [number(step) for step in tensor.stride()]
+    return Layout(shape, stride, str(tensor.dtype), tensor.device.type)
 
 
 def _holds_integers(node: torch.fx.Node) -> bool:
@@ -272,19 +274,14 @@ class Operators(TorchDispatchMode):
             if declared.alias_info is None and tensor.layout is torch.strided
         }
         result, overrun = call_padded(func, args, kwargs)
-        broken = {
-            "layouts": [
-                found
-                for fake, real in zip(promised, only_tensors(result))
-                if (found := difference(fake, real, {})) is not None
-            ],
-            "mutated": [name for name, (tensor, digest) in read_only.items() if checksum(tensor) != digest],
-            "aliases": _aliases(func, args, kwargs, result),
-            "overrun": overrun,
-        }
-        if any(broken.values()) and self.events < MOST_EVENTS:
+        layouts = [difference(fake, real, {}) for fake, real in zip(promised, only_tensors(result))]
+        mutated = [name for name, (tensor, digest) in read_only.items() if checksum(tensor) != digest]
+        broken = [layout for layout in layouts if layout is not None]
+        aliases = _aliases(func, args, kwargs, result)
+        if (broken or mutated or aliases or overrun) and self.events < MOST_EVENTS:
             self.events += 1
-            self.report.event("operator", op=str(func), call=self.calls, repaired=self.repair, **broken)
+            found = events.Operator(str(func), self.calls, self.repair, broken, mutated, aliases, overrun)
+            self.report.event(found)
         if not self.repair:
             return result
         fakes = iter(promised)
@@ -299,7 +296,7 @@ class Operators(TorchDispatchMode):
             with mode:
                 return only_tensors(func(*fake_args, **fake_kwargs))
         except Exception as error:
-            self.report.event("no_fake", op=str(func), text=str(error)[:1000])
+            self.report.phase("no_fake", "{}: {}".format(func, str(error)[:1000]))
             return []
 
 

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import faulthandler
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Callable, Iterator, Optional, Sequence, cast
 
@@ -18,21 +18,11 @@ import torch
 
 from .compare import compare_calls, differing, faults, input_change, text_of, unequal
 from .eager_launches import Replacement
+from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, OutputFacts, Smallest
 from .inputs import apply, arrange, flatten, load_file, read
 from .loading import load_captured, update_package
 from .process import on_stack, synchronize, take_if_used
-from .protocol import (
-    FIRST_ELEMENTS,
-    CallFacts,
-    Comparison,
-    InputChange,
-    InterveneRequest,
-    NeededElement,
-    OutputFacts,
-    PlannedCall,
-    Smallest,
-    Step,
-)
+from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction.minimise import minimise_while
 from .report import Refused, Report, facts
 from .run import as_captured, expectation, run_check
@@ -48,14 +38,14 @@ def operate(request: InterveneRequest, report: Report) -> None:
     """
     trial = Trial(request, report)
     for planned in request["plan"]:
-        report.event("intervening", label=planned["label"], key=planned.get("key", ""))
+        report.phase("intervening", planned["label"])
         found = trial.make(planned)
-        report.event("intervened", **asdict(found))
+        report.event(found)
         if planned.get("smallest") and found.ended == "ok":
             found = trial.refined(planned, found)
-            report.event("intervened", **asdict(found))
+            report.event(found)
         if found.poisoned:
-            report.event("poisoned", label=found.label)
+            report.phase("poisoned", found.label)
             return
 
 

@@ -18,7 +18,8 @@ import torch
 from torch.fx import Node
 
 from .eager_values import BIAS, PRODUCTS, Expected, Recorder, measure, operator_name
-from .probes import Event, arguments, written
+from .events import Closeness, JudgedOutputs, LaunchJudged
+from .probes import Event, Written, arguments, written
 from .protocol import LaunchFlow
 from .report import Report
 from .tensors import dtype_name, only_tensors
@@ -245,15 +246,12 @@ def reshaped(value: torch.Tensor, shape: Sequence[int], dtype: Optional[torch.dt
     return value.detach().to(dtype or value.dtype).reshape(tuple(shape))
 
 
-REPORTED = ("elements", "beyond", "error", "allowed", "first", "values")
-
-
 @dataclass(frozen=True)
 class Judged:
     """What a tensor holds, with the facts of `measure`; or why that is not known."""
 
     stored: Optional[Stored] = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Optional[Closeness] = None
     why: str = ""
 
 
@@ -288,15 +286,15 @@ class Judge:
                 self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
                 overwrite(tensor, judged.stored.want.eager)
             if int(event.launch) in self.launches:
-                self.report.event("launch_judged", **place._asdict(), **_facts(judged, tensor))
+                self.report.event(_reported(place, judged, tensor))
         return False
 
     def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
         """Event `judged_outputs`: whether the call with right values in place of all wrong ones is right."""
         pairs = list(zip(got, wanted))
         shaped = len(got) == len(wanted) and all(have.shape == want.eager.shape for have, want in pairs)
-        right = shaped and all(measure(have, want, self.factor)["within"] for have, want in pairs)
-        self.report.event("judged_outputs", right=right)
+        right = shaped and all(measure(have, want, self.factor).within for have, want in pairs)
+        self.report.event(JudgedOutputs(right))
 
     def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
         """What the tensor holds with the facts of `measure`, else why that is not known.
@@ -329,33 +327,34 @@ class Judge:
 
     def _matching(self, tensor: torch.Tensor, candidates: Sequence[Stored]) -> Optional[Judged]:
         """The nearest of those whose value the tensor has."""
-        measured = [Judged(one, measure(tensor, one.want, self.factor)) for one in candidates]
-        within = [one for one in measured if one.facts["within"]]
-        return min(within, key=lambda one: float(one.facts.get("excess", 0.0)), default=None)
+        measured = [(measure(tensor, one.want, self.factor), one) for one in candidates]
+        within = [pair for pair in measured if pair[0].within]
+        best = min(within, key=lambda pair: float(pair[0].excess or 0.0), default=None)
+        return None if best is None else Judged(best[1], best[0])
 
 
-def _facts(judged: Judged, tensor: torch.Tensor) -> dict[str, Any]:
-    """The facts of a `JudgedTensor`."""
+def _reported(place: Written, judged: Judged, tensor: torch.Tensor) -> LaunchJudged:
+    """What is known of a tensor: right, wrong or unjudged."""
     stored, measured = judged.stored, judged.facts
-    if stored is None:
-        return {"status": "unjudged", "why": judged.why}
+    if stored is None or measured is None:
+        return LaunchJudged(*place, "unjudged", judged.why)
     eager = stored.want.eager
     products = any(word in stored.node for word in PRODUCTS)
-    tf32 = products and tensor.is_cuda and tensor.dtype == torch.float32 and measured["within_tf32"]
-    return {
-        "status": "right" if measured["within"] else "wrong",
-        "why": "",
-        "node": stored.node,
-        "place": stored.place,
-        "product": stored.product,
-        "shape": list(eager.shape),
-        "dtype": dtype_name(eager.dtype),
-        "sizes": list(tensor.shape),
-        "strides": list(tensor.stride()),
-        "offset": tensor.storage_offset(),
-        "tf32": bool(tf32),
-        **{name: measured[name] for name in REPORTED if name in measured},
-    }
+    tf32 = products and tensor.is_cuda and tensor.dtype == torch.float32 and measured.within_tf32
+    return LaunchJudged(
+        *place,
+        status="right" if measured.within else "wrong",
+        node=stored.node,
+        place=stored.place,
+        product=stored.product,
+        shape=list(eager.shape),
+        dtype=dtype_name(eager.dtype),
+        sizes=list(tensor.shape),
+        strides=list(tensor.stride()),
+        offset=tensor.storage_offset(),
+        compared=measured,
+        tf32=bool(tf32),
+    )
 
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> None:

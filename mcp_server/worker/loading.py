@@ -11,7 +11,6 @@ import json
 import os
 import runpy
 import sys
-import time
 import zipfile
 from functools import partial
 from typing import Any, Callable, Optional
@@ -19,6 +18,7 @@ from typing import Any, Callable, Optional
 import torch
 from torch.utils import _pytree
 
+from .events import NotApplied
 from .inputs import load_file, read
 from .lease import for_cuda, take
 from .protocol import ExportedRequest, LoadRequest, MadeBy, ReplayRequest, Step
@@ -42,19 +42,18 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
         raise Refused("no such package", package)
     if for_cuda(package):
         take()
-    start = time.monotonic()
     model, threads = request.get("model_name", "model"), request.get("run_single_threaded", False)
     options = (threads, request.get("num_runners", 1), request.get("device_index", -1))
-    report.event("loading", package=package, loader="AOTIModelPackageLoader")
+    report.phase("loading", package)
     try:
         loader = torch._C._aoti.AOTIModelPackageLoader(package, model, *options)
     except RuntimeError as error:
-        report.event("load_failed", text=str(error)[:4000], type=type(error).__name__)
+        report.phase("load_failed", "{}: {}".format(type(error).__name__, error)[:4000])
         from torch._inductor.package import load_package
 
-        report.event("loading", package=package, loader="load_package")
+        report.phase("loading", package)
         loader = load_package(package, model, *options).loader
-    report.event("loaded", seconds=time.monotonic() - start, constants=len(loader.get_constant_fqns()))
+    report.phase("loaded", package)
     if weights and zipfile.is_zipfile(package):
         _load_weight_files(loader, package, model)
     return loader
@@ -91,12 +90,12 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
         library, device = request["library"], request.get("device", "cpu")
         if device != "cpu":
             take()
-        report.event("loading", package=library, loader="aot_load")
+        report.phase("loading", library)
         if device == "cpu":
             loader = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)
         else:
             loader = torch._C._aoti.AOTIModelContainerRunnerCuda(library, 1, device)
-        report.event("loaded", constants=len(loader.get_constant_names_to_original_fqns()))
+        report.phase("loaded", library)
     else:
         loader = load(request, report, weights=weights)
     place = request.get("current_device")
@@ -126,9 +125,9 @@ def update_package(
     for name in constants.keys() & set(changed.get("copied", ())):
         constants[name] = constants[name].clone()
     arguments = list(step.get("arguments", ()))
-    report.event("updating_constants", how=step["how"], names=len(constants), arguments=arguments)
+    report.phase("updating_constants", step["how"])
     getattr(loader, step["how"])(constants, *arguments)
-    report.event("updated_constants")
+    report.phase("updated_constants")
     return constants
 
 
@@ -139,10 +138,10 @@ def update_program(module: Any, step: Step, report: Report) -> None:
     for name, value in load_file(step["file"]).items():
         own = known.get(name)
         if own is None:
-            report.event("not_applied", name=name, what="the program has no constant of that name")
+            report.event(NotApplied(name, "the program has no constant of that name"))
         elif own.shape != value.shape or own.dtype != value.dtype:
             sides = ("{} {}".format(dtype_name(one.dtype), list(one.shape)) for one in (value, own))
-            report.event("not_applied", name=name, what="it is {} and the program has {}".format(*sides))
+            report.event(NotApplied(name, "it is {} and the program has {}".format(*sides)))
         else:
             with torch.no_grad():
                 own.copy_(value)
@@ -164,12 +163,12 @@ def load_exported(request: ExportedRequest, report: Report) -> Any:
         return recapture(made_by, report)
     try:
         _check_exported(str(path))
-        report.event("loading_exported", exported=path)
+        report.phase("loading_exported", str(path))
         return torch.export.load(str(path))
     except Exception as error:
         if not made_by:
             raise
-        report.event("not_loaded", text=str(error)[:500])
+        report.phase("not_loaded", str(error)[:500])
         return recapture(made_by, report)
 
 
@@ -195,7 +194,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
     import torch.export
 
     script = made_by["script"]
-    report.event("taking", script=script, compile=made_by["compile"])
+    report.phase("taking", script)
     names = ("aoti_compile_and_package", "aot_compile")
     originals = {name: getattr(torch._inductor, name) for name in names if hasattr(torch._inductor, name)}
     compiles, inside = 0, False
@@ -233,7 +232,7 @@ def recapture(made_by: MadeBy, report: Report) -> Any:
 def load_with_inputs(request: ExportedRequest, report: Report) -> tuple[Any, tuple[Any, ...], Any]:
     """The program with its (args, kwargs)."""
     program = load_exported(request, report)
-    report.event("reading_inputs")
+    report.phase("reading_inputs")
     return (program, *arguments(program, request))
 
 

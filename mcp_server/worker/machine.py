@@ -30,20 +30,21 @@ def operate(_request: Request, report: Report) -> None:
     """
     import torch
 
-    report.event("python", version=platform.python_version(), triton=_triton_version())
+    from .events import Cuda, Gpu, Python  # run as a script, this file has no package
+
+    report.event(Python(platform.python_version(), _triton_version()))
     why, driver = "this torch is built without CUDA", None
     if torch.version.cuda is not None:
         why, driver = _initialise_cuda()
-    report.event("cuda", available=not why, why=why, driver=driver)
+    report.event(Cuda(not why, why, driver))
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         try:
             properties = torch.cuda.get_device_properties(index)
             free, total = torch.cuda.mem_get_info(index)
             capability = "{}{}".format(properties.major, properties.minor)
-            known = {"capability": capability, "free_bytes": free, "total_bytes": total}
-            report.event("gpu", index=index, name=properties.name, **known)
+            report.event(Gpu(index, properties.name, capability, free, total))
         except Exception as error:
-            report.event("gpu", index=index, error="{}: {}".format(type(error).__name__, error))
+            report.event(Gpu(index, error="{}: {}".format(type(error).__name__, error)))
 
 
 def _triton_version() -> Optional[str]:

@@ -70,25 +70,25 @@ def register_as_package() -> None:
 
 def run_operation(request: Request, report: Report) -> int:
     """Do the asked operation; the exit status."""
-    failures = importlib.import_module(PACKAGE + ".report")
+    failures, events = (importlib.import_module(PACKAGE + name) for name in (".report", ".events"))
     try:
-        report.event("importing_torch", operation=request["operation"])
+        report.phase("importing_torch", request["operation"])
         import torch
 
-        report.event("torch", version=torch.__version__, cuda=torch.version.cuda)
+        report.event(events.Torch(torch.__version__, torch.version.cuda))
         if request.get("extra_imports"):
             importlib.import_module(PACKAGE + ".imports").import_all(request["extra_imports"], report)
         module, _, function = OPERATIONS[request["operation"]].rpartition(".")
         operate = getattr(importlib.import_module("{}.{}".format(PACKAGE, module)), function)
         operate(request, report)
     except failures.Refused as refused:
-        report.event("refused", what=refused.what, value=refused.value, allowed=refused.allowed)
+        report.event(events.Refused(refused.what, refused.value, refused.allowed))
         return 2
     except BaseException as error:
-        report.event("failed", during=report.last, **failures.facts(error))
+        report.event(events.Failed(during=report.last, **failures.facts(error)))
         traceback.print_exc()  # for a reader of logs
         return 1
-    report.event("finished")
+    report.phase("finished")
     return 0
 
 

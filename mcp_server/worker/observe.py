@@ -15,11 +15,13 @@ import ctypes
 import json
 import os
 import time
-from typing import Any, Mapping, NamedTuple, Optional, cast
+from typing import Mapping, NamedTuple, Optional, cast
 
 import torch
 
 from . import run
+from .events import Argument as ArgumentFacts
+from .events import LeftOut, NonFinite, NotSaved
 from .probes import (
     AFTER,
     INTEGER,
@@ -34,7 +36,7 @@ from .probes import (
     tensor_of,
 )
 from .process import capturing, synchronize
-from .protocol import ArgumentFacts, ObserveRequest
+from .protocol import ObserveRequest
 from .report import Refused, Report
 from .tensors import MASK, describe, dtype_name, first_non_finite, first_outside, is_strided
 
@@ -72,12 +74,12 @@ def received(request: ObserveRequest, report: Report) -> ObserveRequest:
     if request.get("warm") == "cuda":
         with contextlib.suppress(RuntimeError):  # the load says it better
             torch.cuda.synchronize()
-    report.event("waiting_for_package")
+    report.phase("waiting_for_package")
     while not os.path.exists(request["handoff"]):
         time.sleep(POLL_S)
     with open(request["handoff"], encoding="utf-8") as file:
         handoff = json.load(file)
-    report.event("package_given", **handoff)
+    report.phase("package_given", handoff["package"])
     return cast(ObserveRequest, {**request, **handoff})
 
 
@@ -111,7 +113,7 @@ def _create(directory: str, stem: str) -> tuple[str, int]:
     raise Refused("too many tensors of one name", stem)
 
 
-def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Mapping[str, Any]) -> str:
+def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Mapping[str, object]) -> str:
     """Write `tensor` under `name` to a new file and return its path; `facts` become the metadata.
 
     A file that is there is left alone: the same launch again, in a loop or a later call, gets `.2`, `.3`.
@@ -140,16 +142,16 @@ class Saver:
         self.cap = self.left = cap
         self.refused = 0
 
-    def save(self, where: Where, phase: str, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
+    def save(self, where: Where, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
         """The path of the new file; None when nothing is to be saved, or this cannot be."""
         if self.directory is None:
             return None
         size = tensor.numel() * tensor.element_size()
         if size <= self.left and is_strided(tensor):
             self.left -= size
-            name = facts["name"] or facts["parameter"]
-            metadata = {**where._asdict(), "stride": facts.get("stride"), "device": facts.get("device")}
-            place = stem(where.launch, where.kernel, name, phase)
+            name = facts.name or facts.parameter
+            metadata = {**where._asdict(), "stride": facts.stride, "device": facts.device}
+            place = stem(where.launch, where.kernel, name, facts.phase)
             # A dtype that the format does not have; a full disk.
             with contextlib.suppress(KeyError, OSError):
                 return write(self.directory, place, name, tensor, metadata)
@@ -210,30 +212,30 @@ class Observer:
         role = ROLES.get(argument.role, "unknown")
         if not self._wants(where.launch, phase, name, parameter, role):
             return False
-        facts: ArgumentFacts = {"name": name, "parameter": parameter, "role": role}
+        known = {**where._asdict(), "phase": phase, "name": name, "parameter": parameter, "role": role}
         if argument.kind in (INTEGER, REAL):
-            facts["value"] = argument.integer if argument.kind == INTEGER else argument.real
-            self._report(where, phase, facts)
+            value = argument.integer if argument.kind == INTEGER else argument.real
+            self._report(ArgumentFacts(**known, value=value))
             return False
         tensor = tensor_of(argument)
         if tensor is None:
             return False
-        pointer = tensor.data_ptr() if is_strided(tensor) and not tensor.is_meta else 0
-        facts = {**facts, **describe(tensor), "pointer": pointer}
-        odd = first_non_finite(tensor) if facts.get("nan") or facts.get("inf") else None
+        facts = ArgumentFacts(**{**vars(describe(tensor)), **known})
+        facts.pointer = tensor.data_ptr() if is_strided(tensor) and not tensor.is_meta else 0
+        odd = first_non_finite(tensor) if facts.not_finite else None
         bounds = (b for b in self.request.get("bounds", ()) if b["launch"] == where.launch)
         bound = next((b for b in bounds if b["name"] in (name, parameter)), None)
-        facts["non_finite"] = odd
-        facts["outside"] = first_outside(tensor, bound["low"], bound["high"]) if bound else None
-        facts["saved"] = self._saver.save(where, phase, facts, tensor)
-        self._report(where, phase, facts)
+        facts.non_finite = odd
+        facts.outside = first_outside(tensor, bound["low"], bound["high"]) if bound else None
+        facts.saved = self._saver.save(where, facts, tensor)
+        self._report(facts)
         if odd is not None and phase == "before":
             self._bad_inputs.setdefault(where, []).append(name)
         elif odd is not None:
             looked_at, bad = "before" in self.phases, self._bad_inputs.get(where, [])
-            about = {"name": name, "first": odd, "inputs_looked_at": looked_at, "bad_inputs": bad}
-            self.report.event("non_finite", **where._asdict(), **about)
-        return facts["outside"] is not None or (odd is not None and odd["value"] != MASK)
+            place = where.launch, where.sequence, where.kernel, name
+            self.report.event(NonFinite(*place, odd, looked_at, bad))
+        return facts.outside is not None or (odd is not None and odd.value != MASK)
 
     def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:
         """Whether an argument is to be looked at; before a launch only what has values then."""
@@ -244,18 +246,18 @@ class Observer:
         unset = role == "written" or name in self._skip_before.get(launch, ())
         return not unset or self.request.get("unset_too", False)
 
-    def _report(self, where: Where, phase: str, facts: ArgumentFacts) -> None:
+    def _report(self, facts: ArgumentFacts) -> None:
         if self._events_left <= 0:
             self._left_out += 1
             return
         self._events_left -= 1
-        self.report.event("argument", phase=phase, **where._asdict(), **facts)
+        self.report.event(facts)
 
     def close(self) -> None:
         """Detach, and report what was left out."""
         for library in self.libraries:
             library.unsubscribe(self.report)
         if self._left_out:
-            self.report.event("left_out", arguments=self._left_out)
+            self.report.event(LeftOut(self._left_out))
         if self._saver.refused:
-            self.report.event("not_saved", tensors=self._saver.refused, cap=self._saver.cap)
+            self.report.event(NotSaved(self._saver.refused, self._saver.cap))

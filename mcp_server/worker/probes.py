@@ -15,6 +15,7 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 
+from .events import ObserverFailed
 from .report import Report
 
 VERSION = 1
@@ -104,7 +105,7 @@ class Library:
         """Stop calling the subscriber. Event `observer_failed` if it raised: no fault of the workload."""
         self._state.subscriber = None
         if self.failure:
-            report.event("observer_failed", text=self.failure[-4000:])
+            report.event(ObserverFailed(self.failure[-4000:]))
 
 
 def mapped_files() -> set[str]:

@@ -23,6 +23,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .facts import Overrun
 from .lease import take
 from .tensors import is_plain, only_tensors, span
 
@@ -186,20 +187,19 @@ class Padded(TorchDispatchMode):
         self.allocated.append((whole, moved))
         return moved
 
-    def overrun(self) -> list[dict[str, object]]:
+    def overrun(self) -> list[Overrun]:
         """The tensors whose guard bytes were overwritten, and how many on each side."""
-        found: list[dict[str, object]] = []
+        found = []
         for whole, tensor in self.allocated:
             # The farthest overwritten byte, counted from the tensor.
             guards = ((side != FILL).nonzero() for side in (whole[:PAD].flip(0), whole[-PAD:]))
             before, after = (int(written[-1]) + 1 if written.numel() else 0 for written in guards)
             if before or after:
-                shape, dtype = list(tensor.shape), str(tensor.dtype)
-                found.append({"shape": shape, "dtype": dtype, "before": before, "after": after})
+                found.append(Overrun(list(tensor.shape), str(tensor.dtype), before, after))
         return found
 
 
-def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[dict[str, object]]]:
+def call_padded(func: Any, args: Any, kwargs: Any) -> tuple[Any, list[Overrun]]:
     """The result of an operator, and its writes beyond the tensors that it allocated.
 
     A dispatch mode sees the operator's allocations only if its CPU kernel is called directly. Operators on

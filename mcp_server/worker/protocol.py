@@ -1,14 +1,15 @@
-"""What crosses the border between the server and the worker: requests, and the facts of events.
+"""What the server asks of the worker; `events` has what the worker answers.
 
 Standard library only and Python 3.9, so that both sides import it. A request is one JSON object with
-`operation` and the keys of its class here. An event is one JSON object per line of the report: `event` (its
-name), `t` (seconds since the worker began) and its facts.
+`operation` and the keys of its class here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Optional, TypedDict, Union
+from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
+
+if TYPE_CHECKING:
+    from .events import LaunchJudged
 
 Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
 Configs = dict[str, object]  # options of torch._inductor.config
@@ -153,7 +154,7 @@ class EagerPlan(TypedDict, total=False):
     exported: Optional[str]
     made_by: Optional[MadeBy]
     nodes: dict[str, list[str]]
-    stored: dict[str, dict[str, JudgedTensor]]
+    stored: dict[str, dict[str, LaunchJudged]]
     sources: dict[str, dict[str, tuple[int, str]]]
     constants: dict[str, str]
     steps: list[Step]
@@ -184,33 +185,6 @@ class RepairRequest(TypedDict):
     launches: list[int]
     readable: dict[str, Readable]
     sizes: dict[str, str]
-
-
-class ShimCall(TypedDict):
-    """One call of the proxy executor: the entry in its list, and what is passed, in C++.
-
-    With `scalar`, a type of C++, it is no call but makes a tensor of the number `value`.
-    """
-
-    node: dict[str, object]
-    scalar: str
-    value: str
-    integers: list[str]
-    tensors: list[str]
-    results: list[str]
-
-
-class EagerCode(TypedDict):
-    """Event `eager_code`: a launch as calls, in C++.
-
-    `buffers`: names for what it reads, each with the variable, and the launch and variable that it was
-    written as. `stores`: the variables that it writes, each with the name of the value.
-    """
-
-    launch: int
-    buffers: list[tuple[str, str, int, str]]
-    calls: list[ShimCall]
-    stores: list[tuple[str, str]]
 
 
 class EagerLaunches(TypedDict):
@@ -370,37 +344,6 @@ class BisectRequest(TypedDict):
     fork: bool
 
 
-class JudgedTensor(TypedDict, total=False):
-    """Event `launch_judged`: a tensor that a launch wrote from right inputs, and that others read.
-
-    `status`: right, wrong or unjudged (`why`). It holds tensor number `place` of `node`, with `product`
-    without its bias, of `shape` and `dtype`, at `sizes`, `strides` and `offset` of its memory. The rest is of
-    `eager_values.measure`, in which infinite numbers are text. `tf32`: no more than TF32 products explain.
-    """
-
-    launch: int
-    sequence: int
-    kernel: str
-    name: str
-    status: str
-    why: str
-    node: str
-    place: int
-    product: bool
-    shape: list[int]
-    dtype: str
-    sizes: list[int]
-    strides: list[int]
-    offset: int
-    elements: int
-    beyond: int
-    error: Union[float, str]
-    allowed: Union[float, str]
-    first: list[int]
-    values: list[str]
-    tf32: bool
-
-
 class LaunchFlow(TypedDict):
     """`readers`: for each tensor that the launch writes, the launches that read it (-1: it is returned).
 
@@ -481,120 +424,12 @@ class InputsRequest(TypedDict, total=False):
     files: list[str]
 
 
-class Frame(TypedDict):
-    """One line of a stack."""
-
-    file: str
-    line: Optional[int]
-    function: str
-    code: str
-
-
-class OddElement(TypedDict):
-    """The first element that is not finite or out of bounds, and how many such elements there are."""
-
-    index: list[int]
-    value: str
-    count: int
-
-
-class TensorFacts(TypedDict, total=False):
-    """Facts of a tensor, as far as the event has them, with its `path` in a tree.
-
-    Stride and storage offset count elements. `layout` is set for a tensor without strides, whose shape is
-    None if it is nested. `nan`, `inf` and `zero` are counts. Min, max and mean are of the finite values, and
-    left out for a dtype without order; `skipped` says why no values were read. Of a leaf that is no tensor
-    there is the `value` as text.
-    """
-
-    path: str
-    kind: str
-    value: Number
-    dtype: str
-    device: str
-    shape: Optional[list[int]]
-    layout: str
-    stride: list[int]
-    storage_offset: int
-    contiguous: bool
-    alignment: int
-    bytes: int
-    nan: int
-    inf: int
-    zero: int
-    min: float
-    max: float
-    mean: float
-    checksum: str
-    skipped: str
-
-
-class ArgumentFacts(TensorFacts, total=False):
-    """An argument of a launch: a tensor, or a number, which is its `value`. `saved` is the tensor's file."""
-
-    name: str
-    parameter: str
-    role: str
-    pointer: int
-    non_finite: Optional[OddElement]
-    outside: Optional[OddElement]
-    saved: Optional[str]
-
-
 class CallRecord(TypedDict):
     """The file of a captured call. `spec` is the serialised tree; empty if the leaves are all there is."""
 
     format: str
     leaves: list[Any]
     spec: str
-
-
-class Compared(TypedDict, total=False):
-    """Two outputs compared, as pairs (expected, actual); of those of another layout nothing else is known."""
-
-    equal: bool
-    shape: list[list[int]]
-    dtype: list[str]
-    differing: int
-    nan: list[int]
-    max_abs: float
-
-
-class Closeness(TypedDict, total=False):
-    """How close a tensor of a package is to the value of a node (`eager_values.measure`)."""
-
-    node: str
-    elements: int
-    beyond: int
-    first: list[int]
-    values: list[str]
-    error: float
-    eager_error: Optional[float]
-    allowed: float
-    excess: float
-    within: bool
-    within_tf32: bool
-    equal: bool
-    non_finite: int
-
-
-class Layout(TypedDict):
-    """A layout that a fake function gives; sizes that depend on data are None."""
-
-    shape: list[Optional[int]]
-    stride: list[Optional[int]]
-    dtype: str
-    device: str
-
-
-class Decision(TypedDict, total=False):
-    """A decision of the compiler (`reduction.decisions`): its operator, or what a pass rewrote."""
-
-    kind: str
-    key: str
-    op: str
-    rewrites: list[str]
-    change: list[str]
 
 
 class CapturedFailure(TypedDict, total=False):
@@ -625,144 +460,3 @@ class NearModule(TypedDict):
     digests: dict[str, str]
     attributes: dict[str, str]
     file: Optional[str]
-
-
-FIRST_ELEMENTS = 8  # elements that a comparison lists
-MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
-
-
-@dataclass(frozen=True)
-class OutputFacts:
-    """One output tensor: shape in elements, counts of NaN and infinities, digest of the values."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
-    nan: int
-    inf: int
-    checksum: str
-
-
-@dataclass(frozen=True)
-class ElementChange:
-    """One element that differs: its logical index, and both values as text."""
-
-    index: tuple[int, ...]
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class OutputChange:
-    """One output compared with that of another call.
-
-    `layout` says how shape or dtype differ, and nothing else is known then. `changed` counts elements that
-    differ by more than rounding, `innocent` those of them that were not at fault in the first place. `rows`
-    are indices of dimension 0 that hold such elements, at most `MOST_ROWS`; `innocent_rows` those of rows in
-    which no element was at fault.
-    """
-
-    output: int
-    elements: int
-    layout: str = ""
-    changed: int = 0
-    innocent: int = 0
-    first: tuple[ElementChange, ...] = ()
-    first_innocent: tuple[ElementChange, ...] = ()
-    rows: tuple[int, ...] = ()
-    innocent_rows: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """All outputs of one call compared with those of another, `against`.
-
-    `cured`, `left` and `new` count elements at fault there and not here, at both, and here alone. At fault is
-    what is not finite, or what differs from the expectation where there is one.
-    """
-
-    against: str
-    outputs: tuple[OutputChange, ...]
-    cured: int = 0
-    left: int = 0
-    new: int = 0
-
-    @property
-    def layout(self) -> str:
-        """How the first output of another layout differs; empty when all have the same."""
-        return next((output.layout for output in self.outputs if output.layout), "")
-
-    @property
-    def equal(self) -> bool:
-        return not any(output.layout or output.changed for output in self.outputs)
-
-    @property
-    def innocent(self) -> int:
-        """Elements that differ though they were not at fault."""
-        return sum(output.innocent for output in self.outputs)
-
-
-@dataclass(frozen=True)
-class InputChange:
-    """What the intervention did to one input: `changed` of its elements, or its `layout`."""
-
-    input: int
-    elements: int
-    changed: int
-    layout: str = ""
-    first: tuple[ElementChange, ...] = ()
-
-
-@dataclass(frozen=True)
-class NeededElement:
-    """An element of an input that has to change for the call to return."""
-
-    input: int
-    index: tuple[int, ...]
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Smallest:
-    """The fewest changed elements with which the call returns, and the number of `calls` to find them."""
-
-    needed: int
-    changed: int
-    calls: int
-    first: tuple[NeededElement, ...] = ()
-
-
-@dataclass(frozen=True)
-class CheckFacts:
-    """How the user's check command ended: its exit status, and the end of what it printed."""
-
-    status: int
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class CallFacts:
-    """Event `intervened`: one call. `label` is its place in the plan, `key` the intervention, if any.
-
-    `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
-    CUDA context that is of no use after it. `mutated` are inputs that the call changed in place. `constants`
-    are the fewest of those given that cure the call.
-    """
-
-    label: str
-    key: str
-    ended: str
-    seconds: float = 0.0
-    error_type: str = ""
-    error_text: str = ""
-    during: str = ""
-    poisoned: bool = False
-    outputs: tuple[OutputFacts, ...] = ()
-    inputs: tuple[InputChange, ...] = ()
-    mutated: tuple[int, ...] = ()
-    compared: Optional[Comparison] = None
-    expected: Optional[Comparison] = None
-    smallest: Optional[Smallest] = None
-    constants: tuple[str, ...] = ()
-    check: Optional[CheckFacts] = None

@@ -11,14 +11,25 @@ import traceback
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Iterable
 
+from .facts import ErrorFacts, Frame
+
 if TYPE_CHECKING:  # the hook imports this file into every process
-    from .protocol import Frame
+    from .events import Event
+
+
+def members(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass but for those that are None, as JSON has them."""
+    if not hasattr(value, "__dataclass_fields__"):
+        raise TypeError(type(value))
+    return {name: each for name, each in vars(value).items() if each is not None}
 
 
 def plain(value: Any) -> Any:
     """`value` as strict JSON: non-finite numbers become the strings `nan`, `inf` and `-inf`."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if hasattr(value, "__dataclass_fields__"):
+        value = members(value)
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -46,7 +57,7 @@ def encode(value: Any) -> str:
         return _STRICT(plain(value))
 
 
-_STRICT = json.JSONEncoder(allow_nan=False).encode
+_STRICT = json.JSONEncoder(allow_nan=False, default=members).encode
 
 
 class Report:
@@ -57,10 +68,17 @@ class Report:
         self.start = time.monotonic()
         self.last = ""
 
-    def event(self, event: str, **facts: Any) -> None:
+    def event(self, event: Event) -> None:
         """Append one event; `t` is seconds since the worker began."""
-        self.last = event
-        record = {"event": event, "t": round(time.monotonic() - self.start, 4), **facts}
+        self._write(event.event, members(event))
+
+    def phase(self, name: str, about: str = "") -> None:
+        """Append an event that only names a phase (`events.Phase`)."""
+        self._write(name, {"about": about} if about else {})
+
+    def _write(self, name: str, facts: dict[str, Any]) -> None:
+        self.last = name
+        record = {"event": name, "t": round(time.monotonic() - self.start, 4), **facts}
         os.write(self.file, (encode(record) + "\n").encode("utf-8", "replace"))
 
 
@@ -80,18 +98,12 @@ class Refused(Exception):
 
 def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
     return [
-        {
-            "file": code.co_filename,
-            "line": line,
-            "function": code.co_name,
-            "code": linecache.getline(code.co_filename, line).strip()[:200],
-        }
+        Frame(code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip()[:200])
         for code, line in chain
     ]
 
 
-def facts(error: BaseException) -> dict[str, Any]:
-    """Type, text and frames of `error`, outermost first, and of what caused it."""
+def facts(error: BaseException) -> ErrorFacts:
     cause = error.__cause__ or error.__context__
     places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     return {

@@ -31,6 +31,7 @@ from .eager_values import (
     run_on_copies,
     run_wide,
 )
+from .events import OutputRounding, Rounding
 from .report import Report
 from .tensors import checksum, only_tensors, widest
 
@@ -124,15 +125,13 @@ def judge(
         alike = [one for one in theirs if (one.shape, one.dtype) == (each.eager.shape, each.eager.dtype)]
         near += [not all(each.unexplained(one) for one in alike)] if alike else []
     outputs = [
-        {
-            "unexplained": each.unexplained(tensor),
-            "error": _furthest(tensor, each.exact),
-            "eager_error": _furthest(each.eager, each.exact),
-        }
+        OutputRounding(
+            each.unexplained(tensor), _furthest(tensor, each.exact), _furthest(each.eager, each.exact)
+        )
         for each, tensor in zip(found, got)
     ]
     narrow = any(each.eager.dtype in (torch.float16, torch.bfloat16) for each in found)
-    report.event("rounding", outputs=outputs, reference=all(near) if near else None, narrow=narrow)
+    report.event(Rounding(outputs, all(near) if near else None, narrow))
 
 
 def _furthest(tensor: torch.Tensor, exact: torch.Tensor) -> float:

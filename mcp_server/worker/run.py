@@ -7,17 +7,17 @@ import os
 import subprocess
 import tempfile
 import time
-from dataclasses import asdict
 from functools import partial
 from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 
 import torch
 
+from . import events
 from .compare import compare_all, compare_calls, distance, equal_by_name
 from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load, load_captured, update_package
 from .process import limited, on_stack, synchronize, take_if_used
-from .protocol import CheckFacts, ReplayRequest, RunRequest, Step
+from .protocol import ReplayRequest, RunRequest, Step
 from .report import Refused, Report
 from .tensors import layout, leaf_facts, only_tensors
 
@@ -36,10 +36,10 @@ def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] 
     in_spec = loader.get_call_spec()[0]
     result: Any = None
     for index in range(request.get("calls", 1)):
-        report.event("reading_inputs")
+        report.phase("reading_inputs")
         flat = apply(flatten(read(request["inputs"]), in_spec), request.get("changes", ()))
         if index == 0:
-            report.event("given", leaves=leaf_facts(flat, layout))
+            report.event(events.Given(leaf_facts(flat, layout)))
         operators = watching(request.get("operators"), report)
         with operators, reporting_changes(request.get("tell_changes", {}), flat, report):
             result = call(partial(loader.run, flat), index, report)
@@ -64,10 +64,10 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
             continue
         # What the request changes, it changes of the last call.
         changed = request if index == len(steps) - 1 else ReplayRequest()
-        report.event("reading_inputs", file=step["file"])
+        report.phase("reading_inputs", step["file"])
         flat = flatten(arrange(load_file(step["file"]), step["file"]), loader.get_call_spec()[0])
         flat = apply(flat, changed.get("changes", ()))
-        report.event("given", leaves=leaf_facts(flat, layout))
+        report.event(events.Given(leaf_facts(flat, layout)))
         made = partial(call, partial(loader.run, flat), index, report)
         with (
             as_captured(request, step, report),
@@ -81,18 +81,20 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
     if request.get("frame_tensors"):
         same = equal_by_name(in_frames, result)
         attributes = {name: same.pop(name) for name in list(same) if "." in name}
-        report.event("compared_frame_tensors", equal=same, attributes=attributes)
+        report.event(events.ComparedFrameTensors(same, attributes))
     if request.get("returned"):
         returned = load_file(request["returned"])
         named = {str(place): tensor for place, tensor in enumerate(returned)}
         kept = all(equal_by_name(named, result).values())
-        report.event("compared_returned", equal=kept, frame_tensors=equal_by_name(in_frames, returned))
+        report.event(events.ComparedReturned(kept, equal_by_name(in_frames, returned)))
     if expected is not None or request.get("check"):
         judge(request, expected, result, report)
     elif request.get("actual"):
         sides = load_file(request["actual"])
-        compare_all(sides["expected"], result, report, "compared_expected")
-        compare_all(sides["actual"], result, report)
+        found = compare_all(sides["expected"], result)
+        pairs = [events.ExpectedPair(**vars(pair)) for pair in found.outputs]
+        report.event(events.ComparedExpected(found.equal, found.counts, pairs))
+        report.event(compare_all(sides["actual"], result))
 
 
 @contextlib.contextmanager
@@ -126,31 +128,25 @@ def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: A
     if expected is not None:
         limits = (request.get("rtol"), request.get("atol"))
         compared = compare_calls("expectation", expected, outputs, limits)
-        sizes = []
-        for want, got in zip(expected, outputs):
-            pair = {"shape": [list(want.shape), list(got.shape)]}
-            sizes.append({**pair, **(distance(want, got) if want.shape == got.shape else {})})
-        report.event(
-            "compared_expected",
-            given=True,
-            equal=compared.equal,
-            layout=compared.layout,
-            counts=[len(expected), len(outputs)],
-            outputs=[{**asdict(each), **more} for each, more in zip(compared.outputs, sizes)],
-        )
+        counts, pairs = [len(expected), len(outputs)], []
+        for each, want, got in zip(compared.outputs, expected, outputs):
+            by, reach = distance(want, got) if want.shape == got.shape else (None, None)
+            shape = [list(want.shape), list(got.shape)]
+            pairs.append(events.ExpectedPair(shape=shape, **vars(each), by=by, reach=reach))
+        report.event(events.ComparedExpected(compared.equal, counts, pairs, True, compared.layout))
     check = request.get("check")
     if not check:
         return
-    report.event("checking_outputs")
+    report.phase("checking_outputs")
     found = run_check(check, outputs)
-    report.event("checked_outputs", **asdict(found))
+    report.event(found)
     if found.status and expected is not None and run_check(check, expected).status:
         printed = ": " + found.text[-300:] if found.text else ""
         what = "the check command fails on the expected outputs, too" + printed
         raise Refused(what, " ".join(check), "a command that ends with status 0 for good outputs")
 
 
-def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> CheckFacts:
+def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckFacts:
     """Run `argv` with the path of a `torch.save`d list of `outputs` as the last argument.
 
     Status 0 means right and 1 wrong. Raises `Refused` for any other end, and for a command that cannot be
@@ -182,19 +178,19 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> CheckFacts:
         why = "died of signal {}".format(-status) if status < 0 else "ended with status {}".format(status)
         what = "the check command {}, which says nothing about the outputs: {}".format(why, text[-300:])
         raise Refused(what, command, "a program that ends with status 0 (right) or 1 (wrong)")
-    return CheckFacts(status, text)
+    return events.CheckFacts(status, text)
 
 
 def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
     take_if_used()
-    report.event("calling", call=index)
+    report.phase("calling", str(index))
     start = time.monotonic()
     with torch.no_grad():
         result = function()
     synchronize()
     seconds = time.monotonic() - start
-    report.event("called", call=index, seconds=seconds, outputs=leaf_facts(result))
+    report.event(events.Called(index, seconds, leaf_facts(result)))
     return result
 
 

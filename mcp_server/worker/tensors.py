@@ -10,13 +10,17 @@ from __future__ import annotations
 import cmath
 import hashlib
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 from torch.utils import _pytree
 
+from .facts import OddElement, TensorFacts
+from .report import members
+
 if TYPE_CHECKING:
-    from .protocol import CallRecord, OddElement, TensorFacts
+    from .protocol import CallRecord
 
 CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
 WORD = 8  # bytes
@@ -106,9 +110,9 @@ def summary(flat: torch.Tensor) -> TensorFacts:
             ends += quick[:2]
             total += quick[2]
             count += part.numel()
-    found: TensorFacts = {"nan": nan, "inf": inf, "zero": zero}
+    found = TensorFacts(nan=nan, inf=inf, zero=zero)
     if count:
-        found = {**found, "min": min(ends), "max": max(ends), "mean": total / count}
+        found.min, found.max, found.mean = min(ends), max(ends), total / count
     return found
 
 
@@ -143,19 +147,15 @@ def is_strided(tensor: torch.Tensor) -> bool:
 
 def layout(tensor: torch.Tensor) -> TensorFacts:
     """dtype and device; of a strided tensor also all that says how its elements lie in memory."""
-    found: TensorFacts = {"dtype": dtype_name(tensor.dtype), "device": str(tensor.device)}
+    found = TensorFacts(dtype=dtype_name(tensor.dtype), device=str(tensor.device))
+    found.shape = None if tensor.is_nested else list(tensor.shape)
     if not is_strided(tensor):
-        shape = None if tensor.is_nested else list(tensor.shape)
-        return {**found, "shape": shape, "layout": str(tensor.layout)}
-    return {
-        **found,
-        "shape": list(tensor.shape),
-        "stride": list(tensor.stride()),
-        "storage_offset": tensor.storage_offset(),
-        "contiguous": tensor.is_contiguous(),
-        "alignment": alignment(tensor),
-        "bytes": tensor.numel() * tensor.element_size(),
-    }
+        found.layout = str(tensor.layout)
+        return found
+    found.stride, found.storage_offset = list(tensor.stride()), tensor.storage_offset()
+    found.contiguous, found.alignment = tensor.is_contiguous(), alignment(tensor)
+    found.bytes = tensor.numel() * tensor.element_size()
+    return found
 
 
 def alignment(tensor: torch.Tensor) -> int:
@@ -165,23 +165,6 @@ def alignment(tensor: torch.Tensor) -> int:
     except RuntimeError:  # fake and meta-like tensors have no address
         return 0
     return min(address & -address, 64)
-
-
-def statistics(tensor: torch.Tensor) -> TensorFacts:
-    """`summary` and `checksum`; nothing where the values cannot be read."""
-    if not is_strided(tensor) or tensor.is_meta:
-        return {}
-    tensor = tensor.detach()
-    if tensor.numel() > STATISTICS_LIMIT:
-        return {"skipped": "more than {} elements".format(STATISTICS_LIMIT)}
-    digest = checksum(tensor)
-    if not tensor.numel():
-        return {"checksum": digest}
-    if digest not in _seen:
-        if len(_seen) >= MOST_SEEN:
-            _seen.clear()
-        _seen[digest] = summary(_comparable(tensor.reshape(-1)))
-    return {"checksum": digest, **_seen[digest]}
 
 
 def is_plain(value: Any) -> bool:
@@ -220,16 +203,30 @@ def _comparable(values: torch.Tensor) -> torch.Tensor:
 
 
 def describe(tensor: torch.Tensor) -> TensorFacts:
-    return {**layout(tensor), **statistics(tensor)}
+    """`layout`, `checksum` and `summary`, as far as the values can be read."""
+    found = layout(tensor)
+    if not is_strided(tensor) or tensor.is_meta:
+        return found
+    tensor = tensor.detach()
+    if tensor.numel() > STATISTICS_LIMIT:
+        return replace(found, skipped="more than {} elements".format(STATISTICS_LIMIT))
+    digest = checksum(tensor)
+    if not tensor.numel():
+        return replace(found, checksum=digest)
+    if digest not in _seen:
+        if len(_seen) >= MOST_SEEN:
+            _seen.clear()
+        _seen[digest] = summary(_comparable(tensor.reshape(-1)))
+    return replace(found, checksum=digest, **members(_seen[digest]))
 
 
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:
     """The path and facts of each leaf, as AOTInductor flattens them; if it is no tensor, its value."""
     found: list[TensorFacts] = []
     for path, leaf in _pytree.tree_flatten_with_path(tree)[0]:
-        other: TensorFacts = {"kind": type(leaf).__name__, "value": repr(leaf)[:200]}
+        other = TensorFacts(kind=type(leaf).__name__, value=repr(leaf)[:200])
         about = facts(leaf) if isinstance(leaf, torch.Tensor) else other
-        found.append({"path": _pytree.keystr(path), **about})
+        found.append(replace(about, path=_pytree.keystr(path)))
     return found
 
 
@@ -241,10 +238,10 @@ def first_non_finite(tensor: torch.Tensor) -> Optional[OddElement]:
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return None
     found = _first(tensor, lambda part: ~torch.isfinite(part))
-    if found is None or found["value"] != MASK:
+    if found is None or found.value != MASK:
         return found
     worse = _first(tensor, lambda part: torch.isnan(part) | (part == math.inf))
-    return found if worse is None else {**worse, "count": found["count"]}
+    return found if worse is None else replace(worse, count=found.count)
 
 
 def first_outside(tensor: torch.Tensor, low: int, high: int) -> Optional[OddElement]:
@@ -267,7 +264,7 @@ def _first(tensor: torch.Tensor, bad: Callable[[torch.Tensor], torch.Tensor]) ->
         count += here
     if first is None:
         return None
-    return {"index": unravel(first[0], tuple(tensor.shape)), "value": str(first[1]), "count": count}
+    return OddElement(unravel(first[0], tuple(tensor.shape)), str(first[1]), count)
 
 
 def unravel(position: int, shape: tuple[int, ...]) -> list[int]:

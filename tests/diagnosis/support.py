@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.context import Event, WorkerRun, read_events
+from mcp_server.tools.context import WorkerRun, decode, read_events
 from mcp_server.worker import interpret
-from mcp_server.worker.protocol import CallFacts, ExportedRequest
+from mcp_server.worker.events import CallFacts, Event
+from mcp_server.worker.protocol import ExportedRequest
 from mcp_server.worker.report import Report
 
 LOG = Path("output.log")
@@ -34,17 +35,21 @@ def finished(ending: Ending = "exit", returncode: int | None = 0) -> Finished:
     return Finished(ending, returncode, None, 1.0, LOG, LOG, LOG)
 
 
-def worker_run(*events: Event) -> WorkerRun:
-    return WorkerRun(finished(), events, Path("job"), Path("python"))
+Line = Mapping[str, object]  # an event as it stands in a report
 
 
-def run(label: str, text: str = "", *events: Event, ending: Ending = "exit") -> RunSeen:
+def worker_run(*events: Event | Line) -> WorkerRun:
+    decoded = tuple(each if isinstance(each, Event) else decode(each) for each in events)
+    return WorkerRun(finished(), decoded, Path("job"), Path("python"))
+
+
+def run(label: str, text: str = "", *events: Event | Line, ending: Ending = "exit") -> RunSeen:
     """A run with this output; it failed if it printed anything or did not exit by itself."""
     code = (1 if text else 0) if ending == "exit" else None
     return RunSeen(label, finished(ending, code), read_log(text.splitlines()), worker_run(*events))
 
 
-def called(**facts: object) -> Event:
+def called(**facts: object) -> Line:
     """The worker's report of a call with one output."""
     return {"event": "called", "outputs": [{"nan": 0, "inf": 0, **facts}]}
 

@@ -20,6 +20,7 @@ from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
+from mcp_server.worker.facts import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
@@ -211,7 +212,7 @@ def test_a_flat_call_has_no_structure_to_differ(zoo: ZooPackage) -> None:
 def fixed_case(value: str) -> DiagnosisState:
     case = DiagnosisState(None)
     case.exported = ExportedFacts(fixed=((1, 3),))
-    case.leaves = [{"kind": "tensor"}, {"kind": "other", "value": value}]
+    case.leaves = [TensorFacts(kind="tensor"), TensorFacts(kind="other", value=value)]
     case.given = Given((), ("args[0]", "args[1]"))
     case.runs["script"] = run("script", "ValueError: the scores are wrong")
     return case
@@ -257,7 +258,7 @@ def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     """A mask that was None at export is named, in place of a bare count of inputs."""
     case = package_case(zoo("ranker"), GOOD_IDS, X)
     case.exported = ExportedFacts(fixed=((1, None),), names=("ids", ""))
-    case.leaves = [{"kind": "tensor"}, {"kind": "tensor", "dtype": "bool", "shape": [8, 6]}]
+    case.leaves = [TensorFacts(kind="tensor"), TensorFacts(kind="tensor", dtype="bool", shape=[8, 6])]
     case.given = Given((GOOD_IDS, X), ("args[0]", "args[1]"))
     (found,) = fixed_arguments.detect_fixed_arguments(failing(case))
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "a tensor bool[8, 6] (exported: None)")
@@ -284,7 +285,7 @@ def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, i
     case = DiagnosisState(None)
     case.exported = ExportedFacts(names=("x", "", "feats_user"))
     case.given = Given((), ("args[0]", "args[2]", "args[1]['user']"))
-    case.leaves = [{"shape": [3]}, {}, {"shape": [3, 9]}]
+    case.leaves = [TensorFacts(shape=[3]), TensorFacts(), TensorFacts(shape=[3, 9])]
     found = guarded(text, case)
     party, size = found if found is not None else (None, None)
     seen = (party.input_index, party.name, party.dim, size) if party is not None else None
@@ -294,7 +295,7 @@ def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, i
 def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:
     """Where a tensor was passed its value is not known, and nothing is claimed."""
     case = fixed_case("4")
-    case.leaves[1] = {"kind": "tensor", "value": "4"}
+    case.leaves[1] = TensorFacts(kind="tensor", value="4")
     assert list(fixed_arguments.detect_fixed_arguments(case)) == []
 
 

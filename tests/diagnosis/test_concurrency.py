@@ -17,6 +17,7 @@ from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.captured import Leaf
 from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.package.wrapper import read_wrapper
+from mcp_server.worker import events
 from mcp_server.worker import run as running
 from mcp_server.worker.inputs import apply
 from tests.conftest import ZooPackage
@@ -136,10 +137,9 @@ def test_the_worker_tells_whether_the_update_arrived(
     monkeypatch.setattr(running, "read", lambda _: None)
     monkeypatch.setattr(running, "flatten", lambda *_: [state])
     request = {"package": "m.pt2", "inputs": "x.pt", "changes": changes, "tell_changes": {"0": 16}}
-    facts = [event for event in here(tmp_path, "run", request) if event["event"] == "changed_inputs"]
-    assert [event["inputs"] for event in facts] == [
-        [{"input": 0, "changed": not misaligned, "misaligned": misaligned}]
-    ]
+    told = here(tmp_path, "run", request)
+    facts = [event for event in told if isinstance(event, events.ChangedInputs)]
+    assert [event.inputs for event in facts] == [[events.ChangedInput(0, not misaligned, misaligned)]]
     (copy,) = apply([state], [{"change": "align", "input": 0}])
     assert torch.equal(copy, state) and copy.stride() == state.stride() and copy.storage_offset() == 0
 

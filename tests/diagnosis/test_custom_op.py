@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +20,9 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.context import Context
+from mcp_server.worker import events
+from mcp_server.worker.events import Layout
+from mcp_server.worker.facts import Overrun
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run, trial, worker_run
 
@@ -95,7 +100,8 @@ def test_a_request_is_found_among_the_buffers(zoo: ZooPackage, rows: int, factor
 
 
 FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)
-LAYOUT = {"shape": [2, 3], "stride": [3, 1], "dtype": "torch.float32", "device": "cpu"}
+PROMISED = Layout([2, 3], [3, 1], "torch.float32", "cpu")
+LAYOUT = vars(PROMISED)
 
 
 def test_a_write_that_only_the_model_sees_is_proven_by_the_model_without_it() -> None:
@@ -118,9 +124,10 @@ def test_a_model_that_departs_all_the_same_decides_nothing(events: tuple[dict[st
         ({"stride": [1, 2]}, "stride"),
     ],
 )
-def test_the_fix_names_what_differs(returned: dict[str, object], what: str) -> None:
+def test_the_fix_names_what_differs(returned: dict[str, Any], what: str) -> None:
     """A fake function that is wrong in one respect is to be mended in that one."""
-    assert f"return the {what} of the real" in kept_promise("op", LAYOUT, {**LAYOUT, **returned})
+    returns = replace(PROMISED, **returned)
+    assert f"return the {what} of the real" in kept_promise("op", PROMISED, returns)
 
 
 def watched(*, failing: bool) -> DiagnosisState:
@@ -146,8 +153,8 @@ def test_a_write_beyond_its_memory_is_told_before_any_other_promise() -> None:
     """It spoils what others use, whether or not this call shows it."""
     case = watched(failing=False)
     assert case.operators is not None
-    (event,) = case.operators.all("operator")
-    event["overrun"] = [{"shape": [75, 3], "dtype": "torch.float32", "before": 0, "after": 124}]
+    (event,) = case.operators.all(events.Operator)
+    event.overrun = [Overrun([75, 3], "torch.float32", 0, 124)]
     (found,) = custom_op.detect_operator_results(case)
     assert (found.category, found.guilty.name) == ("illegal_memory_access", "torch.ops.own.trim")
     assert "124 bytes past the end" in found.summary and not found.weak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
@@ -33,6 +34,8 @@ from mcp_server.package.terms.syntax import read_cpp
 from mcp_server.package.terms.term import Element, Number, Position, Range, Size, Term
 from mcp_server.package.terms.translate import Translator
 from mcp_server.tools.check_devices import Given
+from mcp_server.worker.events import IndexValues, Place
+from mcp_server.worker.facts import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial
 from tests.zoo.names import thorough
@@ -94,7 +97,7 @@ def test_elements_that_are_replaced_first_are_suspected(replaced: DiagnosisState
     """Without an inverse the elements beyond the bound are likely guilty, and a clamped call proves it."""
     (part,) = [whole_slice(candidate, replaced) for candidate in value_sources.candidates(replaced)]
     assert part is not None and (part.low, part.high) == (0, 31)
-    replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
+    replaced.index_values[part] = outside(part, 99, index=(5, 3))
     (found,) = index_out_of_bounds.detect_index(replaced)
     assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
     assert found.intervention is not None and confidence(found, replaced) == "likely"
@@ -106,7 +109,7 @@ def test_a_clamp_that_changes_nothing_refutes_no_replaced_elements(replaced: Dia
     """What the kernel makes of clamped elements may be outside all the same: the suspicion stays."""
     (part,) = [whole_slice(candidate, replaced) for candidate in value_sources.candidates(replaced)]
     assert part is not None
-    replaced.index_values[part] = {"outside": 1, "value": 99, "index": [5, 3], "elements": 48}
+    replaced.index_values[part] = outside(part, 99, index=(5, 3))
     (found,) = index_out_of_bounds.detect_index(replaced)
     assert found.intervention is not None
     replaced.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
@@ -197,16 +200,10 @@ def test_the_line_that_raised_is_the_check_s() -> None:
     assert [(one.kernel, one.line) for one in cast(Any, candidates(case))] == [("cpp_fused_embedding_0", 105)]
 
 
-def outside(part: InputSlice, value: int, count: int = 1) -> dict[str, object]:
-    return {
-        "index": [0, 5],
-        "value": value,
-        "first": [[[0, 5], value]],
-        "outside": count,
-        "elements": 48,
-        "min": min(value, 0),
-        "max": value,
-    }
+def outside(part: InputSlice, value: int, count: int = 1, index: Sequence[int] = (0, 5)) -> IndexValues:
+    """What the worker says of an input with such elements."""
+    first: list[tuple[list[int], int | float]] = [(list(index), value)]
+    return IndexValues(Place(**part.request()), 48, min(value, 0), value, count, first)
 
 
 def test_an_element_outside_is_guilty(zoo: ZooPackage) -> None:
@@ -278,7 +275,7 @@ def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     """The call without the NaN is the test; an input of numbers is not accused."""
     case = failed(zoo, "select")
     case.given = Given((), ("args[0]",))
-    case.leaves = [{"kind": "tensor", "path": "args[0]", "nan": count}]
+    case.leaves = [TensorFacts(kind="tensor", path="args[0]", nan=count)]
     found = [
         h for h in index_out_of_bounds.detect_index(case) if h.guilty.kind == "input" and "NaN" in h.summary
     ]

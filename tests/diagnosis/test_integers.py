@@ -20,6 +20,7 @@ from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
+from mcp_server.worker.events import ConstantRounded, Event, IndexValues, Place
 from tests.diagnosis.support import capture, phase, run, trial, worker_run
 
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
@@ -61,7 +62,7 @@ def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pyte
     """The error and the value are two observations of one cause; the call without zeros is the test of it."""
     case = case_of(monkeypatch)
     case.done.append("look_at_indices")
-    case.index_values[PART] = {"elements": 4, "outside": 1, "index": [2], "value": 0}
+    case.index_values[PART] = IndexValues(Place(**PART.request()), 4, outside=1, first=[([2], 0)])
     (found,) = value_constraints.detect_division(case)
     assert (found.category, found.guilty.name, found.guilty.value) == (
         "input_mismatch",
@@ -76,7 +77,7 @@ def test_an_input_without_zeros_is_cleared(monkeypatch: pytest.MonkeyPatch) -> N
     """A division whose divisors were all seen to be other numbers did not fail."""
     case = case_of(monkeypatch)
     case.done.append("look_at_indices")
-    case.index_values[PART] = {"elements": 4, "outside": 0}
+    case.index_values[PART] = IndexValues(Place(**PART.request()), 4)
     assert not list(value_constraints.detect_division(case))
 
 
@@ -128,7 +129,7 @@ OVERFLOW = {
 }
 
 
-def interpreted(*events: dict[str, Any], text: str = CHECK) -> DiagnosisState:
+def interpreted(*events: Event | dict[str, Any], text: str = CHECK) -> DiagnosisState:
     """A program that ended in `text` after a good call, with what the interpretation reported."""
     case = DiagnosisState(None)
     case.capture = capture(calls=[phase(1, load=0, thread=1)])
@@ -171,7 +172,7 @@ def test_a_healthy_program_may_mean_it(text: str) -> None:
 
 def test_codes_in_half_precision_are_possible_at_most() -> None:
     """What they were before the cast is not known; an operator that overflows explains more."""
-    codes = {"event": "constant_rounded", "op": "article", "dtype": "bfloat16", "largest": 540, "bound": 256}
+    codes = ConstantRounded("n", "article", [], "bfloat16", 540, 256)
     case = interpreted(AGREES, codes)
     (found,) = detect_rounded(case)
     assert (found.category, found.guilty.name, confidence(found, case)) == (

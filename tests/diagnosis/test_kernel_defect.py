@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -16,8 +16,9 @@ from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel
 from mcp_server.diagnosis.verdict import bystanders, confidence, is_bystander
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import stream_events
 from mcp_server.tools.locate_fault import LocatedFault
+from mcp_server.worker.events import Given
 from tests.diagnosis.support import run, trial
 from tests.memory_faults.test_recorded_gpu import FAULTS, joined, view_of
 from tests.worker.support import context_in
@@ -32,11 +33,14 @@ def wide(directory: Path, text: str, *, rows: int | None = None) -> DiagnosisSta
     case = DiagnosisState(None)
     view = view_of(FAULTS / "int32_overflow", directory)
     case.parsed, case.package = view, view.package
-    events = read_events(FAULTS / "int32_overflow" / "report.jsonl")
-    leaves: list[Any] = next(event["leaves"] for event in events if event["event"] == "given")
+    leaves = [
+        leaf
+        for event in stream_events(FAULTS / "int32_overflow" / "report.jsonl", Given)
+        for leaf in event.leaves
+    ]
     if rows is not None:
-        leaves[0]["shape"][0] = rows
-    case.given = from_leaves([{"kind": "tensor", **leaf} for leaf in leaves], None)
+        leaves[0].shape = [rows, *(leaves[0].shape or ())[1:]]
+    case.given = from_leaves([replace(leaf, kind="tensor") for leaf in leaves], None)
     case.call = CallSpec("run", {}, directory, None)
     case.runs["plain"] = run("plain", text)
     return case

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import checked_call, confidence, ranked
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
+from mcp_server.worker.facts import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, package_case, phase, run, worker_run
 from tests.memory_faults.support import recorded
@@ -104,7 +106,7 @@ def test_the_call_that_a_check_names_is_the_suspect() -> None:
 
 
 TEST = Intervention("exchange:0:1", Kind.INPUT, "the call with inputs 0 and 1 exchanged")
-ALIKE = {"dtype": "float32", "shape": [8, 16], "stride": [16, 1]}
+ALIKE = TensorFacts(dtype="float32", shape=[8, 16], stride=[16, 1])
 
 
 def judged(tried: Intervention, plain: RunSeen, after: RunSeen) -> Trial:
@@ -168,7 +170,7 @@ def test_no_order_is_suspected_without_need(zoo: ZooPackage, why: str) -> None:
     """No other tensor of the program, other layouts, and a package that is wrong itself say nothing."""
     case = pair(zoo, want=False)
     if why == "other layouts":
-        case.leaves = [ALIKE, {**ALIKE, "dtype": "float64"}]
+        case.leaves = [ALIKE, replace(ALIKE, dtype="float64")]
     if why == "departs from eager":
         case.interpreted = worker_run({"event": "compared", "equal": False})
     if why == "nothing expected":

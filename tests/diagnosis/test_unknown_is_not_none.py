@@ -22,6 +22,7 @@ from mcp_server.operations.workload import package_workload, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.tools.context import Context
+from mcp_server.worker.facts import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
@@ -260,7 +261,7 @@ RAISED = {
 def observed(package: Path) -> DiagnosisState:
     """A failing call of a program, of which everything cheap was looked at."""
     case = failing(package_case(package, GOOD_IDS), index_text(package))
-    case.leaves = [{"kind": "tensor", "shape": [8, 6], "dtype": "int64", "stride": [6, 1]}]
+    case.leaves = [TensorFacts(kind="tensor", shape=[8, 6], dtype="int64", stride=[6, 1])]
     call = phase(3, load=1, thread=2, thread_name="worker", again=[0], outcome="failed")
     update = phase(2, load=1, how="load_constants", arguments=[True], constants={"head.bias": {"nan": 3}})
     loads = [phase(1, loader="AOTIModelPackageLoader", package=str(package), options={})]

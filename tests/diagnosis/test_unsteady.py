@@ -17,16 +17,17 @@ from mcp_server.diagnosis.verdict import conclude, confidence, health_evidence, 
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.context import Context, Event
+from mcp_server.tools.context import Context
+from mcp_server.worker.facts import TensorFacts
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, package_case, run, worker_run
+from tests.diagnosis.support import Line, called, package_case, run, worker_run
 from tests.diagnosis.test_values import traced
 
 
-def repeated(second: bool, filled: bool) -> tuple[Event, Event]:
+def repeated(second: bool, filled: bool) -> tuple[Line, ...]:
     """What the worker tells of calls that were made again: whether their outputs were the same."""
     told = {"second": second, "filled": filled}
-    return tuple({"event": "repeated", "run": kind, "equal": same} for kind, same in told.items())  # type: ignore[return-value]
+    return tuple({"event": "repeated", "run": kind, "equal": same} for kind, same in told.items())
 
 
 def case_of(package: Path, second: bool, filled: bool) -> DiagnosisState:
@@ -37,7 +38,7 @@ def case_of(package: Path, second: bool, filled: bool) -> DiagnosisState:
     return case
 
 
-def writes(kind: str, *checksums: str) -> list[Event]:
+def writes(kind: str, *checksums: str) -> list[Line]:
     """Events of one watched run in which each launch wrote one tensor."""
     seen = [
         {"event": "rerun", "run": kind, "launch": n, "sequence": n, "kernel": f"k{n}", "name": f"buf{n}"}
@@ -93,7 +94,7 @@ def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: P
     """A good call of a package alone is possibly healthy: numbers, arguments and state are open."""
     case = case_of(zoo("logarithm"), second=True, filled=True)
     case.given = Given((), ("args[0]", "args[1]"))
-    case.leaves = [{"kind": "int", "value": "5"}, {"kind": "NoneType", "value": "None"}]
+    case.leaves = [TensorFacts(kind="int", value="5"), TensorFacts(kind="NoneType", value="None")]
     found = conclude([], case, Context(tmp_path, Path("python")))
     assert (found.outcome, found.confidence) == ("no_fault", "possible")
     assert "args[0] = 5" in found.summary and "args[1]" not in found.summary

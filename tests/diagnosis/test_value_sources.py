@@ -13,7 +13,8 @@ from mcp_server.diagnosis.causes.nan_or_inf import guard_fix
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.value_sources import deepened, first_made
 from mcp_server.model import Component, ModelLocation
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import decode, stream_events
+from mcp_server.worker.events import NodeNonFinite, NodeRaised
 from mcp_server.worker.interpret import Watcher
 from mcp_server.worker.report import Report
 from tests.diagnosis.support import capture, failing, phase, worker_run
@@ -47,7 +48,7 @@ def interpreted(*events: dict[str, Any]) -> DiagnosisState:
 def test_a_row_that_is_all_masked_is_blamed_on_the_operator_that_makes_nan_of_it() -> None:
     """Minus infinity of a mask is no fault by itself; the fix speaks of the mask."""
     event = first_made(interpreted(made(**MASK), made(**SOFTMAX)))
-    assert event is not None and event["node"] == "softmax"
+    assert event is not None and event.node == "softmax"
     assert "masked" in guard_fix(event).action
     assert first_made(interpreted(made(**MASK))) is None
 
@@ -56,7 +57,7 @@ def test_minus_infinity_of_a_logarithm_is_the_logarithms() -> None:
     """What multiplies it by zero later only makes it worse."""
     log = made(node="log", op="aten.log.default", masked=True, bad_inputs=[])
     mul = made(node="mul", op="aten.mul.Tensor", masked=False, bad_inputs=["log"])
-    assert first_made(interpreted(log, mul)) == log
+    assert first_made(interpreted(log, mul)) == decode(log)
 
 
 def test_nan_of_an_input_is_made_by_nobody() -> None:
@@ -78,7 +79,9 @@ def test_nan_of_an_input_is_made_by_nobody() -> None:
 )
 def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> None:
     """Infinity of an operator without a pole, in a dtype of small range, asks for a wider one: no epsilon."""
-    assert words in guard_fix(made(node="n", masked=False, bad_inputs=[], **facts)).action
+    event = decode(made(node="n", masked=False, bad_inputs=[], **facts))
+    assert isinstance(event, NodeNonFinite)
+    assert words in guard_fix(event).action
 
 
 def test_an_index_made_of_nan_accuses_the_maker_of_the_nan() -> None:
@@ -130,9 +133,9 @@ def test_only_what_an_index_is_computed_from_is_behind_it(
     report = tmp_path / "report.jsonl"
     with pytest.raises(IndexError):
         Watcher(program.module(), list(given), Report(str(report))).run(*given)
-    (event,) = [event for event in read_events(report) if event["event"] == "node_raised"]
-    assert event["behind"] == behind
-    assert [at, at] in event["integers"] or [by_value, by_value] in event["integers"]
+    (event,) = stream_events(report, NodeRaised)
+    assert event.behind == behind
+    assert [at, at] in event.integers or [by_value, by_value] in event.integers
 
 
 SOURCE = [
@@ -166,8 +169,7 @@ def test_the_only_line_comes_first_and_is_told_to_be_inferred(party: Component) 
 def test_eager_names_the_operator(party: Component, op: str) -> None:
     """With the operator known only a line that does it counts."""
     case = DiagnosisState(None)
-    event: dict[str, Any] = {"event": "node_non_finite", "op": op, "bad_inputs": [], "masked": False}
-    case.interpreted = worker_run({**event, "node": "n", "stack": []})
+    case.interpreted = worker_run(made(node="n", op=op, bad_inputs=[], masked=False))
     found, _ = deepened(party, "nan_or_inf", case)
     assert len(found.model_locations) == (2 if "sqrt" in op else 1)
 

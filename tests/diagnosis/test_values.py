@@ -24,6 +24,7 @@ from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.trace_launches import LaunchRow, Trace
+from mcp_server.worker import events
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     called,
@@ -74,7 +75,7 @@ def test_the_operator_that_makes_nan_in_eager_mode(zoo: ZooPackage, tmp_path: Pa
 def test_good_inputs_show_nothing_in_eager_mode(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
     """A healthy program accuses nobody."""
     case = in_eager(zoo, tmp_path, name, zoo(name).with_name(f"{name}.inputs.pt"))
-    assert case.interpreted is not None and case.interpreted.last("interpreted") is not None
+    assert case.interpreted is not None and case.interpreted.last(events.Interpreted) is not None
     assert list(from_eager(case)) == []
 
 
@@ -87,7 +88,7 @@ def test_a_program_refuses_what_its_guards_exclude(zoo: ZooPackage, tmp_path: Pa
 
 
 def mismatch(op: str) -> dict[str, Any]:
-    layout = {"shape": [4, 8], "dtype": "float32"}
+    layout = {"shape": [4, 8], "dtype": "float32", "device": "cpu"}
     promised, returned = {**layout, "stride": [8, 1]}, {**layout, "stride": [1, 4]}
     event = {"event": "fake_mismatch", "op": op, "node": "n", "stack": []}
     return {**event, "promised": promised, "returned": returned}
@@ -341,9 +342,9 @@ PAIR = {"shape": [[3, 2], [3, 2]], "equal": False, "differing": 4, "nan": [4, 0]
 def test_nan_of_eager_alone_is_no_departure(zoo: ZooPackage, pair: dict[str, Any], departs: bool) -> None:
     """Where eager mode overflowed and the package did not, neither is accused of the other's values."""
     case = failing(package_case(zoo("ranker")), "AssertionError: Tensor-likes are not close!")
-    made = {"event": "node_non_finite", "node": "n", "op": "aten.layer_norm.default", "bad_inputs": []}
+    made = {"event": "node_non_finite", "node": "n", "op": "aten.layer_norm.default", "stack": []}
     case.interpreted = worker_run(
-        {**made, "masked": False, "nan": 4, "dtype": "float32"},
+        {**made, "bad_inputs": [], "masked": False, "nan": True, "dtype": "float32"},
         {"event": "interpreted", "outputs": [{"nan": 4}]},
         {"event": "compared", "equal": False, "outputs": [pair]},
     )

@@ -13,6 +13,7 @@ import pytest
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.tools.context import Context
 from mcp_server.tools.requests import run_request
+from mcp_server.worker import events
 from tests.gpu.zoo import CudaZoo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]
@@ -58,7 +59,7 @@ def test_a_call_waits_when_it_loads(own_leases: None, cuda_zoo: CudaZoo, tmp_pat
             tasks.start_soon(other_job, taken)
             await taken.wait()
             done = await context.worker("run", run_request(workload))
-            assert done.finished.ok and done.last("called") is not None
+            assert done.finished.ok and done.last(events.Called) is not None
             assert done.finished.waited_s > 0.5
 
     anyio.run(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ from mcp_server.package.archive import Package
 from mcp_server.package.members import FLAT_MODEL, DirectoryContainer, flat_model
 from mcp_server.package.view import PackageView
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import stream_events
 from mcp_server.tools.fault_methods import read_report
 from mcp_server.tools.fault_run import read_ranges
+from mcp_server.worker.events import Argument, Given
 from tests.recorded import RECORDINGS
 
 FAULTS = RECORDINGS / "memory_faults"
@@ -47,13 +49,12 @@ def joined(
     recording = FAULTS / name
     view = view_of(recording, directory, old, new)
     _, found = read_report(recording / "memcheck.txt", "memcheck", view)
-    events = read_events(recording / "report.jsonl")
-    leaves: list[Any] = next((e["leaves"] for e in events if e["event"] == "given"), [])
+    leaves = [leaf for event in stream_events(recording / "report.jsonl", Given) for leaf in event.leaves]
     evidence = Evidence(
         journal=read_journal_file(recording / "launches.jsonl") if with_journal else None,
         synchronous=with_journal,
-        ranges=read_ranges(e for e in events if e["event"] == "argument"),
-        inputs=from_leaves([{"kind": "tensor", **leaf} for leaf in leaves], None).tensors,
+        ranges=read_ranges(stream_events(recording / "report.jsonl", Argument)),
+        inputs=from_leaves([replace(leaf, kind="tensor") for leaf in leaves], None).tensors,
     )
     return join_fault(view, found[0], evidence) if found else None
 

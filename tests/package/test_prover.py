@@ -8,7 +8,7 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -27,7 +27,8 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.rewrite import with_barrier, with_wide_indices, with_wide_integers
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import stream_events
+from mcp_server.worker.events import Given
 from tests.conftest import ZooPackage
 from tests.memory_faults.support import recorded
 from tests.memory_faults.test_recorded_gpu import FAULTS, PROGRAMS, joined, view_of
@@ -185,9 +186,8 @@ def defects(view: PackageView, given: Mapping[str, int]) -> list[tuple[str, str]
 def test_a_recorded_program_on_a_gpu(name: str, tmp_path: Path) -> None:
     """Of 31 programs those whose code alone is wrong are named, with argument; no other kernel is accused."""
     view = view_of(FAULTS / name, tmp_path)
-    events = read_events(FAULTS / name / "report.jsonl")
-    leaves: list[Any] = next((event["leaves"] for event in events if event["event"] == "given"), [])
-    passed = from_leaves([{"kind": "tensor", **leaf} for leaf in leaves], None).tensors
+    leaves = [leaf for event in stream_events(FAULTS / name / "report.jsonl", Given) for leaf in event.leaves]
+    passed = from_leaves([replace(leaf, kind="tensor") for leaf in leaves], None).tensors
     sizes = symbol_values(view.package.signature, passed)
     found = defects(view, sizes)
     assert found[:1] == ([WRONG[name]] if name in WRONG else [])

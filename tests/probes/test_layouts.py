@@ -19,6 +19,7 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.worker import events
 from tests.conftest import CACHE, ZooPackage, compiled_once
 from tests.package.archives import changed, members_of, without, write
 from tests.served import served
@@ -161,8 +162,8 @@ def test_a_package_of_unusual_form_is_the_same_program(
     journal = read_journal_file(tmp_path / "rebuilt" / "launches.jsonl")
     launches = [launch.launch for launch in journal.launches]
     assert launches == LAUNCHES.get(form, USUAL) and len(journal.calls) == 1
-    assert list(dict.fromkeys(event["launch"] for event in observed.all("argument"))) == launches
+    assert list(dict.fromkeys(event.launch for event in observed.all(events.Argument))) == launches
     original = run(context, "run", package, inputs, tmp_path / "original")
-    called = [done.last("called") for done in (observed, original)]
-    digests = [[output["checksum"] for output in each["outputs"]] for each in called if each is not None]
+    called = [done.last(events.Called) for done in (observed, original)]
+    digests = [[output.checksum for output in each.outputs] for each in called if each is not None]
     assert len(digests) == 2 and digests[0] == digests[1] != []

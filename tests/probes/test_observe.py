@@ -11,6 +11,8 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.worker import events
+from mcp_server.worker.facts import OddElement
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
 from tests.served import served
@@ -36,26 +38,26 @@ def test_the_first_bad_output_is_told_with_good_inputs(
     next launch is told to have had a bad input."""
     inputs = inputs_of(zoo("logarithm"), "bad-nan")
     done = observe(context, rebuild("logarithm").package, inputs)
-    first, second = done.all("non_finite")
-    assert (first["kernel"], first["name"], first["bad_inputs"]) == (
+    first, second = done.all(events.NonFinite)
+    assert (first.kernel, first.name, first.bad_inputs) == (
         "cpp_fused_log_mul_sigmoid_0",
         "buf1",
         [],
     )
-    assert first["first"] == {"index": [0, 5], "value": "nan", "count": 1}
-    assert second["bad_inputs"] == ["buf1"]
-    assert done.last("called") is not None and done.last("observer_failed") is None
+    assert first.first == OddElement([0, 5], "nan", 1)
+    assert second.bad_inputs == ["buf1"]
+    assert done.last(events.Called) is not None and done.last(events.ObserverFailed) is None
 
 
 def test_values_match_what_the_model_computes(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
     """The last launch's output and the model's output have one checksum; a view has its own shape."""
     done = observe(context, rebuild("ranker").package, inputs_of(zoo("ranker")))
-    called = done.last("called")
+    called = done.last(events.Called)
     assert called is not None
-    last = [e for e in done.all("argument") if e["phase"] == "after"][-1]
-    assert last["checksum"] == called["outputs"][0]["checksum"]
-    weight = next(e for e in done.all("argument") if e["name"] == "hidden_weight")
-    assert (weight["shape"], weight["stride"]) == ([16, 32], [1, 16])
+    last = [e for e in done.all(events.Argument) if e.phase == "after"][-1]
+    assert last.checksum == called.outputs[0].checksum
+    weight = next(e for e in done.all(events.Argument) if e.name == "hidden_weight")
+    assert (weight.shape, weight.stride) == ([16, 32], [1, 16])
 
 
 def test_a_selection_leaves_out_the_rest(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
@@ -66,7 +68,7 @@ def test_a_selection_leaves_out_the_rest(zoo: ZooPackage, rebuild: Rebuild, cont
         phases=["after"],
         names=["buf1", "out_ptr0"],
     )
-    seen = [(e["launch"], e["phase"], e["name"]) for e in done.all("argument")]
+    seen = [(e.launch, e.phase, e.name) for e in done.all(events.Argument)]
     assert seen == [(1, "after", "buf1"), (2, "after", "buf3")]
 
 
@@ -77,10 +79,10 @@ def test_an_index_beyond_its_bound_is_found_before_the_kernel_asserts(
     inputs = inputs_of(zoo("ranker"), "bad-index")
     bounds = [{"name": "in_ptr0", "launch": 0, "low": -32, "high": 32}]
     done = observe(context, rebuild("ranker").package, inputs, bounds=bounds, stop_at_first_bad=True)
-    ids = next(e for e in done.all("argument") if e["outside"])
-    assert (ids["name"], ids["outside"]) == ("arg5_1", {"index": [0, 5], "value": "32", "count": 1})
-    failed = done.last("failed")
-    assert failed is not None and failed["during"] == "argument"
+    ids = next(e for e in done.all(events.Argument) if e.outside)
+    assert (ids.name, ids.outside) == ("arg5_1", OddElement([0, 5], "32", 1))
+    failed = done.last(events.Failed)
+    assert failed is not None and failed.during == "argument"
     assert "a subscriber stopped the run" in done.finished.output.read_text()
 
 
@@ -96,11 +98,11 @@ def test_tensors_are_saved_below_the_cap(
         phases=["after"],
         statistics=False,
     )
-    events = done.all("argument")
-    saved = [e for e in events if e["saved"]]
-    assert 0 < len(saved) < len(events)
-    assert sum(e["bytes"] for e in saved) <= 4000
-    assert {Path(e["saved"]) for e in saved} == set((tmp_path / "saved").iterdir())
+    told = done.all(events.Argument)
+    saved = [e for e in told if e.saved]
+    assert 0 < len(saved) < len(told)
+    assert sum(e.bytes or 0 for e in saved) <= 4000
+    assert {Path(str(e.saved)) for e in saved} == set((tmp_path / "saved").iterdir())
 
 
 def test_a_package_without_probes_is_refused(zoo: ZooPackage, context: Context) -> None:
@@ -116,7 +118,7 @@ def test_what_a_launch_fills_first_is_not_read_before(
     """`skip_before` keeps uninitialised memory out: no NaN by chance from a buffer that the launch fills."""
     inputs = inputs_of(zoo("attention"))
     done = observe(context, rebuild("attention").package, inputs, skip_before={"0": ["buf1"]}, launches=[0])
-    seen = [(e["phase"], e["name"]) for e in done.all("argument")]
+    seen = [(e.phase, e.name) for e in done.all(events.Argument)]
     assert ("before", "buf1") not in seen
     assert {("before", "arg6_1"), ("after", "buf1")} <= set(seen)
 

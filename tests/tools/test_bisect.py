@@ -18,6 +18,7 @@ from mcp_server.operations.arguments import BisectArguments
 from mcp_server.operations.table import bisect as asked
 from mcp_server.tools.bisect import SWITCHES, Bisected, bisect
 from mcp_server.tools.context import WorkerRun
+from mcp_server.worker import events
 from tests.conftest import CACHE, ZooPackage
 from tests.worker.support import context_in, work
 from tests.zoo.names import thorough
@@ -74,19 +75,19 @@ def searched(tmp_path: Path, expression: str, operators: list[str]) -> WorkerRun
 def test_a_pass_is_named_with_what_it_changes(tmp_path: Path) -> None:
     """The pass that rewrites the sum, the function that does it, and the option that switches it off."""
     done = searched(tmp_path, SUMMED, ["aten.ones.default", "aten.cumsum.default"])
-    found = done.last("decision")
+    found = done.last(events.Decision)
     assert found is not None
-    assert (found["kind"], len(found["details"])) == ("pass", 1)
-    assert found["details"][0]["rewrites"] == ["pointless_cumsum_replacement"]
-    assert any(line.startswith("-") and "cumsum" in line for line in found["details"][0]["change"])
-    workaround = done.last("workaround")
+    assert (found.kind, len(found.details)) == ("pass", 1)
+    assert found.details[0].rewrites == ["pointless_cumsum_replacement"]
+    assert any(line.startswith("-") and "cumsum" in line for line in found.details[0].change)
+    workaround = done.last(events.Workaround)
     assert workaround is not None
-    assert workaround["outcome"] == "gone"
-    assert set(workaround["configs"]) == {"disabled_passes"}
-    bisected = done.last("bisected")
+    assert workaround.outcome == "gone"
+    assert set(workaround.configs) == {"disabled_passes"}
+    bisected = done.last(events.Bisected)
     assert bisected is not None
-    assert bisected["reason"] == ""
-    assert bisected["compiles"] <= 12
+    assert bisected.reason == ""
+    assert bisected.compiles <= 12
 
 
 @thorough
@@ -94,15 +95,15 @@ def test_a_pass_is_named_with_what_it_changes(tmp_path: Path) -> None:
 def test_a_lowering_is_named_with_its_operator(tmp_path: Path) -> None:
     """Where no pass and no option is behind it: the operator whose generated code is wrong."""
     done = searched(tmp_path, ANY, ["aten.any.default"])
-    found = done.last("decision")
+    found = done.last(events.Decision)
     assert found is not None
-    assert (found["kind"], [detail["op"] for detail in found["details"]]) == (
+    assert (found.kind, [detail.op for detail in found.details]) == (
         "lowering",
         ["aten.any.default"],
     )
-    workaround = done.last("workaround")
+    workaround = done.last(events.Workaround)
     assert workaround is not None
-    assert (workaround["outcome"], workaround["fallbacks"]) == ("gone", ["aten.any.default"])
+    assert (workaround.outcome, workaround.fallbacks) == ("gone", ["aten.any.default"])
 
 
 @thorough
@@ -126,10 +127,10 @@ def test_a_decomposition_of_an_operator_without_generated_code_is_named(tmp_path
 def test_a_failure_that_the_program_makes_itself_has_no_decision(tmp_path: Path) -> None:
     """An operation that is wrong in the model too stays whatever is switched off: nothing is named."""
     done = searched(tmp_path, "x + (0 if torch.compiler.is_exporting() else 1)", ["aten.add.Tensor"])
-    bisected = done.last("bisected")
+    bisected = done.last(events.Bisected)
     assert bisected is not None
-    assert done.last("decision") is None
-    assert "the failure stays" in bisected["reason"]
+    assert done.last(events.Decision) is None
+    assert "the failure stays" in bisected.reason
 
 
 class Summed(torch.nn.Module):  # type: ignore[misc]

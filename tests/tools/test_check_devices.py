@@ -7,6 +7,7 @@ import sys
 import venv
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -26,6 +27,7 @@ from mcp_server.tools.machine import (
     find_problems,
     find_tool,
 )
+from mcp_server.worker.facts import TensorFacts
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
 
@@ -270,16 +272,10 @@ def test_flags_of_x86_and_arm(tmp_path: Path) -> None:
 
 def test_leaves_that_are_no_tensors_are_noted(zoo: ZooPackage) -> None:
     """A scalar argument is dropped by the package: it is no input, and the result says so."""
-    leaves: list[dict[str, object]] = [
-        {
-            "path": "[0][0]",
-            "kind": "tensor",
-            "dtype": "float32",
-            "shape": [8, 16],
-            "stride": [16, 1],
-            "device": "cpu",
-        },
-        {"path": "[1]['scale']", "kind": "int", "value": "3"},
+    layout: dict[str, Any] = {"dtype": "float32", "shape": [8, 16], "stride": [16, 1], "device": "cpu"}
+    leaves = [
+        TensorFacts(path="[0][0]", kind="tensor", **layout),
+        TensorFacts(path="[1]['scale']", kind="int", value="3"),
     ]
     given = from_leaves(leaves, open_package(zoo("ranker")).signature)
     assert len(given.tensors) == 1 and given.paths == ("args[0]", "kwargs['scale']")

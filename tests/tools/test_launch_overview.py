@@ -7,15 +7,16 @@ import sys
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
-from mcp_server.tools.context import Context, read_events, stream_events
+from mcp_server.tools.context import Context, decode, read_events, stream_events
 from mcp_server.tools.kernel_io import Choice, LaunchValues, last_of, overview
 from mcp_server.tools.probe_backend import OPEN, read_launches
+from mcp_server.worker.events import Argument, Phase
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
 
@@ -36,8 +37,9 @@ def event(sequence: int, phase: str, run: int = 0, **more: Any) -> dict[str, Any
     return {"event": "argument", "phase": phase, **where, **seen, **more}
 
 
-def read(tmp_path: Path, model: PackageView, events: Iterator[dict[str, Any]]) -> Iterator[LaunchValues]:
-    return read_launches(Context(tmp_path, Path(sys.executable)), events, model, ())
+def read(tmp_path: Path, model: PackageView, lines: Iterator[dict[str, Any]]) -> Iterator[LaunchValues]:
+    seen = (cast(Argument, decode(line)) for line in lines)
+    return read_launches(Context(tmp_path, Path(sys.executable)), seen, model, ())
 
 
 def test_launches_are_let_go(tmp_path: Path, model: PackageView) -> None:
@@ -82,13 +84,13 @@ def test_a_report_is_read_in_parts(tmp_path: Path) -> None:
     """Events that are streamed are left out of the others; a line that a crash cut is none."""
     path = tmp_path / "report.jsonl"
     report = Report(str(path))
-    for name in ("torch", "argument", "argument", "called"):
-        report.event(name, n=1)
+    for name in ("loading", "argument", "argument", "finished"):
+        report.event(Argument(launch=1) if name == "argument" else Phase(name))
     with path.open("a") as file:
         file.write('{"event": "argument", "n"')
-    assert [found["event"] for found in read_events(path, ("argument",))] == ["torch", "called"]
-    assert [found["n"] for found in stream_events(path, "argument")] == [1, 1]
-    assert list(stream_events(tmp_path / "none.jsonl", "argument")) == []
+    assert [found.event for found in read_events(path, (Argument,))] == ["loading", "finished"]
+    assert [found.launch for found in stream_events(path, Argument)] == [1, 1]
+    assert list(stream_events(tmp_path / "none.jsonl", Argument)) == []
 
 
 def test_the_last_launch_is_known(tmp_path: Path, model: PackageView) -> None:

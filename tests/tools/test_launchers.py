@@ -85,4 +85,4 @@ def test_one_rank_answers_for_the_worker(tmp_path: Path) -> None:
     prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
     context = Context(tmp_path, Path(sys.executable), launcher=prefix)
     done = anyio.run(lambda: context.worker("probe", {}, cwd=tmp_path))
-    assert done.finished.ok and len(done.all("finished")) == 1
+    assert done.finished.ok and len(done.phases("finished")) == 1

@@ -133,7 +133,7 @@ def test_a_worker_imports_torch_without_a_lease(tmp_path: Path, share: bool) -> 
     async def work() -> None:
         async with other_job(until):
             done = await context.worker("run", request)
-            assert done.last("loading") is not None and done.finished.waited_s > 0
+            assert done.phases("loading") and done.finished.waited_s > 0
 
     async def shared() -> None:
         async with context.sharing_imports():
@@ -174,6 +174,6 @@ def test_jobs_that_share_gpus_lease_none(tmp_path: Path, monkeypatch: pytest.Mon
     async def work() -> None:
         async with other_job(anyio.sleep_forever):
             done = await context.worker("run", {"package": cuda_package(tmp_path)})
-            assert done.last("loading") is not None and done.finished.waited_s == 0
+            assert done.phases("loading") and done.finished.waited_s == 0
 
     anyio.run(work)

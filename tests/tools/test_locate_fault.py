@@ -21,6 +21,7 @@ from mcp_server.tools.fault_methods import core_environment, order, read_core, r
 from mcp_server.tools.fault_run import Program, ProgramTarget, integer_tensors, prepare
 from mcp_server.tools.locate_fault import LocatedFault, PlainRun, judge, locate_fault, locate_in_program
 from mcp_server.tools.machine import find_tool
+from mcp_server.worker import events
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
 from tests.served import served
@@ -147,7 +148,7 @@ def test_the_sanitizer_wraps_an_observed_run(
     found = anyio.run(run)
     assert found.errors == 148_640
     assert found.accesses[0].kernel == "dispatch_rows"
-    assert found.done.last("called") is not None
+    assert found.done.last(events.Called) is not None
     assert len(found.evidence.journal.launches) > 1
     assert found.evidence.ranges
 

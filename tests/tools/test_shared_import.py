@@ -8,7 +8,6 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -18,6 +17,8 @@ from mcp_server.jobs.supervisor import children_of
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.shared_import import early
 from mcp_server.tools.trace_launches import journal_environment
+from mcp_server.worker import events
+from mcp_server.worker.events import Event
 from tests.jobs.support import FAMILY, all_dead, family
 from tests.worker.support import saved
 
@@ -54,13 +55,13 @@ def program(directory: Path, end: str) -> tuple[Path, dict[str, object]]:
 
 def forked(run: WorkerRun) -> bool:
     """Whether the worker found torch imported already."""
-    begun = run.last("torch")
+    begun = run.last(events.Torch)
     assert begun is not None
-    return bool(begun["t"] < 0.1)
+    return bool(begun.t < 0.1)
 
 
-def facts(run: WorkerRun) -> list[dict[str, Any]]:
-    return [{key: value for key, value in event.items() if key != "t"} for event in run.events]
+def facts(run: WorkerRun) -> list[Event]:
+    return list(run.events)
 
 
 def test_forks_report_what_processes_report(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.shared_import import Imported, Limits, WarmImports, limits_here
+from mcp_server.worker import events
 from tests.jobs.support import alive, all_dead
 from tests.worker.support import saved
 
@@ -51,9 +52,9 @@ async def job(warm: WarmImports, tmp_path: Path, env: Mapping[str, str] | None =
 
 def forked(run: WorkerRun) -> bool:
     """Whether the worker found torch imported already."""
-    begun = run.last("torch")
+    begun = run.last(events.Torch)
     assert begun is not None
-    return bool(begun["t"] < 0.1)
+    return bool(begun.t < 0.1)
 
 
 def pids(warm: WarmImports) -> list[int]:

@@ -17,6 +17,7 @@ from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.context import Context, WorkerRun, read_events
 from mcp_server.worker import protocol
+from mcp_server.worker.events import Event
 from mcp_server.worker.main import OPERATIONS
 from mcp_server.worker.report import Report
 from tests.served import served
@@ -36,7 +37,7 @@ def work(directory: Path, operation: str, request: Mapping[str, object], **optio
     return served(Context.worker, context_in(directory), operation, request, **{"cwd": directory, **options})
 
 
-def here(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[dict[str, Any], ...]:
+def here(directory: Path, operation: str, request: Mapping[str, object]) -> tuple[Event, ...]:
     """One operation in this process, for what needs none of its own; its events."""
     report = Path(tempfile.mkdtemp(dir=directory)) / "report.jsonl"
     plain = json.loads(json.dumps(request, default=str))

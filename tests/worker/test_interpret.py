@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.tools.context import Event, read_events
-from mcp_server.worker import interpret
+from mcp_server.tools.context import E, read_events, stream_events
+from mcp_server.worker import events, interpret
 from mcp_server.worker.interpret import rounded
 from mcp_server.worker.loading import update_program
 from mcp_server.worker.report import Report
@@ -41,9 +41,9 @@ def test_an_error_of_a_kernel_is_put_on_the_node_that_launched_it(
     watcher = interpret.Watcher(module, given, Report(str(tmp_path / "report.jsonl")))
     with pytest.raises(RuntimeError, match="device-side"):
         watcher.run(*given, enable_io_processing=False)
-    (event,) = read_events(tmp_path / "report.jsonl")
-    assert (event["event"], event["op"]) == ("node_raised", "aten.index.Tensor")
-    assert "table[row]" in event["stack"][0]["code"]
+    (event,) = stream_events(tmp_path / "report.jsonl", events.NodeRaised)
+    assert event.op == "aten.index.Tensor"
+    assert "table[row]" in event.stack[0].code
 
 
 class Total(nn.Module):  # type: ignore[misc]
@@ -70,7 +70,7 @@ class Hashed(nn.Module):  # type: ignore[misc]
         return (ids * 1664525) & 15
 
 
-def events_of(tmp_path: Path, model: nn.Module, *inputs: torch.Tensor, **request: Any) -> list[Event]:
+def events_of(tmp_path: Path, model: nn.Module, *inputs: torch.Tensor, **request: Any) -> list[events.Event]:
     """What the interpretation reports."""
     torch.export.save(torch.export.export(model, inputs), tmp_path / "model.pt2")
     torch.save({"args": inputs, "kwargs": {}}, tmp_path / "inputs.pt")
@@ -80,18 +80,18 @@ def events_of(tmp_path: Path, model: nn.Module, *inputs: torch.Tensor, **request
     return list(read_events(report))
 
 
-def named(events: list[Event], name: str) -> list[Event]:
-    return [event for event in events if event["event"] == name]
+def named(told: list[events.Event], kind: type[E]) -> list[E]:
+    return [event for event in told if isinstance(event, kind)]
 
 
 def test_the_operator_that_overflows_is_reported_with_both_values(tmp_path: Path) -> None:
     """The product does not fit int32; the sum, which torch makes in int64, adds what is wrong by then."""
     quantity = torch.tensor([[3, 10], [60000, 500]], dtype=torch.int32)
     price = torch.tensor([[1999, 450], [49900, 1200]], dtype=torch.int32)
-    (event,) = named(events_of(tmp_path, Total(), quantity, price), "node_overflow")
-    assert (event["op"], event["dtype"], event["index"]) == ("aten.mul.Tensor", "int32", [1, 0])
-    assert (event["value"], event["exact"]) == (60000 * 49900 - (1 << 32), 60000 * 49900)
-    assert event["stack"][0]["code"] == "line = quantity * price" and not event["modular"]
+    (event,) = named(events_of(tmp_path, Total(), quantity, price), events.NodeOverflow)
+    assert (event.op, event.dtype, event.index) == ("aten.mul.Tensor", "int32", [1, 0])
+    assert (event.value, event.exact) == (60000 * 49900 - (1 << 32), 60000 * 49900)
+    assert event.stack[0].code == "line = quantity * price" and not event.modular
 
 
 @pytest.mark.parametrize(("right", "equal"), [(True, [False, True, False]), (False, [False, False, False])])
@@ -100,23 +100,23 @@ def test_in_int64_the_program_gives_what_is_expected(tmp_path: Path, right: bool
     voice, music = (torch.tensor([100, 30000, -3], dtype=torch.int16) for _ in range(2))
     expected = (voice.int() + music.int()).float() / 32768 if right else torch.ones(3)
     torch.save([expected], tmp_path / "expected.pt")
-    events = events_of(tmp_path, Mixed(), voice, music, expect=str(tmp_path / "expected.pt"))
-    assert [event["op"] for event in named(events, "node_overflow")] == ["aten.add_.Tensor"]
-    assert [event["equal"] for event in named(events, "compared_exact")] == [equal]
+    told = events_of(tmp_path, Mixed(), voice, music, expect=str(tmp_path / "expected.pt"))
+    assert [event.op for event in named(told, events.NodeOverflow)] == ["aten.add_.Tensor"]
+    assert [event.equal for event in named(told, events.ComparedExact)] == [tuple(equal)]
 
 
 def test_a_hash_is_marked_as_one(tmp_path: Path) -> None:
     """Its bits are taken apart at once."""
     ids = torch.arange(5000, dtype=torch.int32)
-    (event,) = named(events_of(tmp_path, Hashed(), ids), "node_overflow")
-    assert event["modular"]
+    (event,) = named(events_of(tmp_path, Hashed(), ids), events.NodeOverflow)
+    assert event.modular
 
 
 def test_numbers_that_fit_are_not_reported(tmp_path: Path) -> None:
     """Neither are those of floats, nor those of int64."""
     small = torch.ones(2, 2, dtype=torch.int32)
     for inputs in ((small, small), (small.long() << 40, small.long() << 40), (small.float() * 1e30, small)):
-        assert not named(events_of(tmp_path, Total(), *inputs), "node_overflow")
+        assert not named(events_of(tmp_path, Total(), *inputs), events.NodeOverflow)
         (tmp_path / "report.jsonl").unlink()
 
 
@@ -154,10 +154,10 @@ def test_an_update_fits_or_is_told(
     before = module.weight.detach().clone()
     report = tmp_path / "report.jsonl"
     update_program(module, {"file": str(saved(tmp_path, "c.pt", {name: value}))}, Report(str(report)))
-    events = read_events(report)
+    told = list(stream_events(report, events.NotApplied))
     assert torch.equal(module.weight, value if refused is None else before)
-    assert [event["name"] for event in events] == ([name] if refused else [])
-    assert all(str(refused) in event["what"] for event in events)
+    assert [event.name for event in told] == ([name] if refused else [])
+    assert all(str(refused) in event.what for event in told)
 
 
 def test_names_as_the_package_mangles_them_are_known(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from mcp_server.logs.capture_journal import read_capture
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.journal import Journal, around
+from mcp_server.worker.events import Refused
+from mcp_server.worker.facts import TensorFacts
 from mcp_server.worker.report import Report, plain
 
 
@@ -98,8 +100,10 @@ def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
 def test_a_report_is_strict_json(tmp_path: Path) -> None:
     """A number that JSON does not have, or a value of another kind, is told as text."""
     report = Report(str(tmp_path / "report.jsonl"))
-    report.event("seen", mean=math.nan, path=tmp_path, shape=(2, 3), nested={"low": -math.inf, 1: True})
-    report.event("seen", mean=0.5, text="\udce9")
+    mean = TensorFacts(mean=math.nan, shape=[2, 3])
+    report.event(Refused("no", value={"low": -math.inf, 1: True, "path": tmp_path, "of": mean}))
+    report.event(Refused("\udce9", value=0.5))
     first, second = map(json.loads, (tmp_path / "report.jsonl").read_text().splitlines())
-    assert (first["mean"], first["shape"], first["nested"]) == ("nan", [2, 3], {"low": "-inf", "1": True})
-    assert first["path"] == repr(tmp_path) and second["mean"] == 0.5
+    of = {"mean": "nan", "shape": [2, 3]}
+    assert first["value"] == {"low": "-inf", "1": True, "path": repr(tmp_path), "of": of}
+    assert second["value"] == 0.5

@@ -5,12 +5,13 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import read_events, stream_events
+from mcp_server.worker.events import Operator
+from mcp_server.worker.facts import Overrun
 from mcp_server.worker.interpret import Operators
 from mcp_server.worker.report import Report
 
@@ -60,12 +61,12 @@ for name, (argument, function) in IMPLEMENTED.items():
         torch.library.register_fake(f"{SPACE}::{name}", fake, lib=LIBRARY)
 
 
-def under(directory: Path, name: str, repair: bool) -> tuple[torch.Tensor, list[dict[str, Any]]]:
+def under(directory: Path, name: str, repair: bool) -> tuple[torch.Tensor, list[Operator]]:
     """The result of an operator on ones of shape [3, 4], and the worker's events."""
     report = directory / "report.jsonl"
     with Operators(Report(str(report)), repair):
         result = getattr(getattr(torch.ops, SPACE), name)(torch.ones(3, 4))
-    return result, list(read_events(report))
+    return result, list(stream_events(report, Operator))
 
 
 LAYOUTS = [("turned", "stride", [4, 1], [1, 3]), ("widened", "dtype", "torch.float32", "torch.float64")]
@@ -78,16 +79,16 @@ def test_a_layout_that_was_not_promised(
 ) -> None:
     """Stride, dtype and shape are told as the fake function and as the operator have them."""
     _, (event,) = under(tmp_path, name, repair=False)
-    (pair,) = event["layouts"]
-    assert event["op"] == f"{SPACE}.{name}.default"
-    assert (pair["promised"][what], pair["returned"][what]) == (promised, returned)
+    (pair,) = event.layouts
+    assert event.op == f"{SPACE}.{name}.default"
+    assert (getattr(pair.promised, what), getattr(pair.returned, what)) == (promised, returned)
 
 
 @pytest.mark.parametrize(("name", "repair"), [("beyond", False), ("beyond", True), ("decorated", False)])
 def test_what_an_operator_writes_beyond_what_it_allocated(tmp_path: Path, name: str, repair: bool) -> None:
     """It is told with its extent, does no harm, and what stays within is not told."""
     result, (event,) = under(tmp_path, name, repair=repair)
-    assert event["overrun"] == [{"shape": [3, 4], "dtype": "torch.float32", "before": 8, "after": 8}]
+    assert event.overrun == [Overrun([3, 4], "torch.float32", 8, 8)]
     assert torch.equal(result, torch.zeros(3, 4))
     assert torch.equal(under(tmp_path, "within", repair=repair)[0], torch.zeros(3, 4))
     assert len(list(read_events(tmp_path / "report.jsonl"))) == 1
@@ -113,15 +114,16 @@ def test_an_operator_that_keeps_its_promises(tmp_path: Path, name: str) -> None:
 
 def test_an_operator_without_a_fake_function(tmp_path: Path) -> None:
     """It is told that nothing is promised, and the result is the operator's."""
-    result, (event,) = under(tmp_path, "unfaked", repair=True)
-    assert event["event"] == "no_fake" and torch.equal(result, torch.ones(3, 4))
+    result, told = under(tmp_path, "unfaked", repair=True)
+    (event,) = read_events(tmp_path / "report.jsonl")
+    assert (event.event, told) == ("no_fake", []) and torch.equal(result, torch.ones(3, 4))
 
 
 @pytest.mark.parametrize(("name", "broken"), [("writes", "mutated"), ("returns", "aliases")])
 def test_an_argument_that_is_written_or_returned(tmp_path: Path, name: str, broken: str) -> None:
     """An argument that the schema does not allow to be written, or to be returned, is named."""
     _, (event,) = under(tmp_path, name, repair=False)
-    assert event[broken] == ["x"] and not event["layouts"]
+    assert getattr(event, broken) == ["x"] and not event.layouts
 
 
 def test_torchs_own_operators_are_let_through(tmp_path: Path) -> None:

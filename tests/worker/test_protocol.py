@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,25 +15,30 @@ import pytest
 
 from mcp_server import worker
 from mcp_server.diagnosis.interventions.base import KEEPING, LEAVING_OUT, Options
-from mcp_server.diagnosis.interventions.run import FACTS, Planned, TriedCall
+from mcp_server.diagnosis.interventions.run import Planned, TriedCall
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.value_sources import InputSlice
+from mcp_server.errors import ProblemError
 from mcp_server.model import PackageWorkload
+from mcp_server.tools.context import decode, read_events
 from mcp_server.tools.requests import OPTIONS, run_request
 from mcp_server.worker import protocol
-from mcp_server.worker.inputs import CHANGES
-from mcp_server.worker.main import OPERATIONS
-from mcp_server.worker.protocol import (
+from mcp_server.worker.events import (
     CallFacts,
     CheckFacts,
     Comparison,
     ElementChange,
+    Event,
     InputChange,
     NeededElement,
     OutputChange,
     OutputFacts,
+    Phase,
     Smallest,
 )
+from mcp_server.worker.inputs import CHANGES
+from mcp_server.worker.main import OPERATIONS
+from mcp_server.worker.report import Report
 from tests.worker.support import request_type
 
 CHANGE = ElementChange((0, 1), "1", "nan")
@@ -57,22 +62,40 @@ def keys(kind: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("facts", [FULL, CallFacts("before", "", "raised", error_text="x", poisoned=True)])
-def test_the_facts_of_a_call_come_back_as_they_were(facts: CallFacts) -> None:
-    """Written as JSON with the keys of every event, and read by the server."""
-    event = json.loads(json.dumps({"event": "intervened", "t": 1.5, **asdict(facts)}))
-    assert FACTS.validate_python(event) == facts
+def test_an_event_comes_back_as_it_was(tmp_path: Path, facts: CallFacts) -> None:
+    """Reported by the worker, and read by the server."""
+    Report(str(tmp_path / "report.jsonl")).event(facts)
+    assert read_events(tmp_path / "report.jsonl") == (facts,)
 
 
-def test_facts_of_an_older_worker_are_read() -> None:
-    """What recordings have more is passed over, what they lack has its default."""
-    found = FACTS.validate_python({"label": "a", "key": "", "ended": "ok", "rows_in_all": 3})
-    assert found == CallFacts("a", "", "ok")
+def test_an_event_of_an_older_worker_is_read() -> None:
+    """What it has more is passed over, what it lacks has its default."""
+    line = {"event": "intervened", "label": "a", "key": "", "ended": "ok", "rows_in_all": 3}
+    assert decode(line) == CallFacts("a", "", "ok")
+    assert decode({"event": "loading", "loader": "load_package", "t": 0.5}) == Phase("loading")
 
 
-def test_the_types_need_nothing_but_the_standard_library() -> None:
+@pytest.mark.parametrize("name", sorted(Event.kinds))
+def test_every_event_is_read_or_refused(name: str) -> None:
+    """A line without facts gives the event with its defaults, or an error that names what is missing."""
+    try:
+        assert type(decode({"event": name})) is (Event.kinds[name] if name != "phase" else Phase)
+    except ProblemError as refused:
+        assert f"event {name} is of another form" in refused.what
+
+
+def test_a_phase_has_no_class() -> None:
+    """What is reported as a phase is read as one."""
+    text = "".join(path.read_text() for path in DIRECTORY.rglob("*.py"))
+    names = set(re.findall(r'\.phase\("(\w+)"', text))
+    assert len(names) > 20 and not names & Event.kinds.keys()
+
+
+@pytest.mark.parametrize("module", ["protocol", "events"])
+def test_the_types_need_nothing_but_the_standard_library(module: str) -> None:
     """They are imported without site-packages, as on a server whose interpreter has no torch."""
-    file = str(Path(protocol.__file__))
-    code = f"import runpy, sys; runpy.run_path({file!r}); assert 'torch' not in sys.modules"
+    place = str(Path(protocol.__file__).parents[2])
+    code = f"import sys; sys.path.insert(0, {place!r}); import mcp_server.worker.{module}"
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import stream_events
+from mcp_server.worker.events import OperatorsTaken
 from mcp_server.worker.imports import import_all, registrations
 from mcp_server.worker.report import Report
 
@@ -72,8 +73,8 @@ def test_the_operators_work_and_the_program_did_not_run(tmp_path: Path) -> None:
     report = tmp_path / "report.jsonl"
     import_all([f"{script}#operators"], Report(str(report)))
     assert torch.ops.taken_out.scale(torch.ones(2)).tolist() == [3.0, 3.0]
-    (told,) = [event for event in read_events(report) if event["event"] == "operators_taken"]
-    assert told["lines"] == [16, 20] and told["file"] == str(script)
+    (told,) = stream_events(report, OperatorsTaken)
+    assert told.lines == [16, 20] and told.file == str(script)
     assert not list(tmp_path.glob("*.ran"))
 
 

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import stream_events
 from mcp_server.worker.eager_values import expectations
+from mcp_server.worker.events import Rounding
 from mcp_server.worker.report import Report
 from mcp_server.worker.rounding import Reference, judge, references
 
@@ -151,9 +152,9 @@ def test_the_reference_of_a_check_is_judged_as_well(
     checked = {"eager": found[0].eager, "other": found[0].eager + 1, "own": made.clone()}[reference]
     report = tmp_path / "judged.jsonl"
     judge(found, [made], [checked], Report(str(report)))
-    (event,) = [each for each in read_events(report) if each["event"] == "rounding"]
-    assert event["reference"] is near and event["narrow"]
-    assert [each["unexplained"] for each in event["outputs"]] == [0]
+    (event,) = stream_events(report, Rounding)
+    assert event.reference is near and event.narrow
+    assert [each.unexplained for each in event.outputs] == [0]
 
 
 class Standardised(nn.Module):  # type: ignore[misc]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mcp_server.worker import events
 from tests.conftest import ZooPackage
 from tests.worker.support import saved, work
 
@@ -31,17 +32,17 @@ def test_a_good_call_reports_each_phase_and_the_same_outputs_each_time(
         tmp_path, "run", {"package": package, "inputs": package.with_name("ranker.inputs.pt"), "calls": 2}
     )
     assert done.finished.ok
-    names = [event["event"] for event in done.events]
+    names = [event.event for event in done.events]
     assert [name for name in names if name in ("importing_torch", "loading", "loaded", "finished")] == [
         "importing_torch",
         "loading",
         "loaded",
         "finished",
     ]
-    first, second = (event["outputs"][0] for event in done.all("called"))
-    assert first["shape"] == [8, 6, 4] and first["dtype"] == "float32"
-    assert first["checksum"] == second["checksum"]
-    assert first["nan"] == first["inf"] == 0 and 0 < first["min"] <= first["mean"] <= first["max"] < 1
+    first, second = (event.outputs[0] for event in done.all(events.Called))
+    assert first.shape == [8, 6, 4] and first.dtype == "float32"
+    assert first.checksum == second.checksum
+    assert first.nan == first.inf == 0 and first.min is not None and 0 < first.min < 1
 
 
 def test_outputs_are_those_of_eager(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -51,30 +52,27 @@ def test_outputs_are_those_of_eager(zoo: ZooPackage, tmp_path: Path) -> None:
     program = torch.export.load(package.with_name("ranker.exported.pt2"))
     expected = saved(tmp_path, "expected.pt", program.module()(*torch.load(inputs, weights_only=True)))
     done = work(tmp_path, "run", {"package": package, "inputs": inputs, "expect": expected})
-    compared = done.last("compared_expected")
-    assert compared is not None and compared["equal"] and compared["counts"] == [1, 1]
+    compared = done.last(events.ComparedExpected)
+    assert compared is not None and compared.equal and compared.counts == [1, 1]
 
 
 def test_an_exception_of_the_model_is_told_with_its_phase_and_frames(zoo: ZooPackage, tmp_path: Path) -> None:
     """An index assert that can be caught ends in `failed` during `calling`, with exit status 1."""
     package = zoo("ranker")
     done = work(tmp_path, "run", {"package": package, "inputs": package.with_name("ranker.bad-index.pt")})
-    failed = done.last("failed")
+    failed = done.last(events.Failed)
     assert failed is not None and done.finished.returncode == 1
-    assert failed["during"] == "calling" and failed["type"] == "builtins.RuntimeError"
-    assert failed["text"].startswith("index out of bounds: 0 <= ")
-    assert (
-        failed["frames"][-1]["code"]
-        and "RuntimeError: index out of bounds" in done.finished.stderr.read_text()
-    )
+    assert failed.during == "calling" and failed.type == "builtins.RuntimeError"
+    assert failed.text.startswith("index out of bounds: 0 <= ")
+    assert failed.frames[-1].code and "RuntimeError: index out of bounds" in done.finished.stderr.read_text()
 
 
 def test_nan_is_counted(zoo: ZooPackage, tmp_path: Path) -> None:
     """A NaN in an output is counted, and the run is otherwise a success."""
     package = zoo("logarithm")
     done = work(tmp_path, "run", {"package": package, "inputs": package.with_name("logarithm.bad-nan.pt")})
-    called = done.last("called")
-    assert done.finished.ok and called is not None and called["outputs"][0]["nan"] == 8
+    called = done.last(events.Called)
+    assert done.finished.ok and called is not None and called.outputs[0].nan == 8
 
 
 def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -89,8 +87,8 @@ def test_an_abort_leaves_what_was_known(zoo: ZooPackage, tmp_path: Path) -> None
     done = work(tmp_path, "run", request)
     assert done.finished.signal == "SIGABRT"
     assert done.phase == "calling"
-    given = done.last("given")
-    assert given is not None and given["leaves"][0]["shape"] == [8, 8]
+    given = done.last(events.Given)
+    assert given is not None and given.leaves[0].shape == [8, 8]
 
 
 def test_a_keyword_dict_and_a_wrong_order_reach_the_right_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -99,18 +97,18 @@ def test_a_keyword_dict_and_a_wrong_order_reach_the_right_inputs(zoo: ZooPackage
     args = torch.load(package.with_name("logarithm.inputs.pt"), weights_only=True)
     plain = work(tmp_path, "run", {"package": package, "inputs": saved(tmp_path, "list.pt", args)})
     named = work(tmp_path, "run", {"package": package, "inputs": saved(tmp_path, "args.pt", {"args": args})})
-    first, second = plain.last("called"), named.last("called")
+    first, second = plain.last(events.Called), named.last(events.Called)
     assert first is not None and second is not None
-    assert first["outputs"][0]["checksum"] == second["outputs"][0]["checksum"]
+    assert first.outputs[0].checksum == second.outputs[0].checksum
 
 
 def test_probe_knows_the_machine(tmp_path: Path) -> None:
     """The probe tells versions, and why there is no CUDA."""
     done = work(tmp_path, "probe", {})
-    build, python, cuda = done.last("torch"), done.last("python"), done.last("cuda")
-    assert build is not None and build["version"] == torch.__version__
-    assert python is not None and python["version"].startswith("3.")
-    assert cuda is not None and (cuda["available"] or cuda["why"])
+    build, python, cuda = done.last(events.Torch), done.last(events.Python), done.last(events.Cuda)
+    assert build is not None and build.version == torch.__version__
+    assert python is not None and str(python.version).startswith("3.")
+    assert cuda is not None and (cuda.available or cuda.why)
 
 
 OPERATOR = """
@@ -142,5 +140,5 @@ def test_only_memory_that_nothing_wrote_changes_with_what_it_holds(
             "extra_imports": [str(operators)],
         },
     )
-    told = {event["run"]: event["equal"] for event in done.all("repeated")}
+    told = {event.run: event.equal for event in done.all(events.Repeated)}
     assert told == {"second": True, "filled": same}

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker.tensors import checksum, first_non_finite, statistics, summary
+from mcp_server.worker.facts import OddElement
+from mcp_server.worker.tensors import checksum, describe, first_non_finite, summary
 
 REALS = st.lists(
     st.one_of(st.sampled_from([0.0, math.nan, math.inf, -math.inf]), st.floats(-100, 100, width=16)),
@@ -27,13 +28,13 @@ def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dty
     plain = tensor.tolist()
     finite = [value for value in plain if math.isfinite(value)]
     found = summary(tensor)
-    assert found["nan"] == sum(map(math.isnan, plain))
-    assert found["inf"] == sum(map(math.isinf, plain))
-    assert found["zero"] == plain.count(0.0)
-    assert ("min" in found) == bool(finite)
+    assert found.nan == sum(map(math.isnan, plain))
+    assert found.inf == sum(map(math.isinf, plain))
+    assert found.zero == plain.count(0.0)
+    assert (found.min is not None) == bool(finite)
     if finite:
-        assert (found["min"], found["max"]) == (min(finite), max(finite))
-        assert found["mean"] == pytest.approx(sum(finite) / len(finite), rel=1e-9, abs=1e-9)
+        assert (found.min, found.max) == (min(finite), max(finite))
+        assert found.mean == pytest.approx(sum(finite) / len(finite), rel=1e-9, abs=1e-9)
 
 
 FEW_OPERATORS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uint32, torch.uint64]
@@ -42,16 +43,16 @@ FEW_OPERATORS = [torch.float8_e4m3fn, torch.float8_e5m2, torch.uint16, torch.uin
 @pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.complex64, *FEW_OPERATORS])
 def test_every_kind_of_number_is_counted(dtype: torch.dtype) -> None:
     """Whole numbers, bools, complex, small floats and wide unsigned too; complex numbers have no order."""
-    found = statistics(torch.tensor([0.0, 1.0, 1.0]).to(dtype))
-    assert (found["nan"], found["inf"], found["zero"]) == (0, 0, 1)
-    assert ("min" in found) == (not dtype.is_complex)
+    found = describe(torch.tensor([0.0, 1.0, 1.0]).to(dtype))
+    assert (found.nan, found.inf, found.zero) == (0, 0, 1)
+    assert (found.min is not None) == (not dtype.is_complex)
 
 
 def test_large_whole_numbers_stay_exact() -> None:
     """int64 extremes do not pass through a float."""
     large = 2**62 + 1
     found = summary(torch.tensor([-large, large]))
-    assert (found["min"], found["max"]) == (-large, large)
+    assert (found.min, found.max) == (-large, large)
 
 
 @settings(max_examples=60, deadline=None)
@@ -96,7 +97,7 @@ def test_a_digest_of_many_words_tells_one_bit_and_two_places(
 def test_zeros_of_both_signs_are_counted() -> None:
     """Negative zero and the smallest numbers are what they are, in a tensor of many values."""
     values = torch.tensor([0.0, -0.0, 1e-45, -3.0] * 5000)
-    assert summary(values)["zero"] == summary(values.double())["zero"] == 10_000
+    assert summary(values).zero == summary(values.double()).zero == 10_000
 
 
 def test_digests_of_tensors_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,5 +125,5 @@ INF, NAN = math.inf, math.nan
 def test_a_mask_hides_nothing_worse(values: Any, found: Any, dtype: torch.dtype) -> None:
     """The first NaN or infinity is told before minus infinity, which a mask would hold, wherever that is."""
     first = first_non_finite(torch.tensor(values, dtype=dtype))
-    wanted = None if found is None else dict(zip(("index", "value", "count"), found, strict=True))
+    wanted = None if found is None else OddElement(*found)
     assert first == wanted

@@ -14,22 +14,28 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from mcp_server.worker import inputs as worker_inputs
+from mcp_server.worker.events import Argument, Inputs
 from mcp_server.worker.observe import _NAMES, Saver, Where, stem, write
-from mcp_server.worker.protocol import ArgumentFacts
 from mcp_server.worker.report import Refused
 from mcp_server.worker.tensors import (
     TooLarge,
+    checksum,
     describe,
     pack,
     pack_leaves,
     restore,
     sharing,
-    statistics,
     storage_bytes,
 )
 from tests.worker.support import here, saved
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]
+
+
+def described(directory: Path, request: dict[str, object]) -> Inputs:
+    (found,) = here(directory, "describe_inputs", request)
+    assert isinstance(found, Inputs)
+    return found
 
 
 def through_a_file(value: Any) -> Any:
@@ -98,24 +104,25 @@ def test_the_cap_refuses_and_cuts() -> None:
 def test_statistics_of_every_kind_of_dtype(dtype: torch.dtype) -> None:
     """NaN and finite values are told apart in narrow and complex dtypes too."""
     values = torch.tensor([1.0, -2.0, float("nan"), 4.0]).to(dtype)
-    found = statistics(values)
-    assert found["nan"] == 1 and found["inf"] == 0
+    found = describe(values)
+    assert found.nan == 1 and found.inf == 0
     if not dtype.is_complex:
-        assert (found["min"], found["max"], found["mean"]) == (-2, 4, 1)
+        assert (found.min, found.max, found.mean) == (-2, 4, 1)
 
 
 def test_statistics_without_values_or_numbers() -> None:
     """Empty tensors, all-NaN tensors and bools have what they can have."""
-    assert set(statistics(torch.empty(0))) == {"checksum"}
-    assert "min" not in statistics(torch.full((3,), float("nan")))
-    assert describe(torch.tensor([True, False]))["max"] == 1
+    empty = describe(torch.empty(0))
+    assert empty.checksum and (empty.nan, empty.min) == (None, None)
+    assert describe(torch.full((3,), float("nan"))).min is None
+    assert describe(torch.tensor([True, False])).max == 1
 
 
 def test_checksums_see_values_in_logical_order() -> None:
     """A transposed copy has the checksum of the transpose, not of its memory; dtype and shape count."""
     x = torch.arange(6.0).reshape(2, 3)
-    assert statistics(x.t())["checksum"] == statistics(x.t().contiguous())["checksum"]
-    assert statistics(x)["checksum"] != statistics(x.reshape(3, 2))["checksum"]
+    assert checksum(x.t()) == checksum(x.t().contiguous())
+    assert checksum(x) != checksum(x.reshape(3, 2))
 
 
 def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
@@ -123,13 +130,13 @@ def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
     base = torch.arange(12.0).reshape(3, 4)
     base[0, 0] = float("nan")
     tree = {"args": [base.t(), {"ids": torch.tensor([3, -5])}, 7], "kwargs": {"mask": base[1:]}}
-    (inputs,) = here(tmp_path, "describe_inputs", {"inputs": saved(tmp_path, "tree.pt", tree)})
-    first, ids, number, mask = inputs["leaves"]
-    assert first["stride"] == [1, 4] and not first["contiguous"] and first["nan"] == 1
-    assert ids["path"].endswith("['ids']") and (ids["min"], ids["max"], ids["dtype"]) == (-5, 3, "int64")
-    assert number["kind"] == "int" and number["value"] == "7"
-    assert mask["storage_offset"] == 4 and mask["path"].startswith("[1]['mask']")
-    assert inputs["sharing"] == [[0, 2]]
+    inputs = described(tmp_path, {"inputs": saved(tmp_path, "tree.pt", tree)})
+    first, ids, number, mask = inputs.leaves
+    assert first.stride == [1, 4] and not first.contiguous and first.nan == 1
+    assert (ids.path or "").endswith("['ids']") and (ids.min, ids.max, ids.dtype) == (-5, 3, "int64")
+    assert number.kind == "int" and number.value == "7"
+    assert mask.storage_offset == 4 and (mask.path or "").startswith("[1]['mask']")
+    assert inputs.sharing == [[0, 2]]
 
 
 def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,9 +145,9 @@ def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch:
         pytest.skip("the second half needs a machine without CUDA")
     monkeypatch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
     file = saved(tmp_path, "gpu.pt", [torch.ones(3), torch.zeros(2)])
-    (inputs,) = here(tmp_path, "describe_inputs", {"inputs": file})
-    assert [leaf["device"] for leaf in inputs["leaves"]] == ["cuda:1", "cuda:1"]
-    assert inputs["leaves"][0]["mean"] == 1
+    inputs = described(tmp_path, {"inputs": file})
+    assert [leaf.device for leaf in inputs.leaves] == ["cuda:1", "cuda:1"]
+    assert inputs.leaves[0].mean == 1
     with pytest.raises(Refused, match="a device that is not available here"):
         worker_inputs.load_file(str(file))
 
@@ -153,12 +160,13 @@ def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
         {"shape": [0, 2], "dtype": "bool"},
         {"shape": [5, 3], "dtype": "float32", "stride": [0, 1]},
     ]
-    runs = [here(tmp_path, "describe_inputs", {"inputs": specs})[0] for _ in range(2)]
-    ids, strided, empty, shared = runs[0]["leaves"]
-    assert (ids["min"], ids["max"]) == (3, 5) and ids["shape"] == [50, 4]
-    assert strided["stride"] == [1, 8] and -1 <= strided["min"] < strided["max"] <= 1
-    assert empty["shape"] == [0, 2] and shared["stride"] == [0, 1]
-    sums = [[leaf["checksum"] for leaf in run["leaves"]] for run in runs]
+    runs = [described(tmp_path, {"inputs": specs}) for _ in range(2)]
+    ids, strided, empty, shared = runs[0].leaves
+    assert (ids.min, ids.max) == (3, 5) and ids.shape == [50, 4]
+    assert strided.stride == [1, 8]
+    assert strided.min is not None and strided.max is not None and -1 <= strided.min < strided.max <= 1
+    assert empty.shape == [0, 2] and shared.stride == [0, 1]
+    sums = [[leaf.checksum for leaf in run.leaves] for run in runs]
     assert sums[0] == sums[1]
 
 
@@ -193,8 +201,8 @@ def test_the_same_launch_again_does_not_overwrite(tmp_path: Path) -> None:
 def test_metadata_says_where_the_tensor_was(tmp_path: Path) -> None:
     """Launch, kernel, stride and device lie in the file as text."""
     saver = Saver(str(tmp_path), 1 << 20)
-    facts: ArgumentFacts = {"name": "buf1", "parameter": "in_ptr0", "stride": [2, 1], "device": "cpu"}
-    path = saver.save(Where(4, 0, 0, None, "at::_ops::sort"), "before", facts, torch.ones(2, 2))
+    facts = Argument(name="buf1", parameter="in_ptr0", phase="before", stride=[2, 1], device="cpu")
+    path = saver.save(Where(4, 0, 0, None, "at::_ops::sort"), facts, torch.ones(2, 2))
     assert path is not None and Path(path).name == "4-at___ops__sort-buf1-before.safetensors"
     with safe_open(path, "pt") as file:
         assert file.metadata()["stride"] == "[2, 1]" and file.metadata()["launch"] == "4"
@@ -203,10 +211,10 @@ def test_metadata_says_where_the_tensor_was(tmp_path: Path) -> None:
 def test_nothing_is_saved_beyond_the_cap(tmp_path: Path) -> None:
     """A tensor that would break the cap, and a dtype that the format lacks, are counted and left out."""
     saver = Saver(str(tmp_path), 10)
-    facts: ArgumentFacts = {"name": "a", "parameter": ""}
+    facts = Argument(name="a", phase="after")
     where = Where(0, 0, 0, None, "k")
-    assert saver.save(where, "after", facts, torch.ones(3)) is None
-    assert saver.save(where, "after", facts, torch.ones(2)) is not None
+    assert saver.save(where, facts, torch.ones(3)) is None
+    assert saver.save(where, facts, torch.ones(2)) is not None
     assert saver.refused == 1 and saver.left == 2
 
 

@@ -19,6 +19,7 @@ from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEn
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.plurals import counted, quoted
+from mcp_server.worker import events
 
 _OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
@@ -382,23 +383,24 @@ def _as_given(
     plain = case.plain_run
     if plain is None or plain.failure != "none" or plain.worker is None:
         return None
-    expected, gave = plain.worker.last("compared_expected"), plain.worker.last("compared_returned")
-    if expected is not None and expected["equal"]:
+    expected, gave = plain.last(events.ComparedExpected), plain.last(events.ComparedReturned)
+    if expected is not None and expected.equal:
         return _Again(f"{AS_LOADED}, the call returns what the program expected", True)
     if call.outcome == "failed":
         return _Again(f"{AS_LOADED}, the call returns", weak=True)
     other = f"{AS_LOADED}, the same call returns different outputs"
     if gave is None:
         return _Again(other) if plain.frame_tensors and not all(plain.frame_tensors.values()) else None
-    if gave["equal"]:
+    if gave.equal:
         return None
     # What the program got is known: right is what its check compared that with, if it has the given values.
     check = _check(call, case)
     compared = check.compared if isinstance(check, CapturedEnd) else []
-    tensors = {**plain.frame_tensors, **plain.last("compared_frame_tensors").get("attributes", {})}
+    frame = plain.last(events.ComparedFrameTensors)
+    tensors = {**plain.frame_tensors, **(frame.attributes if frame is not None else {})}
     now = {name: equal for name, equal in tensors.items() if name in compared}
-    reached = [name for name, equal in now.items() if equal and not gave["frame_tensors"].get(name)]
-    if reached and all(equal or gave["frame_tensors"].get(name) for name, equal in now.items()):
+    reached = [name for name, equal in now.items() if equal and not gave.frame_tensors.get(name)]
+    if reached and all(equal or gave.frame_tensors.get(name) for name, equal in now.items()):
         return _Again(f"{other}, and what the check compared with, {reached[0]!r}", True)
     modules = [m for m in check.modules if m.name in compared] if check is not None else []
     near = [m for m in modules if set(names) <= m.digests.keys()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 
 from mcp_server.diagnosis.components import (
@@ -35,10 +35,9 @@ from mcp_server.memory_faults.triton_reductions import (
 from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import quoted
-from mcp_server.tools.context import Event
 from mcp_server.tools.reduce.launch import Changed
-
-Layout = Mapping[str, object]  # shape, stride, dtype and device, as the worker reports them
+from mcp_server.worker import events
+from mcp_server.worker.events import Layout
 
 # Results of custom operators laid out as their fake functions promise, with room around them.
 REPAIRED = Intervention(
@@ -129,14 +128,14 @@ def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
 
 def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
     """One hypothesis for each operator, of its first call that broke a promise."""
-    first: dict[str, Event] = {}
-    for event in case.operators.all("operator") if case.operators is not None else ():
-        first.setdefault(f"torch.ops.{event['op']}", event)
+    first: dict[str, events.Operator] = {}
+    for event in case.operators.all(events.Operator) if case.operators is not None else ():
+        first.setdefault(f"torch.ops.{event.op}", event)
     trial = case.trials.get(REPAIRED.key)
     for op, event in first.items():
         broken, fix = _broken_promise(op, event)
         launch, lines = launch_of(op, case)
-        overrun = bool(event.get("overrun"))
+        overrun = bool(event.overrun)
         without_effect = trial is not None and trial.reason == SAME and not overrun
         effect = "the package relies on what the fake function promised"
         if overrun:
@@ -145,7 +144,7 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
             category="illegal_memory_access" if overrun else "custom_op",
             guilty=component("op", op, lines, launch=launch),
             summary=f"{broken}; {effect}.",
-            evidence=(seen("watch_operators", f"call {event['call']} of {op}: {broken}"),),
+            evidence=(seen("watch_operators", f"call {event.call} of {op}: {broken}"),),
             fix=Fix(action=fix),
             intervention=REPAIRED,
             observed=not without_effect,
@@ -154,47 +153,48 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-def _broken_promise(op: str, event: Event) -> tuple[str, str]:
+def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
     """What is broken, and what mends it."""
-    if event.get("overrun"):
-        tensor = event["overrun"][0]
-        after, before = tensor["after"], tensor["before"]
-        side, count = ("past the end", after) if after else ("before the start", before)
-        kind = f"shape {tensor['shape']}, {tensor['dtype'].removeprefix('torch.')}"
+    if event.overrun:
+        tensor = event.overrun[0]
+        side, count = ("past the end", tensor.after) if tensor.after else ("before the start", tensor.before)
+        kind = f"shape {tensor.shape}, {tensor.dtype.removeprefix('torch.')}"
         text = f"{op} writes up to {count} bytes {side} of a tensor that it allocated ({kind})"
         return text, f"keep what {op} calls within the elements of that tensor, or allocate what it needs"
-    if event["layouts"]:
-        promised, returned = event["layouts"][0]["promised"], event["layouts"][0]["returned"]
+    if event.layouts:
+        promised, returned = event.layouts[0].promised, event.layouts[0].returned
         text = f"The fake function of {op} promises {_layout(promised)}"
         return f"{text}; the operator returned {_layout(returned)}", kept_promise(op, promised, returned)
-    if event["mutated"]:
-        names = ", ".join(event["mutated"])
+    if event.mutated:
+        names = ", ".join(event.mutated)
         text = f"{op} writes to its argument {names}, which its schema declares as only read"
         return text, f"declare it (mutates_args), or let {op} work on a copy"
-    names = ", ".join(event["aliases"])
+    names = ", ".join(event.aliases)
     text = f"{op} returns memory of its argument {names}, though its schema declares a result of its own"
     return text, f"return a clone from {op}"
 
 
 def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
     """What mends a result that differs from its fake in these respects."""
-    differing = [what for what in ("shape", "dtype", "device") if promised.get(what) != returned.get(what)]
+    differing = [
+        what for what in ("shape", "dtype", "device") if getattr(promised, what) != getattr(returned, what)
+    ]
     what = " and ".join(differing) or "stride"
     made = f"make the fake function of {op} return the {what} of the real result"
     return f"{made}, or make {op} return what its fake function promises"
 
 
 def _layout(layout: Layout) -> str:
-    dtype = str(layout["dtype"]).removeprefix("torch.")
-    return f"shape {layout['shape']}, stride {layout['stride']}, {dtype}"
+    dtype = str(layout.dtype).removeprefix("torch.")
+    return f"shape {layout.shape}, stride {layout.stride}, {dtype}"
 
 
 def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
     """Operators outside torch whose result, in the exported program, is not what their fake promised."""
-    for event in case.eager_events("fake_mismatch"):
-        if str(event["op"]).startswith(("aten.", "<")):
+    for event in case.eager_events(events.FakeMismatch):
+        op, promised, returned = f"torch.ops.{event.op}", event.promised, event.returned
+        if event.op.startswith(("aten.", "<")) or promised is None or returned is None:
             continue
-        op, promised, returned = f"torch.ops.{event['op']}", event["promised"], event["returned"]
         fact = f"promised {_layout(promised)}; it returned {_layout(returned)}"
         yield _OfOperator(
             category="custom_op",

@@ -18,6 +18,7 @@ from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.kernel_code import Literal, forms_of, likeliest_first, literals_of, same
 from mcp_server.package.signature import leaf_paths
+from mcp_server.worker.facts import TensorFacts
 
 _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 
@@ -28,7 +29,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
         return
     for place, fixed in tensors_at_fixed(case):
         leaf = case.leaves[place]
-        got = f"a tensor {leaf.get('dtype', '')}{list(leaf.get('shape') or ())}"
+        got = f"a tensor {leaf.dtype or ''}{leaf.shape or []}"
         path = _path(place, case)
         fact = f"argument {place} ({path}) is {got}; it was {fixed!r} at export"
         yield _Argument(
@@ -49,7 +50,7 @@ def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
         return []
     fixed = case.exported.fixed if case.exported is not None else ()
     placed = [(place, value) for place, value in fixed if place < len(case.leaves)]
-    return [(place, value) for place, value in placed if case.leaves[place].get("kind") == "tensor"]
+    return [(place, value) for place, value in placed if case.leaves[place].kind == "tensor"]
 
 
 def _path(place: int, case: DiagnosisState) -> str:
@@ -68,8 +69,8 @@ def _fixed_component(
 def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:
     """Another value than exported, in the suspect call or another one: a check may be of any of them."""
     path, call = _path(place, case), None
-    leaf = case.leaves[place] if place < len(case.leaves) else {"kind": "tensor"}
-    got = str(leaf.get("value")) if leaf.get("kind") != "tensor" else None
+    leaf = case.leaves[place] if place < len(case.leaves) else TensorFacts(kind="tensor")
+    got = str(leaf.value) if leaf.kind != "tensor" else None
     if got is None or _same(got, fixed):
         suspect = case.suspect_call
         alike = [c for c in case.calls if suspect and (c.pid, c.load) == (suspect.pid, suspect.load)]
@@ -161,9 +162,9 @@ def _scalars(case: DiagnosisState) -> list[Scalar]:
         return []
     placed = enumerate(zip(case.given.paths, case.leaves, strict=False))
     return [
-        Scalar(place, path, str(leaf["kind"]), str(leaf.get("value", "")))
+        Scalar(place, path, leaf.kind, str(leaf.value))
         for place, (path, leaf) in placed
-        if leaf.get("kind") in (*NUMBERS, "bool", "str")
+        if leaf.kind in (*NUMBERS, "bool", "str")
     ]
 
 

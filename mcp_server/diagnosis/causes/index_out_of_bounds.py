@@ -47,6 +47,7 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.package.terms.translate import in_words
 from mcp_server.plurals import counted, is_, share
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
+from mcp_server.worker import events
 
 _Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_VALUE)
 
@@ -88,15 +89,15 @@ def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
         item, where = _first_outside(part, case)
         facts, rows = case.index_values[part], part.high + 1
         table = ", ".join(candidate.indexed) or "a tensor"
-        negative = share(facts["outside"], facts["elements"], "value")
-        more = f"; {negative} negative" if facts["outside"] > 1 else ""
-        lines, value = _lines(candidate) or case.call_locations, f"{facts['value']} at {facts['index']}"
+        negative = share(facts.outside, facts.elements, "value")
+        more = f"; {negative} negative" if facts.outside > 1 else ""
+        lines, value = _lines(candidate) or case.call_locations, f"{facts.value} at {facts.index}"
         yield _Index(
             guilty=input_component(item, lines, value).model_copy(
-                update={"elements": [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]}
+                update={"elements": [f"{name_of(item)}{index} = {value}" for index, value in facts.first]}
             ),
             summary=f"{where[:1].upper()}{where[1:]}. It indexes {table}, which counts a negative index from "
-            f"the end: it reads row {facts['value'] + rows} of {rows}, and nothing reports that{more}.",
+            f"the end: it reads row {facts.value + rows} of {rows}, and nothing reports that{more}.",
             evidence=(seen("look_at_indices", f"{where}{more}"),),
             fix=Fix(
                 action="if it stands for padding, replace it before the table is read, and mask what is read"
@@ -110,13 +111,13 @@ def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
 
 def _outside(part: InputSlice, case: DiagnosisState) -> int:
     """How many elements of the part are outside; 0 also where nobody looked."""
-    return int(case.index_values.get(part, {}).get("outside", 0))
+    return case.index_values[part].outside if part in case.index_values else 0
 
 
 def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInput, str]:
     """The input, and its first element outside, in words."""
     item, facts = case.compiled_inputs[part.input], case.index_values[part]
-    return item, f"element {facts['index']} of {item.label} is {facts['value']}"
+    return item, f"element {facts.index} of {item.label} is {facts.value}"
 
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
@@ -137,12 +138,12 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     user_name = item.path or f"inputs[{item.index}]"
     flat = _flat(part)
     read = user_name if flat == EVERYWHERE else f"{user_name}.flatten(){slice_text(flat)}"
-    missing, outside = facts["max"] - high, share(facts["outside"], facts["elements"], "value")
+    missing, outside = (facts.max or 0) - high, share(facts.outside, facts.elements, "value")
     larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks it at {candidate.location}"
     lines = raising_lines(case) or _lines(candidate) or case.call_locations
-    guilty = input_component(item, lines, f"{facts['value']} at {facts['index']} (allowed: {low}..{high})")
-    elements = [f"{name_of(item)}{index} = {value}" for index, value in facts["first"]]
+    guilty = input_component(item, lines, f"{facts.value} at {facts.index} (allowed: {low}..{high})")
+    elements = [f"{name_of(item)}{index} = {value}" for index, value in facts.first]
     return _Index(
         guilty=guilty.model_copy(update={"elements": elements}),
         summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(candidate.indexed) or 'a tensor'}, "
@@ -165,7 +166,7 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
 def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
     """Inputs with NaN from which an index is computed: as an integer, NaN is the least there is."""
     labels = {label for c in candidates(case) for source in c.sources for label in source.inputs}
-    nan = {path: int(leaf.get("nan") or 0) for path, leaf in case.named_leaves}
+    nan = {path: leaf.nan or 0 for path, leaf in case.named_leaves}
     for item in case.compiled_inputs:
         count = nan.get(item.path or "", 0)
         if item.label not in labels or not count:
@@ -204,7 +205,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
     fix = test = None
     if part is not None and _outside(part, case):
         facts = case.index_values[part]
-        first = f"{facts['value']} at {facts['index']} (the index needs {part.low}..{part.high})"
+        first = f"{facts.value} at {facts.index} (the index needs {part.low}..{part.high})"
         guilty = guilty.model_copy(update={"value": first})
         evidence.append(seen("look_at_indices", first))
         fix = Fix(action=f"keep these values in {part.low}..{part.high}")
@@ -264,8 +265,8 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
             part = index.part
             item, where = _first_outside(part, case)
             facts, user = case.index_values[part], _launch(index.launch, case)
-            outside = f"{counted(facts['outside'], 'value')} {is_(facts['outside'])} outside"
-            value = f"{facts['value']} at {facts['index']} (allowed: 0..{part.high})"
+            outside = f"{counted(facts.outside, 'value')} {is_(facts.outside)} outside"
+            value = f"{facts.value} at {facts.index} (allowed: 0..{part.high})"
             yield _Index(
                 guilty=input_component(item, user.model_locations, value),
                 summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
@@ -370,7 +371,7 @@ def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
 def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
     watched, target, index = found.seen, found.target, found.index
     # The line of the operator, which eager mode may refuse where the wrapper names none.
-    refused = [str(event["op"]) for event in case.eager_events("node_raised")[:1]]
+    refused = [event.op for event in case.eager_events(events.NodeRaised)[:1]]
     same = any(word in op for word in INDEXING for op in refused)
     lines = watched.locations[:3] or (raising_lines(case) if same else [])
     guilty = _written_before(watched, index, lines, case)
@@ -424,13 +425,13 @@ _IN_EAGER = (
 
 def detect_raised(case: DiagnosisState) -> Iterator[Suspect]:
     """An index that the model refuses in eager mode too: the fault is in the model or its inputs."""
-    for event in case.eager_events("node_raised")[:1]:
+    for event in case.eager_events(events.NodeRaised)[:1]:
         text = first_line(event)
         if not any(part in text for part in _IN_EAGER) or "tuple index" in text:
             continue
         yield _Index(
-            guilty=component("op", str(event["op"]), lines_of(event), value=text),
-            summary=f"{event['op']} gets an index outside its tensor, in eager mode too: {text}.",
+            guilty=component("op", event.op, lines_of(event), value=text),
+            summary=f"{event.op} gets an index outside its tensor, in eager mode too: {text}.",
             level=CausalLevel.FAULT_SITE,
-            evidence=(seen("interpret", f"{event['node']} ({event['op']}) raised: {text}"),),
+            evidence=(seen("interpret", f"{event.node} ({event.op}) raised: {text}"),),
         )

@@ -28,6 +28,7 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import quoted
 from mcp_server.tools import context
 from mcp_server.tools.explain_error import as_sentence
+from mcp_server.worker.events import GuardFailed
 
 # As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
 _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
@@ -46,7 +47,7 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
     if name not in names or case.given is None or len(case.given.paths) != len(names):
         return None
     place = names.index(name)
-    shape = case.leaves[place].get("shape") if place < len(case.leaves) else None
+    shape = case.leaves[place].shape if place < len(case.leaves) else None
     size = int(shape[dim]) if shape is not None and dim < len(shape) else None
     index = sum(1 for each in names[:place] if each)  # among the tensors
     value = f"{size} ({text})" if size is not None else text
@@ -57,7 +58,7 @@ def guarded(text: str, case: DiagnosisState) -> tuple[Component, int | None] | N
 
 def refusal(case: DiagnosisState) -> Evidence | None:
     """The guard by which the exported program refuses the call."""
-    event = next(iter(case.eager_events("guard_failed")), None)
+    event = next(iter(case.eager_events(GuardFailed)), None)
     if event is None:
         return None
     return seen("interpret", f"the exported program refuses this call: {first_line(event)}")
@@ -382,6 +383,6 @@ def _alike(case: DiagnosisState) -> Iterator[tuple[CompiledInput, CompiledInput]
         return
     for first, second in combinations(case.compiled_inputs, 2):
         a, b = case.leaves[first.index], case.leaves[second.index]
-        layouts = [tuple(str(leaf.get(part)) for part in ("dtype", "shape", "stride")) for leaf in (a, b)]
-        if a.get("shape") and layouts[0] == layouts[1] and max(a["shape"]) > 1:
+        layouts = [(leaf.dtype, leaf.shape, leaf.stride) for leaf in (a, b)]
+        if a.shape and layouts[0] == layouts[1] and max(a.shape) > 1:
             yield first, second

@@ -37,6 +37,7 @@ from mcp_server.package.provenance import read_stack
 from mcp_server.plurals import quoted
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence, in_words
+from mcp_server.worker.events import GuardFailed
 
 WORKER = str(WORKER_MAIN.parent)
 
@@ -203,7 +204,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
     match category:
         case "input_mismatch" | "device_mismatch" | "shape_out_of_range":
             compared = case.given is not None and "run_with_input_checks" in case.done
-            refused = bool(case.eager_events("guard_failed"))
+            refused = bool(case.eager_events(GuardFailed))
             return compared and not refused and all(m.category != category for m in case.mismatches)
         case "custom_op":
             return case.package is not None and not own_operators(case)

@@ -26,8 +26,8 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, first_made
 from mcp_server.model import ComponentKind, Evidence, Fix
 from mcp_server.package.launches import Launch
-from mcp_server.tools.context import Event
 from mcp_server.tools.kernel_io import FirstBad
+from mcp_server.worker import events
 
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
@@ -59,10 +59,10 @@ def detect_bad_values(case: DiagnosisState) -> Iterator[Suspect]:
 
 def finite_in_eager(case: DiagnosisState) -> bool:
     """Whether the exported program gives finite outputs for this call, and the package does not."""
-    ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
+    ends = case.interpreted.last(events.Interpreted) if case.interpreted is not None else None
     if ends is None or case.equals_eager is not False or not case.outputs_nonfinite:
         return False
-    return not any(output.get("nan") or output.get("inf") for output in ends["outputs"])
+    return not any(output.not_finite for output in ends.outputs)
 
 
 def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
@@ -148,7 +148,7 @@ def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
-    with_nan = {path for path, leaf in case.named_leaves if leaf.get("nan")}
+    with_nan = {path for path, leaf in case.named_leaves if leaf.nan}
     leaves = [leaf_of(i) for i in case.compiled_inputs if i.index == index or i.path in with_nan]
     fills = tuple(replace_where(leaf, Where(non_finite=True), 0.0) for leaf in leaves)
     if len(fills) == 1:
@@ -206,11 +206,11 @@ NOT_A_NUMBER = frozenset({-(2**63), 2**63 - 1, -(2**31), 2**31 - 1})
 def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     """The maker of the NaN, where eager mode refuses an index that is computed from it."""
     made = first_made(case)
-    refused = next(iter(case.eager_events("node_raised")), None)
-    if made is None or refused is None or made["node"] not in refused.get("behind", ()):
+    refused = next(iter(case.eager_events(events.NodeRaised)), None)
+    if made is None or refused is None or made.node not in refused.behind:
         return
     text = first_line(refused)
-    integers = {end for ends in refused.get("integers", ()) for end in ends}
+    integers = {end for ends in refused.integers for end in ends}
     in_text = any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
     if not in_text and not NOT_A_NUMBER & integers:
         return
@@ -220,17 +220,17 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
     own = {(at.file, at.line) for each in found for at in each.provenance.locations}
     places = {(each.launch.index, each.check.line) for each in found}
     check = found[0] if len(places) == 1 and lines & own else None
-    raised = f"{refused['node']}, which computes from it, raised: {text}"
+    raised = f"{refused.node}, which computes from it, raised: {text}"
     evidence = [making(made), seen("interpret", raised)]
-    party = component("op", str(refused["op"]), lines_of(refused))
+    party = component("op", refused.op, lines_of(refused))
     if check is not None:
         evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
         party = crashing(check)
     suspect = Suspect(
         category="nan_or_inf",
-        guilty=component("op", str(made["op"]), lines_of(made)),
-        summary=f"{made['op']} makes the first value that is not finite, in eager mode too; made an integer, "
-        f"it is the index that {refused['op']} refuses: {text}.",
+        guilty=component("op", made.op, lines_of(made)),
+        summary=f"{made.op} makes the first value that is not finite, in eager mode too; made an integer, "
+        f"it is the index that {refused.op} refuses: {text}.",
         level=CausalLevel.STATE,
         evidence=tuple(evidence),
         crashing=party,
@@ -244,19 +244,19 @@ def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
 def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     """The first operator that makes NaN from finite values."""
     event = first_made(case)
-    ends = case.interpreted.last("interpreted") if case.interpreted is not None else None
-    if event is None or ends is None or not any(out.get("nan") or out.get("inf") for out in ends["outputs"]):
+    ends = case.interpreted.last(events.Interpreted) if case.interpreted is not None else None
+    if event is None or ends is None or not any(out.not_finite for out in ends.outputs):
         return
     if case.failure_of("plain") in ("none", "differs") and not case.outputs_nonfinite:
         return  # the package gives finite values all the same: no failure is due to those of eager mode
-    guilty = component("op", str(event["op"]), lines_of(event))
+    guilty = component("op", event.op, lines_of(event))
     known = case.kernel_io.first_bad if case.kernel_io is not None else None
     if known is not None and known.kind == "kernel":
         guilty = component("kernel", known.name, lines_of(event), launch=known.launch)
     yield Suspect(
         category="nan_or_inf",
         guilty=guilty,
-        summary=f"{event['op']} makes the first value that is not finite, in eager mode too: the model's own "
+        summary=f"{event.op} makes the first value that is not finite, in eager mode too: the model's own "
         "arithmetic does it on these inputs.",
         level=CausalLevel.BAD_VALUE,
         harmful=not case.nan_accepted,
@@ -265,10 +265,10 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def making(event: Event) -> Evidence:
+def making(event: events.NodeNonFinite) -> Evidence:
     """That this operator is the first to make such a value, and of what."""
-    of = "the minus infinity of a mask" if event["bad_inputs"] else "finite inputs"
-    what = f"{event['node']} ({event['op']})"
+    of = "the minus infinity of a mask" if event.bad_inputs else "finite inputs"
+    what = f"{event.node} ({event.op})"
     return seen("interpret", f"{what} is the first whose result is not finite, from {of}")
 
 
@@ -286,14 +286,14 @@ _GUARDS = (
 )
 
 
-def guard_fix(event: Event) -> Fix:
+def guard_fix(event: events.NodeNonFinite) -> Fix:
     """What keeps that operator's results finite."""
-    infinite = event.get("dtype") == "float16" and not event.get("nan")
-    if event["bad_inputs"]:  # finite values and the minus infinity of a mask, and nothing else
+    infinite = event.dtype == "float16" and not event.nan
+    if event.bad_inputs:  # finite values and the minus infinity of a mask, and nothing else
         guard = "guard rows of which everything is masked: leave an element unmasked, or replace their result"
-    elif infinite and _POLE.search(str(event["op"])) is None:
-        guard = f"compute it in float32, or scale its arguments: the result is too large for {event['dtype']}"
+    elif infinite and _POLE.search(event.op) is None:
+        guard = f"compute it in float32, or scale its arguments: the result is too large for {event.dtype}"
     else:
-        guard = _guard_of(str(event["op"]))
+        guard = _guard_of(event.op)
     lines = lines_of(event)
     return Fix(action=guard, before=lines[0].code if lines else None)

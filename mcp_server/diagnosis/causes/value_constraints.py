@@ -39,7 +39,7 @@ from mcp_server.package.assertion import Division
 from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.plurals import counted
-from mcp_server.tools.context import Event
+from mcp_server.worker import events
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
@@ -106,7 +106,12 @@ def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
     looked_at = case.call is None or case.given is None or "look_at_indices" in case.done
     if error is None or (any(parts for _, parts in divisors) and not looked_at):
         return
-    zeros = [(d, p) for d, parts in divisors for p in parts if case.index_values.get(p, {}).get("outside", 0)]
+    zeros = [
+        (d, p)
+        for d, parts in divisors
+        for p in parts
+        if p in case.index_values and case.index_values[p].outside
+    ]
     for division, part in zeros:
         yield _by_input(division, part, error, case)
     for division, parts in divisors if not zeros else ():
@@ -124,12 +129,12 @@ def _code(lines: Sequence[ModelLocation]) -> str | None:
 
 def _by_input(division: Division, part: InputSlice, error: Evidence, case: DiagnosisState) -> Suspect:
     item, facts, party = case.compiled_inputs[part.input], case.index_values[part], _party(division, case)
-    at, lines = f"element {facts['index']}", party.model_locations
-    fact = f"{at} of {item.label} is 0; {facts['outside']} of {facts['elements']} are"
+    at, lines = f"element {facts.index}", party.model_locations
+    fact = f"{at} of {item.label} is 0; {facts.outside} of {facts.elements} are"
     where = f"launch {division.launch.index} ({division.launch.kernel})"
     return Suspect(
         category="input_mismatch",
-        guilty=input_component(item, lines, f"0 at {facts['index']}"),
+        guilty=input_component(item, lines, f"0 at {facts.index}"),
         summary=f"{at[:1].upper()}{at[1:]} of {item.label} is 0, and {where} divides by it.",
         level=CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
@@ -187,7 +192,7 @@ def _shown(division: Division, case: DiagnosisState) -> Iterator[Evidence]:
     yield seen("inspect_package", f"{division.location}: {division.code[:200]}")
     event = raised(case)
     if event is not None:
-        yield seen("interpret", f"{event['node']} ({event['op']}) divides by zero in eager mode, too")
+        yield seen("interpret", f"{event.node} ({event.op}) divides by zero in eager mode, too")
 
 
 # Whole numbers that do not fit the dtype which the model has for them, in eager mode as in the package.
@@ -204,18 +209,18 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
 
     A healthy program may mean it so: hashes are computed modulo the range of their dtype.
     """
-    events = case.eager_events("node_overflow")
-    if not events or not (case.equals_eager and _expectation_failed(case)):
+    found = case.eager_events(events.NodeOverflow)
+    if not found or not (case.equals_eager and _expectation_failed(case)):
         return
-    event = next((each for each in events if not each["modular"]), events[0])
+    event = next((each for each in found if not each.modular), found[0])
     trial = case.trials.get(KEY)
-    op, dtype = str(event["op"]), str(event["dtype"])
-    place = f"element {event['index']} is {event['value']}, and the exact value is {event['exact']}"
-    fact = f"{event['node']} ({op}) computes in {dtype}: {place}"
-    several = f"; {counted(event['count'], 'element')} of it do not fit" if event["count"] > 1 else ""
+    op, dtype = event.op, event.dtype
+    place = f"element {event.index} is {event.value}, and the exact value is {event.exact}"
+    fact = f"{event.node} ({op}) computes in {dtype}: {place}"
+    several = f"; {counted(event.count, 'element')} of it do not fit" if event.count > 1 else ""
     yield Suspect(
         category="wrong_output",
-        guilty=component("op", op, lines_of(event), value=f"{event['value']} in place of {event['exact']}"),
+        guilty=component("op", op, lines_of(event), value=f"{event.value} in place of {event.exact}"),
         summary=f"{op} computes in {dtype}, which its result does not fit: {place}. It does the same in "
         "eager mode.",
         level=CausalLevel.BAD_VALUE,
@@ -223,17 +228,17 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(action=f"convert what {op} computes with to a wider dtype before it, with .long() say"),
         intervention=trial.intervention if trial is not None else None,
         harmful=case.failed,
-        observed=not event["modular"],
+        observed=not event.modular,
     )
 
 
 def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
     """Whole numbers in half precision: no more than possible, since what was meant is not known."""
-    events = case.eager_events("constant_rounded")
-    if not events or not (case.equals_eager and _expectation_failed(case)):
+    found = case.eager_events(events.ConstantRounded)
+    if not found or not (case.equals_eager and _expectation_failed(case)):
         return
-    name, dtype, bound = str(events[0]["op"]), str(events[0]["dtype"]), events[0]["bound"]
-    value = f"{dtype}, up to {events[0]['largest']}"
+    name, dtype, bound = found[0].op, found[0].dtype, found[0].bound
+    value = f"{dtype}, up to {found[0].largest}"
     fact = f"{name} has whole numbers alone ({value})"
     yield Suspect(
         category="constants",
@@ -250,11 +255,11 @@ def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
 
 def exact_trial(case: DiagnosisState) -> Trial | None:
     """The program with its overflowing operators in int64, where what is expected is not what it gives."""
-    compared: Event | None = case.interpreted.last("compared_exact") if case.interpreted is not None else None
-    before, exact, again = compared["equal"] if compared is not None else (True, True, True)
+    compared = case.interpreted.last(events.ComparedExact) if case.interpreted is not None else None
+    before, exact, again = compared.equal if compared is not None else (True, True, True)
     if before or again:
         return None
-    operators = ", ".join(dict.fromkeys(str(each["op"]) for each in case.eager_events("node_overflow")))
+    operators = ", ".join(dict.fromkeys(each.op for each in case.eager_events(events.NodeOverflow)))
     effect = Effect.GONE if exact else Effect.SAME
     change = Intervention(KEY, Kind.OPERATOR, f"the call in eager mode with {operators} in int64")
     return judged_elsewhere(change, effect, Seen("ok", differs="other values than expected"))

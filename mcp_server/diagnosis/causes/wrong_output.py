@@ -23,8 +23,8 @@ from mcp_server.model import Component, ComponentKind, Evidence, Fix, PackageWor
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import listed, quoted
 from mcp_server.tools.compare_with_eager import Repeats
-from mcp_server.tools.context import Event
 from mcp_server.tools.divergence import Changed, EveryLaunch, Kind
+from mcp_server.worker import events
 
 # Operators that draw, as they stand in names of kernels and shims, and in the list of ATen operators.
 DRAWS = re.compile(
@@ -58,7 +58,7 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
         return
     op, launch = next((pair for pair in drawing if pair[0] in _TRAINING), drawing[0])
     compared = case.compared_with_program
-    diverges = case.plain_diverges or (compared is not None and not compared["equal"])
+    diverges = case.plain_diverges or (compared is not None and not compared.equal)
     training = op in _TRAINING
     if not diverges and not (training and isinstance(case.workload, PackageWorkload)):
         return
@@ -278,21 +278,23 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     plain = case.plain_run
     if plain is None or not case.symptom.judges or plain.failure not in ("differs", "nonfinite"):
         return
-    expected, checked = plain.last("compared_expected"), plain.last("checked_outputs")
+    expected, checked = plain.last(events.ComparedExpected), plain.last(events.CheckFacts)
     facts = []
-    for output in expected["outputs"] if expected.get("given") else ():
-        if not output["changed"]:
+    outputs = expected.outputs if expected is not None and expected.given else []
+    for output in outputs:
+        if not output.changed:
             continue
-        first = output["first"][0]
-        place = f"at {list(first['index'])} it is {first['after']} where {first['before']} is expected"
-        changed = f"differs in {output['changed']} of {output['elements']} elements ({place})"
-        facts.append(seen("run", f"output {output['output']} {changed}"))
-    if checked.get("status"):
-        said = f": {quoted(checked['text'].splitlines()[-1], 200)}" if checked["text"] else ""
-        facts.append(seen("run", f"the check command ended with status {checked['status']}{said}"))
+        first = output.first[0]
+        place = f"at {list(first.index)} it is {first.after} where {first.before} is expected"
+        changed = f"differs in {output.changed} of {output.elements} elements ({place})"
+        facts.append(seen("run", f"output {output.output} {changed}"))
+    refused = checked is not None and checked.status
+    if checked is not None and refused:
+        said = f": {quoted(checked.text.splitlines()[-1], 200)}" if checked.text else ""
+        facts.append(seen("run", f"the check command ended with status {checked.status}{said}"))
     if not facts:
         return
-    if not checked.get("status") and (coarse := _by_rounding(expected["outputs"], case)):
+    if not refused and (coarse := _by_rounding(outputs, case)):
         yield _Wrong(
             guilty=Component(kind="package", name=""),
             summary=f"The call ends well, and {facts[0].fact}. {coarse}",
@@ -320,13 +322,14 @@ STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a number, from one to t
 ROUNDINGS = 2.0  # steps of the largest value: what a deep model adds up to stays below
 
 
-def _by_rounding(outputs: Sequence[Event], case: DiagnosisState) -> str:
+def _by_rounding(outputs: Sequence[events.ExpectedPair], case: DiagnosisState) -> str:
     """That the differences are no larger than rounding in the package's own dtype makes them; else empty."""
     dtypes = {constant.dtype for constant in case.package.constants} if case.package is not None else set()
     dtype = next((dtype for dtype in STEPS if dtype in dtypes), None)
-    if dtype is None or not all(each.get("reach") for each in outputs):
+    shares = [each.by / each.reach for each in outputs if each.by is not None and each.reach]
+    if dtype is None or len(shares) < len(outputs):
         return ""
-    most = max(each["by"] / each["reach"] for each in outputs)
+    most = max(shares)
     if most > ROUNDINGS * STEPS[dtype]:
         return ""
     return (
@@ -335,16 +338,15 @@ def _by_rounding(outputs: Sequence[Event], case: DiagnosisState) -> str:
     )
 
 
-def _agreeing(compared: Event) -> bool:
+def _agreeing(compared: events.Compared) -> bool:
     """Whether the outputs are equal but for NaN of eager mode alone, which is no reference: it overflowed."""
 
-    def overflowed(pair: Event) -> bool:
-        in_eager, in_package = pair.get("nan", (0, 0))
-        same = bool(pair.get("equal")) or 0 < pair.get("differing", 0) <= in_eager - in_package
-        return same and len({tuple(shape) for shape in pair.get("shape", ())}) == 1
+    def overflowed(pair: events.Pair) -> bool:
+        in_eager, in_package = pair.nan or (0, 0)
+        same = pair.equal or 0 < pair.differing <= in_eager - in_package
+        return same and len({tuple(shape) for shape in pair.shape}) == 1
 
-    pairs = compared.get("outputs", ())
-    return bool(compared["equal"]) or (bool(pairs) and all(overflowed(pair) for pair in pairs))
+    return compared.equal or (bool(compared.outputs) and all(map(overflowed, compared.outputs)))
 
 
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
@@ -353,7 +355,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
     if compared is None:
         return
     if not _agreeing(compared) and case.rounding is None:
-        worst = max((pair.get("max_abs", 0.0) for pair in compared["outputs"]), default=0.0)
+        worst = max((pair.max_abs for pair in compared.outputs), default=0.0)
         yield _Wrong(
             guilty=_package(case),
             summary="The package diverges from its own exported program on this call (by up to "

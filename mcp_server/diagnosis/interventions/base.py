@@ -11,7 +11,8 @@ from typing import Literal
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.model import InterventionRun
 from mcp_server.plurals import share
-from mcp_server.worker.protocol import CallFacts, EagerLaunches, ElementChange
+from mcp_server.worker.events import CallFacts, ElementChange
+from mcp_server.worker.protocol import EagerLaunches
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 Number = int | float | str  # as text: nan, inf and -inf, for which JSON has no words

@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pydantic import TypeAdapter
-
 from mcp_server.diagnosis.interventions.base import (
     MOST_CHANCE,
     Change,
@@ -37,11 +35,11 @@ from mcp_server.plurals import counted, is_
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_output
 from mcp_server.tools.requests import run_request
-from mcp_server.worker.protocol import CallFacts
+from mcp_server.worker import events
+from mcp_server.worker.events import CallFacts
 
 START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits
 MOST_LIMITS = 4  # calls of one process that may each take their whole limit
-FACTS = TypeAdapter(CallFacts)
 _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 
 
@@ -136,8 +134,8 @@ async def carry_out(
         )
         ended = _read(done, call)
         if not ended:
-            failed = done.last("failed")
-            why = str(failed["text"])[:500] if failed else f"the worker ended in {done.phase}"
+            failed = done.last(events.Failed)
+            why = failed.text[:500] if failed else f"the worker ended in {done.phase}"
             raise ProblemError(f"the call could not be made: {why}", value=done.finished.ending)
         if not done.finished.reused:
             context.cost.runs += len(ended) - 1  # the process itself counts as one
@@ -153,10 +151,9 @@ async def carry_out(
 def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
     """The calls that were made, in order; the last one may have ended the process."""
     seen: dict[str, Seen] = {}
-    for event in done.all("intervened"):
-        facts = FACTS.validate_python(event)
+    for facts in done.all(CallFacts):
         seen[facts.label] = _of_facts(facts, infinities=call.symptom.infinities)
-    begun = [str(event["label"]) for event in done.all("intervening")]
+    begun = [phase.about for phase in done.phases("intervening")]
     if begun and begun[-1] not in seen:
         seen[begun[-1]] = _ended_process(done)
     return seen

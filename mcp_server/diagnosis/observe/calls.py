@@ -407,5 +407,5 @@ async def _repeat(
         **case.surroundings_with({}, env),
     )
     limit.check(done.finished, "the repeated call")
-    context.cost.runs += len(done.all("calling")) - 1 if not done.finished.reused else 0
+    context.cost.runs += len(done.phases("calling")) - 1 if not done.finished.reused else 0
     return done

@@ -76,7 +76,7 @@ class EmulateCasts(Observation):
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload) and case.failed
-        narrow = case.rounding is not None and case.rounding["narrow"]
+        narrow = case.rounding is not None and case.rounding.narrow
         return 0.9 if possible and narrow and is_rounding(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:

@@ -78,7 +78,7 @@ def faults(case: DiagnosisState) -> list[Fault]:
     refused = operator_indices(case)
     direct = [each.part for each in checked_inputs(case)]
     direct += [each.part for each in refused if each.part is not None]
-    if any(case.index_values.get(part, {}).get("outside") for part in direct):
+    if any(part in case.index_values and case.index_values[part].outside for part in direct):
         return []
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
     if first is not None and first.kind == "kernel" and first.what == "non_finite":

@@ -32,7 +32,8 @@ from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import is_cause, ranked, untried
 from mcp_server.plurals import listed
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
-from mcp_server.worker.protocol import CallFacts
+from mcp_server.worker import events
+from mcp_server.worker.events import CallFacts
 
 MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
@@ -246,7 +247,7 @@ class WatchOperators(Observation):
         plain = case.runs["plain"]
         watched = await run_call(case, context, "operators", extra={"operators": "watch"}, record=False)
         case.operators = watched.worker
-        if watched.worker is None or not watched.worker.all("operator"):
+        if watched.worker is None or not watched.worker.all(events.Operator):
             return
         # The promises kept: whether the failure goes, else whether other values come back.
         if plain.failure != "none":
@@ -269,8 +270,8 @@ def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
     Memory that an operator writes without saying so may be read by the model alone: the package, which was
     told of no such write, computes that value again or has it elsewhere.
     """
-    compared = kept.last("compared") if kept is not None else None
-    if compared is None or not compared["equal"]:
+    compared = kept.last(events.Compared) if kept is not None else None
+    if compared is None or not compared.equal:
         return replace(trial, effect=Effect.NOT_APPLICABLE)
     what = "the exported program gives what the package gives once the operators keep their promises"
     return replace(trial, effect=Effect.GONE, reason=what)
@@ -282,7 +283,7 @@ def effect_on_values(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> Tri
     trial = partial(Trial, REPAIRED, before=before, after=after, again=again)
     if repaired.failure != "none":
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"the call fails then ({repaired.failure})")
-    digests = [[output.get("checksum") for output in run.outputs] for run in (plain, watched, repaired)]
+    digests = [[output.checksum for output in run.outputs] for run in (plain, watched, repaired)]
     if digests[0] != digests[1]:
         return trial(effect=Effect.NOT_APPLICABLE, reason="the outputs differ from run to run anyway")
     if digests[1] == digests[2]:

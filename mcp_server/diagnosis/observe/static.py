@@ -40,6 +40,7 @@ from mcp_server.tools.compile_with_flags import compile_with_flags
 from mcp_server.tools.context import Context
 from mcp_server.tools.failure import read_output
 from mcp_server.tools.machine import find_problems, read_machine
+from mcp_server.worker import events
 
 
 class OpenPackage(Observation):
@@ -229,12 +230,12 @@ class CompareInputs(Observation):
         assert case.package is not None and case.call is not None
         request = {"inputs": case.inputs}
         done = await context.worker("describe_inputs", request, name="describe-inputs", **case.surroundings)
-        described = done.last("inputs")
+        described = done.last(events.Inputs)
         if described is None:
             return
         signature = case.package.signature
-        case.leaves = list(described["leaves"])
-        case.sharing = list(described.get("sharing", ()))
+        case.leaves = described.leaves
+        case.sharing = described.sharing
         case.given = from_leaves(case.leaves, signature)
         place(case)
         # The device of the load, as it is made again: the first where neither user nor program said.
@@ -293,8 +294,9 @@ class LookAtIndices(Observation):
     async def act(self, case: DiagnosisState, context: Context) -> None:
         request = {"inputs": case.inputs, "parts": [part.request() for part in parts_to_see(case)]}
         done = await context.worker("index_values", request, name="index-values", **case.surroundings)
-        for event in done.all("index_values"):
-            case.index_values[InputSlice(**event["part"])] = event
+        for event in done.all(events.IndexValues):
+            part = {name: value for name, value in vars(event.part).items() if value is not None}
+            case.index_values[InputSlice(**part)] = event
 
 
 MOST_MENDED = 3

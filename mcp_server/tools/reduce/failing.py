@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -14,6 +14,8 @@ from mcp_server.logs.families import BY_ID
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, PackageWorkload, Record
 from mcp_server.tools.context import WORKER_ENV, Context, WorkerRun
 from mcp_server.tools.failure import Failure, read_failure
+from mcp_server.worker import events
+from mcp_server.worker.protocol import Failing
 
 Kind = Literal["crash", "error", "not_finite", "departs"]
 
@@ -56,7 +58,7 @@ class FailureShown(Record):
         known = bool(self.family) and other is not None and self.family == other.family
         return known or self.same_as(other)
 
-    def request(self) -> dict[str, Any]:
+    def request(self) -> Failing:
         """The class as the worker takes it (worker/reduction/trials.py)."""
         family = BY_ID.get(self.family)
         return {
@@ -75,18 +77,18 @@ def of_attempt(done: WorkerRun) -> FailureShown | None:
 
     Raises `ProblemError` for a run that did not end in time, or that failed before the compile.
     """
-    judged = done.last("judged")
-    called = done.last("called")
+    judged = done.last(events.Judged)
+    called = done.last(events.Called)
     if judged is None and called is not None:  # eager failed where the package did not: judge the package
-        bad = [output for output in called["outputs"] if output.get("nan") or output.get("inf")]
-        judged = {"not_finite": bool(bad), "nan": any(o.get("nan") for o in bad), "departs": False}
+        not_finite = any(output.not_finite for output in called.outputs)
+        judged = events.Judged(not_finite, any(output.nan for output in called.outputs), departs=False)
     if judged is not None:
-        if judged["not_finite"]:
-            return FailureShown(kind="not_finite", phase="calling", nan=bool(judged["nan"]))
-        return FailureShown(kind="departs", phase="calling") if judged["departs"] else None
+        if judged.not_finite:
+            return FailureShown(kind="not_finite", phase="calling", nan=judged.nan)
+        return FailureShown(kind="departs", phase="calling") if judged.departs else None
     failure = read_failure(done.finished)
     assert failure is not None
-    phase = next((PHASES[e["event"]] for e in reversed(done.events) if e["event"] in PHASES), "")
+    phase = next((PHASES[e.event] for e in reversed(done.events) if e.event in PHASES), "")
     if not phase:
         raise ProblemError(
             "the program cannot be loaded: " + failure.text,

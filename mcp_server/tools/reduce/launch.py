@@ -23,7 +23,7 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options, read_recorded, safe_flags
 from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
+from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.failure import read_failure
 from mcp_server.tools.kernel_io import Choice, find_first_bad, last_of
 from mcp_server.tools.locate_fault import captured_call
@@ -41,6 +41,8 @@ from mcp_server.tools.reduce.failing import (
 )
 from mcp_server.tools.requests import run_request
 from mcp_server.tools.run_deterministic import BLOCKING
+from mcp_server.worker import events
+from mcp_server.worker.events import Argument
 
 CPP_FILE = "kernel.cpp"
 TRITON_FILE = "kernel.py"
@@ -246,7 +248,7 @@ async def _suspect(context: Context, called: PackageWorkload, model: PackageView
     bad = find_first_bad(seen.launches(), model)
     if bad is not None and bad.launch is not None:
         return bad.launch
-    last = last_of(seen.launches()) if seen.run.last("called") is None else None
+    last = last_of(seen.launches()) if seen.run.last(events.Called) is None else None
     if last is not None and last.launch is not None:
         return last.launch
     raise ProblemError(
@@ -302,20 +304,20 @@ async def record(context: Context, called: PackageWorkload, model: PackageView, 
         workload=called,
         env=rebuilt.environment,
     )
-    arguments = [event for event in done.all("argument") if event["launch"] == number]
-    written = {event["name"] for event in arguments if event["role"] == "written"}
+    arguments = [each for each in done.all(Argument) if each.launch == number]
+    written = {each.name for each in arguments if each.role == "written"}
     unset = written.union(unset_arguments(model).get(number, ()))
     failure = _failure(done, arguments, unset)
-    saved = [event for event in arguments if event.get("saved")]
-    how = one_line(str(failure or "healthy"))
+    saved = [each for each in arguments if each.saved]
+    how, torch = one_line(str(failure or "healthy")), done.last(events.Torch)
     texts, notes = files(
         Replay(
             title=f"Launch {number} of an AOTInductor package, {kernel.name}: {how}",
-            torch=str((done.last("torch") or {"version": ""})["version"]),
+            torch=torch.version if torch is not None else "",
             kernel=kernel,
             recorded=_recorded(arguments),
-            unset=tuple(sorted({e["parameter"] for e in arguments if e["name"] in unset})),
-            after=tuple(sorted({e["parameter"] for e in saved if e["phase"] == "after"})),
+            unset=tuple(sorted({each.parameter for each in arguments if each.name in unset})),
+            after=tuple(sorted({each.parameter for each in saved if each.phase == "after"})),
             code=model.package.kernel_text or "",
         )
     )
@@ -324,8 +326,8 @@ async def record(context: Context, called: PackageWorkload, model: PackageView, 
         (directory / name).write_text(text, encoding="utf-8")
     inputs = directory / "inputs"
     inputs.mkdir()
-    for event in saved:
-        shutil.copyfile(event["saved"], inputs / f"{event['parameter']}-{event['phase']}.safetensors")
+    for each in saved:
+        shutil.copyfile(str(each.saved), inputs / f"{each.parameter}-{each.phase}.safetensors")
     size = sum(path.stat().st_size for path in inputs.iterdir())
     notes.append("the folder inputs holds values of the workload")
     if size > SMALL:
@@ -334,34 +336,34 @@ async def record(context: Context, called: PackageWorkload, model: PackageView, 
     return WrittenReplay(called, gpus, directory, failure, notes)
 
 
-def _recorded(arguments: Sequence[Event]) -> tuple[Recorded, ...]:
+def _recorded(arguments: Sequence[Argument]) -> tuple[Recorded, ...]:
     """The arguments before the launch. Raises `ProblemError` when the launch was never reached."""
     found = []
-    for event in arguments:
-        if event["phase"] != "before":
+    for each in arguments:
+        if each.phase != "before":
             continue
-        if "value" in event:
-            found.append(Recorded(event["parameter"], number=str(event["value"])))
+        if each.value is not None:
+            found.append(Recorded(each.parameter, number=str(each.value)))
             continue
-        if not event.get("saved"):
-            raise ProblemError("a tensor of the launch was too large to be saved", value=event["name"])
-        layout = tuple(event["shape"]), tuple(event["stride"])
-        found.append(Recorded(event["parameter"], "", *layout, device=str(event["device"])))
+        if not each.saved:
+            raise ProblemError("a tensor of the launch was too large to be saved", value=each.name)
+        layout = tuple(each.shape or ()), tuple(each.stride or ())
+        found.append(Recorded(each.parameter, "", *layout, device=str(each.device)))
     if not found:
         raise ProblemError("the call ended before that launch", next_call="trace_launches")
     return tuple(found)
 
 
-def _failure(done: WorkerRun, arguments: Sequence[Event], unset: set[str]) -> FailureShown | None:
+def _failure(done: WorkerRun, arguments: Sequence[Argument], unset: set[str]) -> FailureShown | None:
     """How this launch failed in the call; None when it did not."""
-    after = [event for event in arguments if event["phase"] == "after"]
+    after = [each for each in arguments if each.phase == "after"]
     failure = read_failure(done.finished)
     if not after and failure is not None:
         return of_ending(done.finished, failure, "calling")
-    bad = [event for event in arguments if event.get("nan") or event.get("inf")]
-    was = {event["name"] for event in bad if event["phase"] == "before"} - unset
-    new = [event for event in bad if event["phase"] == "after" and event["name"] not in was]
-    nan = any(event.get("nan") for event in new)
+    bad = [each for each in arguments if each.not_finite]
+    was = {each.name for each in bad if each.phase == "before"} - unset
+    new = [each for each in bad if each.phase == "after" and each.name not in was]
+    nan = any(each.nan for each in new)
     return FailureShown(kind="not_finite", phase="calling", nan=nan) if new else None
 
 

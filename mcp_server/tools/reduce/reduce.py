@@ -31,6 +31,7 @@ from mcp_server.tools.reduce.failing import (
 )
 from mcp_server.tools.reduce.launch import reduce_launch
 from mcp_server.tools.requests import failing_phase, how_made, imports_of
+from mcp_server.worker import events
 from mcp_server.worker.protocol import MadeBy
 
 VERIFIED = 3  # reproductions that are tried under a plain interpreter, the smallest first
@@ -103,11 +104,11 @@ async def failing_program(
     attempt = await run_worker(context, "attempt", target, more)
     # Where the program is not read back: with the script's own module, which may have its operators, and
     # then with the program taken from the script.
-    if attempt.last("reading_inputs") is None and target.imports and not target.taken:
+    if not attempt.phases("reading_inputs") and target.imports and not target.taken:
         imports = [*target.workload.extra_imports, *target.imports]
         target = replace(target, workload=target.workload.model_copy(update={"extra_imports": imports}))
         attempt = await run_worker(context, "attempt", target, more)
-    if attempt.last("reading_inputs") is None and target.made_by and not target.taken:
+    if not attempt.phases("reading_inputs") and target.made_by and not target.taken:
         target = replace(target, taken=True)
         attempt = await run_worker(context, "attempt", target, more)
     failure = of_attempt(attempt)
@@ -125,18 +126,18 @@ async def reduce_program(context: Context, failing: Failing, budget_s: float) ->
     """Cut a failing program down for `budget_s` seconds."""
     target, attempt, failure = failing.target, failing.attempt, failing.failure
     # The values of the nodes are recorded in a new process if the failure ended the attempt.
-    ended = attempt.last("evaluating") is None
+    ended = not attempt.phases("evaluating")
     recorded = await run_worker(context, "record", target) if ended else attempt
-    values = recorded.all("value")
-    bad = [event["node"] for event in values if event.get("nan") or event.get("inf")]
+    values = recorded.all(events.Value)
+    bad = [event.node for event in values if event.nan or event.inf]
     # The suspected node: the one that made the first value that is not finite; else one that the compiler
     # named, that raised, or that broke its fake function's promise.
     suspected = bad
     if failure.kind != "not_finite":
-        last = recorded.last("node")
-        raised = [last["node"]] if last and recorded.last("recorded") is None else []
+        last = recorded.last(events.Node)
+        raised = [last.node] if last and not recorded.phases("recorded") else []
         named = _named_by_compiler(attempt, failure, recorded)
-        suspected = [*named, *raised, *(event["node"] for event in recorded.all("fake_mismatch"))]
+        suspected = [*named, *raised, *(event.node for event in recorded.all(events.FakeMismatch))]
     env = target.workload.env
     steering = [name for name in env if name.startswith(STEERING) and not name.endswith("CACHE_DIR")]
     request = {
@@ -245,47 +246,47 @@ def _named_by_compiler(attempt: WorkerRun, failure: FailureShown, recorded: Work
     targets = set(TARGET.findall(attempt.finished.output.read_text(encoding="utf-8", errors="replace")))
     words = re.split(r"\W+", failure.text)
     found = []
-    for event in recorded.all("node"):
-        operator = event["op"]
+    for event in recorded.all(events.Node):
+        operator = event.op
         # The name of a user's operator's C shim ends with the operator's name.
         name = operator.split(".")[1] if "." in operator else operator
         users = not operator.startswith(("aten.", "prims.", "<", "prim."))
         if operator in targets or (users and any(w == name or w.endswith("_" + name) for w in words)):
-            found.append(str(event["node"]))
+            found.append(event.node)
     return found
 
 
 async def _verified(context: Context, target: Target, failure: FailureShown, done: WorkerRun) -> Reduced:
     """Run what the worker kept, smallest first, until one fails in the same way under a plain interpreter."""
-    end = done.last("reduced") or {"units": 0, "complete": False}
-    limit = "" if end["complete"] else " in this time (budget_s)"
+    end = done.last(events.Reduced) or events.Reduced()
+    limit = "" if end.complete else " in this time (budget_s)"
     result = Reduced(
         outcome="not_reduced",
         summary=f"The program fails ({failure}), but no part of it, cut out and exported again, did{limit}.",
         failure=failure,
-        nodes_before=end["units"],
-        candidates=len(done.all("candidate")),
-        complete=end["complete"],
+        nodes_before=end.units,
+        candidates=len(done.all(events.Candidate)),
+        complete=end.complete,
         log=context.artifact(done.finished.output, "output of the reduction"),
         cost=context.cost.cost(),
     )
     context.cost.compiles += result.candidates
     gpus = gpus_of(await anyio.to_thread.run_sync(exported_device, target.workload.exported))
-    failed = done.last("failed")
-    notes = [f"the reduction itself failed: {one_line(failed['text'])}"] if failed else []
+    failed = done.last(events.Failed)
+    notes = [f"the reduction itself failed: {one_line(failed.text)}"] if failed else []
     left_out = shutil.ignore_patterns("output.log")
-    for kept in done.all("kept")[: -VERIFIED - 1 : -1]:
+    for kept in done.all(events.Kept)[: -VERIFIED - 1 : -1]:
         directory = context.fresh("reproduction")
-        shutil.copytree(kept["directory"], directory, ignore=left_out, dirs_exist_ok=True)
+        shutil.copytree(kept.directory, directory, ignore=left_out, dirs_exist_ok=True)
         finished = await run_script(context, target.workload, directory, gpus)
         if not failure.same_as(of_script(finished)):
-            notes.append(f"a reproduction of {kept['operators']} operators did not fail by itself")
+            notes.append(f"a reproduction of {kept.operators} operators did not fail by itself")
             continue
-        if kept["real"]:
+        if kept.real:
             notes.append("inputs.pt holds values of the workload")
-        if kept["bytes"] > SMALL:
-            notes.append(f"the failure needs {kept['bytes']} bytes of real values")
-        counts = f"{kept['operators']} of {result.nodes_before} operators"
+        if kept.bytes > SMALL:
+            notes.append(f"the failure needs {kept.bytes} bytes of real values")
+        counts = f"{kept.operators} of {result.nodes_before} operators"
         update = {
             "outcome": "reduced",
             "summary": f"{counts} still fail in the same way: {str(failure).rstrip('.')}.",
@@ -298,20 +299,20 @@ async def _verified(context: Context, target: Target, failure: FailureShown, don
             ],
             "nodes": [
                 ReducedNode(
-                    name=node["node"],
-                    operator=node["op"],
+                    name=node.node,
+                    operator=node.op,
                     locations=[
-                        ModelLocation(file=frame["file"], line=frame["line"], code=frame["code"])
-                        for frame in node["stack"]
+                        ModelLocation(file=frame.file, line=frame.line or 0, code=frame.code)
+                        for frame in node.stack
                     ],
                 )
-                for node in kept["nodes"]
+                for node in kept.nodes
             ],
-            "real": kept["real"],
-            "seeded": kept["seeded"],
+            "real": kept.real,
+            "seeded": kept.seeded,
         }
         return result.model_copy(update={**update, "notes": notes, "cost": context.cost.cost()})
-    reasons = [f"not cut: {event['reason']}" for event in done.all("uncuttable")]
-    ends = [f"a candidate ended otherwise: {one_line(event['tail'])}" for event in done.all("candidate")]
+    reasons = [f"not cut: {event.reason}" for event in done.all(events.Uncuttable)]
+    ends = [f"a candidate ended otherwise: {one_line(event.tail)}" for event in done.all(events.Candidate)]
     why = list(dict.fromkeys([*reasons, *ends]))[:5]
     return result.model_copy(update={"notes": [*notes, *why], "cost": context.cost.cost()})

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Mapping, Optional, Sequence
 
-from ..protocol import BisectRequest, Decision, Workaround
+from .. import events
+from ..events import DecisionFacts as Decision
+from ..protocol import BisectRequest, Workaround
 from ..report import Report
 from . import decisions
 from .minimise import minimise
@@ -90,16 +92,9 @@ class Experiments:
         same = self.failure.shown_by(ended.status, ended.phase, ended.text)
         gone = self.failure.absent(ended.status, ended.text)
         outcome = "gone" if gone else "same" if same else "other"
-        self.report.event(
-            "experiment",
-            label=experiment.label,
-            outcome=outcome,
-            status=ended.status,
-            phase=ended.phase,
-            seconds=ended.seconds,
-            directory=ended.directory,
-            tail="" if outcome != "other" else ended.text[-300:],
-        )
+        tail = "" if outcome != "other" else ended.text[-300:]
+        about = ended.seconds, ended.status, ended.phase, ended.directory, tail
+        self.report.event(events.Experiment(experiment.label, outcome, *about))
         return outcome
 
 
@@ -120,7 +115,7 @@ def operate(request: BisectRequest, report: Report) -> None:
         reason = Search(experiments, request, report).run()
     except OutOfTime:
         reason = "the time is over (budget_s)"
-    report.event("bisected", reason=reason, compiles=experiments.count)
+    report.event(events.Bisected(reason, experiments.count))
 
 
 class Search:
@@ -179,16 +174,16 @@ class Search:
         listing = Path(self.experiments.directory, "experiment-0", LISTING)
         with listing.open(encoding="utf-8") as file:
             for line in file:
-                decision = json.loads(line)
+                decision = Decision(**json.loads(line))
                 # The compiler also traces its own patterns, with operators that the program does not have.
-                names = (decision.get("op", ""), decision.get("op", "").rpartition(".")[0])
-                if decision["kind"] == "decomposition" and not set(names) & set(self.operators):
+                names = (decision.op, decision.op.rpartition(".")[0])
+                if decision.kind == "decomposition" and not set(names) & set(self.operators):
                     continue
-                if decision["kind"] == "lowering" and names[0].startswith("prims."):
+                if decision.kind == "lowering" and names[0].startswith("prims."):
                     continue  # these have no eager form to fall back to
-                self.listed[decision["kind"]][decision["key"]] = decision
-        counts = {kind: len(found) for kind, found in self.listed.items() if kind != "switch"}
-        self.report.event("decisions", counts=counts, switches=len(self.switches))
+                self.listed[decision.kind][decision.key] = decision
+        counts = {**{kind: len(found) for kind, found in self.listed.items()}, "switch": len(self.switches)}
+        self.report.phase("decisions", str(counts))
 
     def _alone(self, kind: str) -> bool:
         """Try each decision of a kind alone, where nothing compiles without all of them: does one help?"""
@@ -215,14 +210,13 @@ class Search:
 
     def _report(self, kind: str, keys: list[str], also: list[str], rounding: bool) -> None:
         """Event `decision`, and `workaround` once that was seen to help."""
-        plain: list[Decision] = [{"kind": kind, "key": key} for key in keys]
-        details = [self.listed.get(kind, {}).get(each["key"], each) for each in plain]
-        self.report.event("decision", kind=kind, keys=keys, details=details, also=also, rounding=rounding)
+        details = [self.listed.get(kind, {}).get(key, Decision(kind, key)) for key in keys]
+        self.report.event(events.Decision(kind, keys, details, also, rounding))
         workaround = self._workaround(kind, keys, details)
         if workaround is not None:
             trial = Experiment("with the workaround", {}, workaround)
             outcome = self.experiments.run([trial])[0]
-            self.report.event("workaround", outcome=outcome, **workaround)
+            self.report.event(events.Workaround(outcome, **workaround))
 
     def _workaround(self, kind: str, keys: list[str], details: list[Decision]) -> Optional[Workaround]:
         """What a user can write before the compile; None where torch has no option for it."""
@@ -235,5 +229,5 @@ class Search:
                 return None
             names = sorted({key.partition("#")[0].upper() for key in keys})
             return {"configs": {"disabled_passes": ",".join(names)}}
-        operators = sorted({str(detail["op"]) for detail in details})
+        operators = sorted({detail.op for detail in details})
         return {"fallbacks": operators} if kind == "lowering" else {"decompositions": operators}

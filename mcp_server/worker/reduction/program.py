@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree
 
+from .. import events
 from ..interpret import bind, difference, layout
 from ..process import synchronize, take_if_used
 from ..report import Refused, Report
@@ -109,19 +110,19 @@ class Recorder(torch.fx.Interpreter):
     def run_node(self, n: torch.fx.Node) -> Any:
         if n.op != "call_function":
             return super().run_node(n)
-        self.report.event("node", node=n.name, op=str(n.target))
+        self.report.event(events.Node(n.name, str(n.target)))
         result = super().run_node(n)
         synchronize()
         if not str(n.target).startswith("aten."):
             pairs = zip(only_tensors(n.meta.get("val")), only_tensors(result))
             if any(difference(wanted, got, self.symbols) for wanted, got in pairs):
-                self.report.event("fake_mismatch", node=n.name)
+                self.report.event(events.FakeMismatch(n.name, str(n.target)))
         self._keep(n.name, result)
         return result
 
     def _keep(self, name: str, result: Any) -> None:
         """Save one value; of several results each is saved by the node that picks it."""
-        facts: dict[str, bool] = {}
+        nan = inf = False
         if isinstance(result, torch.Tensor):
             self.room -= result.numel() * result.element_size()
             if self.room < 0:
@@ -131,11 +132,11 @@ class Recorder(torch.fx.Interpreter):
                 wide = result.float() if result.element_size() == 1 else result
                 # Minus infinity is what masks are made of.
                 high = torch.isinf(wide) if wide.is_complex() else torch.isposinf(wide)
-                facts = {"nan": bool(torch.isnan(wide).any()), "inf": bool(high.any())}
+                nan, inf = bool(torch.isnan(wide).any()), bool(high.any())
         elif not isinstance(result, (int, float, bool)):
             return
         torch.save(result, os.path.join(self.directory, name + ".pt"))
-        self.report.event("value", node=name, **facts)
+        self.report.event(events.Value(name, nan, inf))
 
 
 def compact(tensor: torch.Tensor) -> torch.Tensor:
@@ -355,11 +356,11 @@ def _result_text(value: Any, symbols: dict[Any, int]) -> str:
         return "[{}]".format(inner) if isinstance(value, list) else "({})".format(inner)
     if isinstance(value, torch.Tensor):
         seen = layout(value, symbols)
-        shape, stride = tuple(seen["shape"]), tuple(seen["stride"])
+        shape, stride = tuple(seen.shape), tuple(seen.stride)
         if None in shape or None in stride:
             raise Uncuttable("the size of a result depends on the data")
         text = "torch.empty_strided({}, {}, dtype={}, device={!r})"
-        return text.format(shape, stride, seen["dtype"], seen["device"])
+        return text.format(shape, stride, seen.dtype, seen.device)
     if value is None or isinstance(value, (bool, int, float, str)):
         return repr(value)
     raise Uncuttable("a result is neither a tensor nor a plain value")

@@ -9,6 +9,7 @@ from typing import Collection, Optional, Sequence
 
 import torch
 
+from .. import events
 from ..compare import equal
 from ..encode import decode
 from ..interpret import bind
@@ -44,7 +45,7 @@ COMPILER = ("codegen.cpp", "codegen.cpp_wrapper_cpu", "compile_fx", "package")
 
 def import_compiler(report: Report) -> None:
     """Import the parts of Inductor that every forked child would import for itself."""
-    report.event("importing_inductor")
+    report.phase("importing_inductor")
     for name in COMPILER:
         importlib.import_module("torch._inductor." + name)
 
@@ -59,7 +60,7 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
     """
     exported, args, kwargs = load_with_inputs(request, report)
     program = flatten_program(exported, args, kwargs)
-    report.event("importing_inductor")
+    report.phase("importing_inductor")
     import torch._inductor
 
     configs = decode(request.get("inductor_configs") or {})
@@ -69,9 +70,9 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
 
         there = {name: value for name, value in switches.items() if name in config.get_config_copy()}
         configs.update(there)
-        report.event("switched", names=list(there))
+        report.event(events.Switched(list(there)))
     prepare(request.get("workaround") or {})
-    report.event("compiling")
+    report.phase("compiling")
     with torch.no_grad():
         package = torch._inductor.aoti_compile_and_package(
             exported, package_path=str(request["package_path"]), inductor_configs=configs
@@ -87,22 +88,22 @@ def operate_attempt(request: ReduceRequest, report: Report) -> None:
         seconds.append(time.perf_counter() - start)
         steady = steady and equal(outputs, again)
     if seconds:
-        report.event("timed", seconds=sorted(seconds)[len(seconds) // 2], steady=steady)
+        report.event(events.Timed(sorted(seconds)[len(seconds) // 2], steady=steady))
     bad = [not_finite(place, output) for place, output in enumerate(outputs)]
     nan = any(o.is_floating_point() and bool(torch.isnan(o.float()).any()) for o in outputs)
-    report.event("evaluating")
+    report.phase("evaluating")
     expected = Recorder(program, request["values"], report).record()[-len(outputs) :]
     wanted = [value for value in expected if isinstance(value, torch.Tensor)]
     away = [departs(place, *pair) for place, pair in enumerate(zip(outputs, wanted))]
-    report.event("judged", not_finite=any(bad), nan=nan, departs=any(away))
-    report.event("recorded", units=program.units)
+    report.event(events.Judged(any(bad), nan, any(away)))
+    report.phase("recorded")
 
 
 def operate_record(request: ReduceRequest, report: Report) -> None:
     """Run `exported` on `inputs`; the values go into the directory `values`. Event `recorded` at the end."""
     program = flatten_program(*load_with_inputs(request, report))
     Recorder(program, request["values"], report).record()
-    report.event("recorded", units=program.units)
+    report.phase("recorded")
 
 
 def operate_reduce(request: ReduceRequest, report: Report) -> None:
@@ -138,7 +139,7 @@ def operate_reduce(request: ReduceRequest, report: Report) -> None:
         Reduction(program, trials, request.get("guess")).run()
     except OutOfTime:
         complete = False
-    report.event("reduced", complete=complete, units=len(program.units), tried=len(trials.tried))
+    report.event(events.Reduced(complete, len(program.units), len(trials.tried)))
 
 
 @dataclass

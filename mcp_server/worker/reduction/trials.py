@@ -21,6 +21,7 @@ from typing import Callable, Generator, Optional, Sequence
 
 import torch
 
+from .. import events
 from ..interpret import stack_of
 from ..report import Report
 from .program import Cut, Plan, Program, Uncuttable, size_in_bytes
@@ -260,7 +261,7 @@ class Trials:
             found = self.make(plan)
         except Uncuttable as reason:
             self.tried[plan] = False
-            self.report.event("uncuttable", nodes=len(plan.keep), reason=str(reason))
+            self.report.event(events.Uncuttable(str(reason), len(plan.keep)))
             return None
         os.makedirs(path)
         write(found, plan.seeded, self.setting, path)
@@ -269,15 +270,9 @@ class Trials:
     def _judge(self, plan: Plan, ended: Ended) -> bool:
         text, phase = ended.text, ended.phase
         same = self.failure.shown_by(ended.status, phase, text)
-        self.report.event(
-            "candidate",
-            nodes=len(plan.keep),
-            status=ended.status,
-            phase=phase,
-            seconds=ended.seconds,
-            same=same,
-            tail="" if same else text[-300:],
-        )
+        tail = "" if same else text[-300:]
+        nodes = len(plan.keep)
+        self.report.event(events.Candidate(nodes, ended.status, phase, ended.seconds, same, tail))
         return same
 
     def _keep(self, plan: Plan, path: str) -> None:
@@ -291,12 +286,13 @@ class Trials:
         real = {name: value for name, value in self.make(plan).tensors.items() if name not in plan.seeded}
         nodes = [node for node in self.program.nodes if node.name in plan.keep]
         self.report.event(
-            "kept",
-            directory=final,
-            operators=len(nodes),
-            nodes=[{"node": n.name, "op": str(n.target), "stack": stack_of(n)} for n in nodes[:MOST_NODES]],
-            dynamic=plan.dynamic,
-            seeded=sorted(plan.seeded),
-            real=sorted(real),
-            bytes=size_in_bytes(real),
+            events.Kept(
+                directory=final,
+                operators=len(nodes),
+                nodes=[events.OfNode(n.name, str(n.target), stack_of(n)) for n in nodes[:MOST_NODES]],
+                dynamic=plan.dynamic,
+                seeded=sorted(plan.seeded),
+                real=sorted(real),
+                bytes=size_in_bytes(real),
+            )
         )

@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.logs.families import BY_ID
-from mcp_server.tools.context import read_events
+from mcp_server.tools.context import read_events, stream_events
 from mcp_server.tools.reduce.failing import STATUS, FailureShown, Kind
+from mcp_server.worker.events import Kept
 from mcp_server.worker.reduction import script, trials
 from mcp_server.worker.reduction.minimise import minimise, split
 from mcp_server.worker.reduction.program import Cut, Plan, Program, Uncuttable
@@ -113,12 +114,12 @@ def test_the_first_that_fails_alike_is_kept(tmp_path: Path, monkeypatch: pytest.
     tried = trials_in(tmp_path)
     plans = [Plan((name,)) for name in ("uncuttable", "other", "healthy", "slow", "quick")]
     assert tried.first_failing(plans) == 3
-    kept = read_events(tmp_path / "report.jsonl")[-1]
-    assert (kept["event"], kept["real"], kept["bytes"]) == ("kept", ["slow"], 8)
+    (*_, kept) = stream_events(tmp_path / "report.jsonl", Kept)
+    assert (kept.real, kept.bytes) == (["slow"], 8)
     assert slow == (tmp_path / "best" / "repro.py").read_text()
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
         "best",
-        Path(kept["directory"]).name,
+        Path(kept.directory).name,
     }
 
 
@@ -130,7 +131,7 @@ def test_nothing_is_tried_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert tried.first_failing([Plan(("healthy",)), Plan(("fails",))]) == 1
         assert tried.first_failing([Plan(("healthy",))]) is None
     events = read_events(tmp_path / "report.jsonl")
-    assert [event["event"] for event in events].count("candidate") == 2
+    assert [event.event for event in events].count("candidate") == 2
 
 
 def test_the_end_of_the_search_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

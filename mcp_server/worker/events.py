@@ -1,0 +1,978 @@
+"""What the worker reports: one class for each event, which both sides use, and the facts in them.
+
+Standard library only and Python 3.9, as in `protocol`. An event is one JSON object per line of the report:
+`event` (its name, that of the class), `t` (seconds since the worker began) and the fields of the class but
+for those that are None. A field with a default may be missing, in reports of other versions for example.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import ClassVar, Optional, Union
+
+from .facts import Frame, Number, OddElement, Overrun, TensorFacts
+
+
+class Event:
+    """`event` is its name in a report, by default that of the class: `node_raised` of `NodeRaised`.
+
+    `t`: seconds since the worker began, in an event that was read.
+    """
+
+    event: str
+    t: float = 0.0
+    kinds: ClassVar[dict[str, type[Event]]] = {}
+
+    def __init_subclass__(cls, event: str = "") -> None:
+        cls.event = event or re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+        Event.kinds[cls.event] = cls
+
+
+@dataclass
+class Phase(Event):
+    """That the worker came to a phase of this name, and the file, call or the like that it is about."""
+
+    event: str
+    about: str = ""
+
+
+# Results of operators
+
+
+@dataclass
+class Layout:
+    """A layout that a fake function gives; sizes that depend on data are None. `device` is its type."""
+
+    shape: list[Optional[int]]
+    stride: list[Optional[int]]
+    dtype: str
+    device: str
+
+
+@dataclass
+class Broken:
+    """The layout of a result that the fake function promised, and the one that the operator returned."""
+
+    promised: Layout
+    returned: Layout
+
+
+# The process
+
+
+@dataclass
+class Torch(Event):
+    """The release of torch, and the CUDA that it was built with."""
+
+    version: str = ""
+    cuda: Optional[str] = None
+
+
+@dataclass
+class OperatorsTaken(Event):
+    """The `lines` of a script that register operators; without any why not."""
+
+    file: str = ""
+    lines: list[int] = field(default_factory=list)
+    refused: str = ""
+
+
+@dataclass
+class Refused(Event):
+    """The request itself is wrong: nothing of the workload ran."""
+
+    what: str
+    value: object = None
+    allowed: str = ""
+
+
+@dataclass
+class Failed(Event):
+    """The exception that ended the operation, `during` the phase that the last event began."""
+
+    text: str = ""
+    during: str = ""
+    type: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    cause: str = ""
+
+
+@dataclass
+class Python(Event):
+    version: Optional[str] = None
+    triton: Optional[str] = None
+
+
+@dataclass
+class Cuda(Event):
+    """`why` it is not `available`, and the newest that the `driver` runs, as 1000 * major + 10 * minor."""
+
+    available: Optional[bool] = None
+    why: str = ""
+    driver: Optional[int] = None
+
+
+@dataclass
+class Gpu(Event):
+    """A device, its `capability` as digits, such as 90; or the error with which it answers."""
+
+    index: int
+    name: str = ""
+    capability: str = ""
+    free_bytes: Optional[int] = None
+    total_bytes: Optional[int] = None
+    error: Optional[str] = None
+
+
+# Loads
+
+
+@dataclass
+class NotApplied(Event):
+    """A constant of an update that the program cannot take, and why."""
+
+    name: str = ""
+    what: str = ""
+
+
+# Inputs
+
+
+@dataclass
+class Given(Event):
+    """The layouts of the inputs of a call."""
+
+    leaves: list[TensorFacts] = field(default_factory=list)
+
+
+@dataclass
+class Inputs(Event):
+    """The leaves of the inputs, with the device where each was saved from, and which share storage."""
+
+    leaves: list[TensorFacts]
+    sharing: list[list[int]] = field(default_factory=list)
+
+
+@dataclass
+class ChangedInput:
+    """Whether a call changed the values of an input, and whether its address is misaligned."""
+
+    input: int
+    changed: bool
+    misaligned: bool
+
+
+@dataclass
+class ChangedInputs(Event):
+    inputs: list[ChangedInput] = field(default_factory=list)
+
+
+@dataclass
+class File(Event, TensorFacts):
+    """The facts of a tensor in the file `path`, or why it cannot be read."""
+
+    non_finite: Optional[OddElement] = None
+    unreadable: str = ""
+
+
+@dataclass
+class Place:
+    """The part of an input that was asked for (`protocol.Part`)."""
+
+    input: int
+    offset: int
+    stride: int
+    low: int
+    high: int
+    unlike: Optional[int] = None
+    end: Optional[int] = None
+
+
+@dataclass
+class IndexValues(Event):
+    """Elements of a part, and of those `outside` its range the `first` few as (index, value)."""
+
+    part: Place
+    elements: int = 0
+    min: Union[int, float, None] = None
+    max: Union[int, float, None] = None
+    outside: int = 0
+    first: list[tuple[list[int], Union[int, float]]] = field(default_factory=list)
+
+    @property
+    def index(self) -> list[int]:
+        return self.first[0][0]
+
+    @property
+    def value(self) -> Union[int, float]:
+        return self.first[0][1]
+
+
+# Calls and their outputs
+
+FIRST_ELEMENTS = 8  # elements that a comparison lists
+MOST_ROWS = 32  # rows of dimension 0 that a comparison lists
+
+
+@dataclass
+class Called(Event):
+    """A call came back, after `seconds` up to the device's end of work."""
+
+    call: int = 0
+    seconds: float = 0.0
+    outputs: list[TensorFacts] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ElementChange:
+    """One element that differs: its logical index, and both values as text."""
+
+    index: tuple[int, ...]
+    before: str
+    after: str
+
+
+@dataclass
+class Pair:
+    """Two outputs, (expected, actual): of those of another layout nothing but that is known."""
+
+    equal: bool = False
+    shape: list[list[int]] = field(default_factory=list)
+    dtype: list[str] = field(default_factory=list)
+    differing: int = 0
+    nan: list[int] = field(default_factory=list)
+    max_abs: float = 0.0
+
+
+@dataclass
+class Compared(Event):
+    """The outputs of the package, compared with others of the same call; `counts` of both."""
+
+    equal: bool
+    counts: list[int] = field(default_factory=list)
+    outputs: list[Pair] = field(default_factory=list)
+
+
+@dataclass
+class ExpectedPair(Pair):
+    """An output compared with what is expected: see `OutputChange`.
+
+    `by`: how far apart finite elements are at most, and `reach` the largest that is expected.
+    """
+
+    output: int = 0
+    elements: int = 0
+    layout: str = ""
+    changed: int = 0
+    innocent: int = 0
+    first: list[ElementChange] = field(default_factory=list)
+    first_innocent: list[ElementChange] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    innocent_rows: list[int] = field(default_factory=list)
+    by: Optional[float] = None
+    reach: Optional[float] = None
+
+
+@dataclass
+class ComparedExpected(Event):
+    """The outputs compared with those that the user gave (`given`), or that the program expected."""
+
+    equal: bool
+    counts: list[int] = field(default_factory=list)
+    outputs: list[ExpectedPair] = field(default_factory=list)
+    given: bool = False
+    layout: str = ""
+
+
+@dataclass
+class ComparedFrameTensors(Event):
+    """Whether each tensor that the program had in a variable, or in an attribute, equals an output."""
+
+    equal: dict[str, bool] = field(default_factory=dict)
+    attributes: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass
+class ComparedReturned(Event):
+    """Whether the outputs equal those in the program, and which of its saved tensors these equal."""
+
+    equal: bool
+    frame_tensors: dict[str, bool] = field(default_factory=dict)
+
+
+@dataclass
+class Repeated(Event):
+    """Whether the call `run`, `second` or `filled`, gave what the first one gave."""
+
+    run: str
+    equal: bool
+
+
+# Interventions
+
+
+@dataclass(frozen=True)
+class OutputFacts:
+    """One output tensor: shape in elements, counts of NaN and infinities, digest of the values."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+    nan: int
+    inf: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class OutputChange:
+    """One output compared with that of another call.
+
+    `layout` says how shape or dtype differ, and nothing else is known then. `changed` counts elements that
+    differ by more than rounding, `innocent` those of them that were not at fault in the first place. `rows`
+    are indices of dimension 0 that hold such elements, at most `MOST_ROWS`; `innocent_rows` those of rows in
+    which no element was at fault.
+    """
+
+    output: int
+    elements: int
+    layout: str = ""
+    changed: int = 0
+    innocent: int = 0
+    first: tuple[ElementChange, ...] = ()
+    first_innocent: tuple[ElementChange, ...] = ()
+    rows: tuple[int, ...] = ()
+    innocent_rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All outputs of one call compared with those of another, `against`.
+
+    `cured`, `left` and `new` count elements at fault there and not here, at both, and here alone. At fault is
+    what is not finite, or what differs from the expectation where there is one.
+    """
+
+    against: str
+    outputs: tuple[OutputChange, ...]
+    cured: int = 0
+    left: int = 0
+    new: int = 0
+
+    @property
+    def layout(self) -> str:
+        """How the first output of another layout differs; empty when all have the same."""
+        return next((output.layout for output in self.outputs if output.layout), "")
+
+    @property
+    def equal(self) -> bool:
+        return not any(output.layout or output.changed for output in self.outputs)
+
+    @property
+    def innocent(self) -> int:
+        """Elements that differ though they were not at fault."""
+        return sum(output.innocent for output in self.outputs)
+
+
+@dataclass(frozen=True)
+class InputChange:
+    """What the intervention did to one input: `changed` of its elements, or its `layout`."""
+
+    input: int
+    elements: int
+    changed: int
+    layout: str = ""
+    first: tuple[ElementChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class NeededElement:
+    """An element of an input that has to change for the call to return."""
+
+    input: int
+    index: tuple[int, ...]
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """The fewest changed elements with which the call returns, and the number of `calls` to find them."""
+
+    needed: int
+    changed: int
+    calls: int
+    first: tuple[NeededElement, ...] = ()
+
+
+@dataclass(frozen=True)
+class CheckFacts(Event, event="checked_outputs"):
+    """How the user's check command ended: its exit status, and the end of what it printed."""
+
+    status: int
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class CallFacts(Event, event="intervened"):
+    """One call of a plan. `label` is its place in the plan, `key` the intervention, if any.
+
+    `ended` is `ok`, `raised` or `refused`; a call that ended the process leaves no facts. `poisoned` marks a
+    CUDA context that is of no use after it. `mutated` are inputs that the call changed in place. `constants`
+    are the fewest of those given that cure the call.
+    """
+
+    label: str
+    key: str
+    ended: str
+    seconds: float = 0.0
+    error_type: str = ""
+    error_text: str = ""
+    during: str = ""
+    poisoned: bool = False
+    outputs: tuple[OutputFacts, ...] = ()
+    inputs: tuple[InputChange, ...] = ()
+    mutated: tuple[int, ...] = ()
+    compared: Optional[Comparison] = None
+    expected: Optional[Comparison] = None
+    smallest: Optional[Smallest] = None
+    constants: tuple[str, ...] = ()
+    check: Optional[CheckFacts] = None
+
+
+# Launches
+
+
+@dataclass
+class OfLaunch(Event):
+    """A tensor of a launch: the launch's number, its place in the call, its kernel and the tensor's name."""
+
+    launch: int
+    sequence: int
+    kernel: str
+    name: str
+
+
+@dataclass
+class Argument(Event, TensorFacts):
+    """An argument before or after a launch (`phase`): a tensor, or a number, which is its `value`.
+
+    `saved` is the tensor's file. `outside` is an element beyond the bound that was asked for.
+    """
+
+    phase: str = ""
+    launch: int = -1
+    sequence: int = 0
+    run: int = 0
+    runner: Optional[int] = None
+    kernel: str = ""
+    name: str = ""
+    parameter: str = ""
+    role: str = ""
+    pointer: int = 0
+    non_finite: Optional[OddElement] = None
+    outside: Optional[OddElement] = None
+    saved: Optional[str] = None
+
+
+@dataclass
+class NonFinite(OfLaunch):
+    """A launch wrote a value that is not finite; `bad_inputs` had one before, if they were looked at."""
+
+    first: OddElement
+    inputs_looked_at: bool
+    bad_inputs: list[str]
+    run: int = 0
+    runner: Optional[int] = None
+
+
+@dataclass
+class LeftOut(Event):
+    """There are too many events: these arguments have none."""
+
+    arguments: int
+
+
+@dataclass
+class NotSaved(Event):
+    """Tensors beyond the cap in bytes, or of a dtype or layout that cannot be saved."""
+
+    tensors: int
+    cap: int
+
+
+@dataclass
+class ObserverFailed(Event):
+    """Our own code raised: no fault of the workload."""
+
+    text: str
+
+
+# Eager mode
+
+
+@dataclass
+class Interpreted(Event):
+    nodes: int = 0
+    outputs: list[TensorFacts] = field(default_factory=list)
+
+
+@dataclass
+class ComparedExact(Event):
+    """Whether the program gives what is expected: as it is, with int64 where it overflowed, and again."""
+
+    equal: tuple[bool, bool, bool]
+
+
+@dataclass
+class OfNode(Event):
+    """A node of the program with its operator and the model's lines, innermost first."""
+
+    node: str
+    op: str
+    stack: list[Frame]
+
+
+@dataclass
+class NodeRaised(OfNode):
+    """An operator raised.
+
+    `behind` are the non-finite nodes that its integer inputs are computed from, `integers` the minimum and
+    maximum of each of these.
+    """
+
+    text: str
+    type: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    cause: str = ""
+    behind: list[str] = field(default_factory=list)
+    integers: list[list[int]] = field(default_factory=list)
+
+
+@dataclass
+class GuardFailed(Event):
+    """A guard of the program refuses the inputs."""
+
+    text: str
+    type: str = ""
+    frames: list[Frame] = field(default_factory=list)
+    cause: str = ""
+    node: str = ""
+    op: str = ""
+    stack: list[Frame] = field(default_factory=list)
+
+
+@dataclass
+class NodeNonFinite(OfNode):
+    """A result with NaN (`nan`), infinities, or minus infinity alone (`masked`); `bad_inputs` had one."""
+
+    bad_inputs: list[str]
+    nan: bool
+    masked: bool
+    dtype: str = ""
+
+
+@dataclass
+class NodeOverflow(OfNode):
+    """Integers that do not fit their dtype: `count` elements, and the first with its `exact` value.
+
+    `modular`: what reads the result may well mean it so, as in a hash.
+    """
+
+    modular: bool
+    dtype: str
+    count: int
+    index: list[int]
+    value: int
+    exact: int
+
+
+@dataclass
+class ConstantRounded(OfNode):
+    """Whole numbers in half precision, up to `largest`; beyond `bound` not each has a value of its own."""
+
+    dtype: str
+    largest: int
+    bound: int
+
+
+@dataclass
+class FakeMismatch(Event):
+    """The result of a node is not what its fake function promised."""
+
+    node: str
+    op: str = ""
+    stack: list[Frame] = field(default_factory=list)
+    promised: Optional[Layout] = None
+    returned: Optional[Layout] = None
+
+
+@dataclass
+class Operator(Event):
+    """A call of an operator that breaks its schema or fake function.
+
+    `mutated` and `aliases` name its arguments. `repaired`: the result was mended.
+    """
+
+    op: str
+    call: int
+    repaired: bool = False
+    layouts: list[Broken] = field(default_factory=list)
+    mutated: list[str] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    overrun: list[Overrun] = field(default_factory=list)
+
+
+@dataclass
+class OutputRounding:
+    """Elements that rounding does not explain, and the largest distances from float64."""
+
+    unexplained: int
+    error: Number = 0.0
+    eager_error: Number = 0.0
+
+
+@dataclass
+class Rounding(Event):
+    """Whether rounding explains each output.
+
+    `reference` says whether each output that the user's own check may have compared has a tensor there that
+    is explained as well; None if there are none. `narrow`: there are outputs of half precision.
+    """
+
+    outputs: list[OutputRounding]
+    reference: Optional[bool] = None
+    narrow: bool = False
+
+
+@dataclass
+class EagerAgain(Event):
+    """Whether eager mode gives the same outputs twice."""
+
+    same: bool
+
+
+@dataclass
+class RunningFloat64(Event):
+    """The program runs in float64; of its values as it is, `left_out` were too large to be kept."""
+
+    nodes: int = 0
+    left_out: int = 0
+
+
+@dataclass
+class NoFloat64(Event):
+    """Why the program cannot be run in float64."""
+
+    text: str
+
+
+# Launch by launch against eager mode
+
+
+@dataclass
+class Closeness:
+    """How close a tensor of a package is to the value of a node (`eager_values.measure`)."""
+
+    node: str = ""
+    elements: int = 0
+    beyond: int = 0
+    first: list[int] = field(default_factory=list)
+    values: list[str] = field(default_factory=list)
+    error: Optional[Number] = None
+    eager_error: Optional[Number] = None
+    allowed: Optional[Number] = None
+    excess: Optional[Number] = None
+    within: bool = False
+    within_tf32: bool = False
+    equal: bool = False
+    non_finite: int = 0
+
+
+@dataclass
+class LaunchCompared(OfLaunch):
+    """A tensor that a launch wrote, with the nodes that it is `closest` to, best first."""
+
+    shape: list[int]
+    dtype: str
+    device: str
+    closest: list[Closeness]
+
+
+@dataclass
+class Output(Event):
+    """An output of eager mode and of the package, compared where both have one shape."""
+
+    index: int
+    shapes: list[list[int]]
+    dtypes: list[str]
+    compared: Optional[Closeness] = None
+
+
+@dataclass
+class CountedOutputs(Event):
+    package: int
+    eager: int
+
+
+@dataclass
+class Outputs(Event):
+    """The outputs of the call `run`."""
+
+    run: str
+    checksums: list[str]
+
+
+@dataclass
+class Rerun(OfLaunch):
+    """A tensor that a launch wrote in the call `run`."""
+
+    run: str
+    checksum: str
+
+
+@dataclass
+class ConstantDiffers(Event):
+    """A constant of the package has other values than the program's: `different` of its `elements`."""
+
+    name: str
+    launch: int
+    elements: int
+    different: int
+
+
+@dataclass
+class LaunchJudged(OfLaunch):
+    """A tensor that a launch wrote from right inputs, and that others read.
+
+    `status`: right, wrong or unjudged (`why`). It holds tensor number `place` of `node`, with `product`
+    without its bias, of `shape` and `dtype`, at `sizes`, `strides` and `offset` of its memory; `compared`
+    with that value. `tf32`: no more than TF32 products explain.
+    """
+
+    status: str
+    why: str = ""
+    node: str = ""
+    place: int = 0
+    product: bool = False
+    shape: list[int] = field(default_factory=list)
+    dtype: str = ""
+    sizes: list[int] = field(default_factory=list)
+    strides: list[int] = field(default_factory=list)
+    offset: int = 0
+    compared: Optional[Closeness] = None
+    tf32: bool = False
+
+
+@dataclass
+class JudgedOutputs(Event):
+    """Whether the call with right values in place of all wrong ones is right."""
+
+    right: bool
+
+
+@dataclass
+class ShardLost(Event):
+    """The launches from `first` up to `end` that no shard judged; of merged reports alone."""
+
+    first: int
+    end: int
+    why: str
+
+
+@dataclass
+class PrecisionFound(Event):
+    """The `launches` without whose wider precision the outputs are wrong.
+
+    Not `possible`: with all of them, too. Without `complete` the search ended early, and fewer may do.
+    """
+
+    launches: list[int]
+    possible: bool
+    calls: int
+    complete: bool
+
+
+@dataclass
+class ShimCall:
+    """One call of the proxy executor: the entry in its list, and what is passed, in C++.
+
+    With `scalar`, a type of C++, it is no call but makes a tensor of the number `value`.
+    """
+
+    node: dict[str, object] = field(default_factory=dict)
+    scalar: str = ""
+    value: str = ""
+    integers: list[str] = field(default_factory=list)
+    tensors: list[str] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+
+
+@dataclass
+class EagerCode(Event):
+    """A launch as calls, in C++.
+
+    `buffers`: names for what it reads, each with the variable, and the launch and variable that it was
+    written as. `stores`: the variables that it writes, each with the name of the value.
+    """
+
+    launch: int
+    buffers: list[tuple[str, str, int, str]] = field(default_factory=list)
+    calls: list[ShimCall] = field(default_factory=list)
+    stores: list[tuple[str, str]] = field(default_factory=list)
+
+
+@dataclass
+class NotRepairable(Event):
+    """Why a launch cannot be expressed as calls."""
+
+    launch: int
+    what: str
+
+
+@dataclass
+class Timed(Event):
+    """The median time of a call; `steady`: each gave what the first gave."""
+
+    seconds: float
+    package: str = ""
+    calls: int = 0
+    steady: bool = True
+
+
+# Compiles, and the search for what makes them fail
+
+
+@dataclass
+class Compiled(Event):
+    package: str
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+@dataclass
+class Switched(Event):
+    """The options asked for that this torch has."""
+
+    names: list[str]
+
+
+@dataclass
+class Judged(Event):
+    """Whether an output is not finite, has NaN, or differs from eager's."""
+
+    not_finite: bool
+    nan: bool
+    departs: bool
+
+
+@dataclass
+class Node(Event):
+    """A node is about to run."""
+
+    node: str
+    op: str = ""
+
+
+@dataclass
+class Value(Event):
+    """The value of a node was saved."""
+
+    node: str
+    nan: bool = False
+    inf: bool = False
+
+
+@dataclass
+class Uncuttable(Event):
+    """A part of the program that is no program."""
+
+    reason: str
+    nodes: int = 0
+
+
+@dataclass
+class Candidate(Event):
+    """How a smaller program ended; the end of its output if it does not fail in the `same` way."""
+
+    nodes: int = 0
+    status: Optional[int] = None
+    phase: str = ""
+    seconds: float = 0.0
+    same: bool = False
+    tail: str = ""
+
+
+@dataclass
+class Kept(Event):
+    """The best reproduction by now; `bytes` of `real` values, the others are drawn from a seed."""
+
+    directory: str
+    operators: int
+    nodes: list[OfNode]
+    real: list[str]
+    seeded: list[str]
+    bytes: int
+    dynamic: bool = False
+
+
+@dataclass
+class Reduced(Event):
+    """The end of the search: not `complete` for lack of time. `units` are nodes of the whole program."""
+
+    complete: bool = False
+    units: int = 0
+    tried: int = 0
+
+
+@dataclass
+class Experiment(Event):
+    """A compile with decisions switched off; outcomes are those of `reduction.bisect.Experiments`."""
+
+    label: str
+    outcome: str
+    seconds: float
+    status: Optional[int] = None
+    phase: str = ""
+    directory: str = ""
+    tail: str = ""
+
+
+@dataclass
+class DecisionFacts:
+    """A decision of the compiler (`reduction.decisions`): its operator, or what a pass rewrote."""
+
+    kind: str
+    key: str
+    op: str = ""
+    rewrites: list[str] = field(default_factory=list)
+    change: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Decision(Event):
+    """The decisions behind the failure; `also` are other kinds without which it is gone, too."""
+
+    kind: str
+    keys: list[str]
+    details: list[DecisionFacts]
+    also: list[str]
+    rounding: bool
+
+
+@dataclass
+class Workaround(Event):
+    """What came of the reproduction with a workaround (`protocol.Workaround`)."""
+
+    outcome: str
+    configs: dict[str, object] = field(default_factory=dict)
+    fallbacks: list[str] = field(default_factory=list)
+    decompositions: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Bisected(Event):
+    """The end of the search, with the `reason` if nothing was found."""
+
+    reason: str
+    compiles: int
