@@ -2,119 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from math import isfinite, prod
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import ValidationError
 
 from mcp_server.errors import read_json
 from mcp_server.logs import captured
 from mcp_server.model import ModelLocation
+from mcp_server.worker.capture import events
 
-Event = dict[str, Any]  # one line of a journal: the records of `logs.captured` check it
 R = TypeVar("R", bound=captured.JournalRecord)
+Facts = Mapping[str, object]  # the records of `logs.captured` check them
+Kind = type[events.JournalEvent]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One event of a journal, number `n` of the process `pid`."""
+
+    event: str
+    pid: float
+    n: float
+    t: float
+    facts: Facts
+
 
 # The event that begins a phase, the key of its number, and the events that end it well and badly.
-PHASES = {
-    "compiling": ("compile", "compiled", "compile_failed"),
-    "loading": ("load", "loaded", "load_failed"),
-    "updating": ("update", "updated", "update_failed"),
-    "calling": ("call", "called", "call_failed"),
+PHASES: dict[Kind, tuple[str, Kind, Kind]] = {
+    events.Compiling: ("compile", events.Compiled, events.CompileFailed),
+    events.Loading: ("load", events.Loaded, events.LoadFailed),
+    events.Updating: ("update", events.Updated, events.UpdateFailed),
+    events.Calling: ("call", events.Called, events.CallFailed),
 }
 OF_THE_END = ("outputs", "package", "seconds", "raced", "rewritten", "returned")
 
 
 def read_capture(directory: Path) -> captured.Captured:
     """All journals in `directory`; lines cut by a crash, or written by anyone else, are left out."""
-    events: list[Event] = []
+    lines: list[Line] = []
     for journal in sorted(directory.glob("capture-*[0-9].jsonl")):
         tails = sorted(journal.parent.glob(journal.stem + ".tail*.jsonl"))
-        of_process = [event for path in (journal, *tails) for event in _events(path)]
-        events += sorted(of_process, key=lambda event: float(event["n"]))
-    events.sort(key=lambda event: float(event["t"]))
+        lines += sorted((line for path in (journal, *tails) for line in _lines(path)), key=attrgetter("n"))
+    lines.sort(key=attrgetter("t"))
     return captured.Captured(
-        processes=_processes(events),
-        compiles=_phases(events, "compiling", captured.CapturedCompile),
-        packagings=_single(events, "packaging", captured.CapturedPackaging),
-        loads=_phases(events, "loading", captured.CapturedLoad),
-        hosts=_single(events, "host", captured.CapturedHost),
-        updates=_phases(events, "updating", captured.CapturedUpdate),
-        calls=_phases(events, "calling", captured.CapturedCall),
-        exports=_single(events, "exporting", captured.CapturedExport),
-        assertions=_single(events, "assertion_failed", captured.CapturedAssertion),
-        replays=_single(events, "graph_input_gone", captured.FreedInput),
-        cross_stream_frees=_single(events, "input_let_go", captured.FreedInput),
-        ends=_single(events, "program_failed", captured.CapturedEnd),
+        processes=_processes(lines),
+        compiles=_phases(lines, events.Compiling, captured.CapturedCompile),
+        packagings=_single(lines, events.Packaging, captured.CapturedPackaging),
+        loads=_phases(lines, events.Loading, captured.CapturedLoad),
+        hosts=_single(lines, events.Host, captured.CapturedHost),
+        updates=_phases(lines, events.Updating, captured.CapturedUpdate),
+        calls=_phases(lines, events.Calling, captured.CapturedCall),
+        exports=_single(lines, events.Exporting, captured.CapturedExport),
+        assertions=_single(lines, events.AssertionFailed, captured.CapturedAssertion),
+        replays=_single(lines, events.GraphInputGone, captured.FreedInput),
+        cross_stream_frees=_single(lines, events.InputLetGo, captured.FreedInput),
+        ends=_single(lines, events.ProgramFailed, captured.CapturedEnd),
     )
 
 
-def _events(path: Path) -> Iterator[Event]:
-    """The lines that have what every event has."""
+def _lines(path: Path) -> Iterator[Line]:
+    """Those that have what every event has."""
     with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
+        for text in file:
             with suppress(ValueError):
-                event = read_json(line)
-                if isinstance(event, dict) and isinstance(event.get("event"), str):
-                    numbers = [event.get(name) for name in ("n", "t", "pid")]
+                facts = read_json(text)
+                if isinstance(facts, dict) and isinstance(facts.get("event"), str):
+                    numbers = [facts.get(name) for name in ("pid", "n", "t")]
                     whole = all(isinstance(number, int | float) and isfinite(number) for number in numbers)
-                    if whole and isinstance(event.get("frames", []), list):
-                        yield event
+                    if whole and isinstance(facts.get("frames", []), list):
+                        yield Line(facts["event"], facts["pid"], facts["n"], facts["t"], facts)
 
 
-def _processes(events: list[Event]) -> list[captured.CapturedProcess]:
-    exits = {event["pid"] for event in events if event["event"] == "exit"}
-    processes = []
-    for pid, event in {event["pid"]: event for event in events if event["event"] == "process"}.items():
-        failures = {str(e.get("error")) for e in events if e["event"] == "hook_failed" and e["pid"] == pid}
-        facts = {**event, "exited": pid in exits, "hook_failures": sorted(failures)}
+def _of(lines: list[Line], kind: Kind) -> list[Line]:
+    return [line for line in lines if line.event == kind.event]
+
+
+def _processes(lines: list[Line]) -> list[captured.CapturedProcess]:
+    exits = {line.pid for line in _of(lines, events.Exit)}
+    failed, processes = _of(lines, events.HookFailed), []
+    for pid, line in {line.pid: line for line in _of(lines, events.Process)}.items():
+        failures = {str(each.facts.get("error")) for each in failed if each.pid == pid}
+        facts = {**line.facts, "exited": pid in exits, "hook_failures": sorted(failures)}
         processes += _built(captured.CapturedProcess, facts)
     return processes
 
 
-def _phases(events: list[Event], begin: str, kind: type[R]) -> list[R]:
+def _phases(lines: list[Line], begin: Kind, kind: type[R]) -> list[R]:
     """Each beginning joined with its end, if it has one."""
     number, well, badly = PHASES[begin]
-    ends = {(e["pid"], str(e.get(number))): e for e in events if e["event"] in (well, badly)}
+    ended = (line for line in lines if line.event in (well.event, badly.event))
+    ends = {(line.pid, str(line.facts.get(number))): line for line in ended}
     found = []
-    for event in (e for e in events if e["event"] == begin):
-        end = ends.get((event["pid"], str(event.get(number))))
-        joined = {**event, "number": event.get(number)}
-        if end is not None and end["event"] == badly:
-            joined = _failed(joined, end)
+    for line in _of(lines, begin):
+        end = ends.get((line.pid, str(line.facts.get(number))))
+        joined = {**line.facts, "number": line.facts.get(number)}
+        if end is not None and end.event == badly.event:
+            joined = _failed(joined, end.facts)
         elif end is not None:
-            joined |= {key: end[key] for key in OF_THE_END if end.get(key) is not None}
+            joined |= {key: end.facts[key] for key in OF_THE_END if end.facts.get(key) is not None}
             joined["outcome"] = "ok"
         found += _built(kind, _of_phase(joined))
     return found
 
 
-def _single(events: list[Event], name: str, kind: type[R]) -> list[R]:
+def _single(lines: list[Line], of: Kind, kind: type[R]) -> list[R]:
     """Records of one event each."""
-    found = [event for event in events if event["event"] == name]
-    whole = [_failed(event, event) if name.endswith("_failed") else event for event in found]
-    return [record for event in whole for record in _built(kind, _of_phase(event))]
+    found = [line.facts for line in _of(lines, of)]
+    whole = [_failed(facts, facts) if issubclass(of, events.Failed) else facts for facts in found]
+    return [record for facts in whole for record in _built(kind, _of_phase(facts))]
 
 
-def _failed(begun: Event, end: Event) -> Event:
+def _failed(begun: Facts, end: Facts) -> dict[str, object]:
     known = {name: end[name] for name in ("refilled", "retained") if end.get(name)}
     return {**begun, **known, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
 
 
-def _of_phase(event: Event) -> Event:
+def _of_phase(event: Facts) -> Facts:
     """The fields of a phase; a file that is gone by now is no file."""
     facts = {**event, "copy_path": event.get("copy")}
-    frames = (frame for frame in event.get("frames", ()) if isinstance(frame, dict))
-    facts["stack"] = [{key: frame.get(key) for key in ModelLocation.model_fields} for frame in frames]
+    frames = event.get("frames")
+    if isinstance(frames, list):
+        parts = [frame for frame in frames if isinstance(frame, dict)]
+        facts["stack"] = [{key: part.get(key) for key in ModelLocation.model_fields} for part in parts]
     if event.get("package") is None:
         facts["package"] = event.get("package_path")
     gone = {file: None for file in ("file", "returned") if not Path(str(event.get(file))).exists()}
     return facts | gone
 
 
-def _built(kind: type[R], facts: Event) -> list[R]:
+def _built(kind: type[R], facts: Facts) -> list[R]:
     """The record; none from a damaged event."""
     try:
         return [kind.model_validate(facts)]

@@ -28,19 +28,18 @@ from .lease import take
 from .tensors import is_plain, only_tensors, span
 
 if TYPE_CHECKING:
-    from .protocol import CapturedFailure
+    pass
 
 
-def process_limits() -> CapturedFailure:
-    """`no_files`: the limit on open files, once reached; `file_bytes`: that on the size of a file, if any."""
-    found: CapturedFailure = {}
+def process_limits() -> tuple[Optional[int], Optional[int]]:
+    """The limit on open files, once it is reached; that on the size of a file, if there is one."""
+    no_files = None
     try:
         os.close(os.open(os.devnull, os.O_RDONLY))
     except OSError as error:
         if error.errno == errno.EMFILE:
-            found["no_files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    limit = _limit(resource.RLIMIT_FSIZE)
-    return found if limit is None else {**found, "file_bytes": limit}
+            no_files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return no_files, _limit(resource.RLIMIT_FSIZE)
 
 
 def _limit(kind: int) -> Optional[int]:

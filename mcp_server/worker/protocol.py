@@ -432,16 +432,16 @@ class CallRecord(TypedDict):
     spec: str
 
 
-class CapturedFailure(TypedDict, total=False):
+class CapturedFailure(TypedDict):
     """An exception in the user's program, with the limits of the process that were reached."""
 
     type: str
     text: str
-    no_files: int
-    file_bytes: int
+    no_files: Optional[int]
+    file_bytes: Optional[int]
 
 
-class KeptPackage(TypedDict, total=False):
+class KeptPackage(TypedDict):
     """A package as it was loaded; without a `copy` the size of its `largest` member, and why (`notice`)."""
 
     bytes: int

@@ -98,7 +98,11 @@ def test_the_hook_loads_no_more_of_torch() -> None:
         tree = ast.parse((WORKER / f"{name.replace('.', '/')}.py").read_text())
         here = name.split(".")[:-1]
         imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.level]
-        near = {".".join([*here[: len(here) + 1 - node.level], str(node.module)]) for node in imports}
+        near = {
+            ".".join([*here[: len(here) + 1 - node.level], module])
+            for node in imports
+            for module in ([node.module] if node.module else [alias.name for alias in node.names])
+        }
         left += sorted(near - set(left))
         found |= near
         values = [each for node in tree.body if isinstance(node, ast.Assign) for each in ast.walk(node.value)]

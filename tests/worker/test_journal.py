@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,8 +14,11 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
+from mcp_server.logs import captured
 from mcp_server.logs.capture_journal import read_capture
+from mcp_server.worker.capture import events
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.journal import Journal, around
 from mcp_server.worker.events import Refused
@@ -37,7 +41,7 @@ def test_a_full_journal_keeps_its_beginning_and_its_end(sizes: list[int]) -> Non
         patch.setattr(module, "TAIL", 2000)
         journal = Journal(name)
         for size in sizes:
-            journal.event("filler", text="x" * size)
+            journal.event(events.HookFailed("filler", "x" * size))
         os.close(journal.file)
         kept, last = numbers(Path(name)), len(sizes) + 1
         assert kept[0] == 1 and kept[-1] == last and len(set(kept)) == len(kept)
@@ -53,7 +57,7 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
 
     def write() -> None:
         for _ in range(50):
-            journal.event("filler", text="y" * 300)
+            journal.event(events.HookFailed("filler", "y" * 300))
 
     threads = [threading.Thread(target=write) for _ in range(8)]
     for thread in threads:
@@ -107,3 +111,32 @@ def test_a_report_is_strict_json(tmp_path: Path) -> None:
     of = {"mean": "nan", "shape": [2, 3]}
     assert first["value"] == {"low": "-inf", "1": True, "path": repr(tmp_path), "of": of}
     assert second["value"] == 0.5
+
+
+NAMES = {"copy": "copy_path", "frames": "stack", "package_path": "package"}  # in the record
+NUMBERS = {"compile", "load", "update", "call"}
+UNREAD = {"bytes", "sha256", "largest"}  # of the package of a host
+OF_THE_ERROR = {"type", "text", "no_files", "file_bytes", "stopped_at"}
+
+
+@pytest.mark.parametrize(
+    ("kinds", "record"),
+    [
+        ((events.Compiling, events.Compiled, events.CompileFailed), captured.CapturedCompile),
+        ((events.Packaging,), captured.CapturedPackaging),
+        ((events.Loading, events.Loaded, events.LoadFailed), captured.CapturedLoad),
+        ((events.Host,), captured.CapturedHost),
+        ((events.Updating, events.Updated, events.UpdateFailed), captured.CapturedUpdate),
+        ((events.Calling, events.Called, events.CallFailed), captured.CapturedCall),
+        ((events.Exporting,), captured.CapturedExport),
+        ((events.InputLetGo, events.GraphInputGone), captured.FreedInput),
+        ((events.AssertionFailed,), captured.CapturedAssertion),
+        ((events.ProgramFailed,), captured.CapturedEnd),
+    ],
+)
+def test_the_record_has_what_the_hook_writes(kinds: tuple[Any, ...], record: type[BaseModel]) -> None:
+    """Each field of the events of a phase is one of the record that the server reads, or of its error."""
+    known = set(record.model_fields)
+    for kind in kinds:
+        names = {NAMES.get(field.name, field.name) for field in fields(kind)}
+        assert names - known - NUMBERS <= (OF_THE_ERROR if issubclass(kind, events.Failed) else UNREAD)

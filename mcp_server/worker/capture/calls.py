@@ -28,8 +28,9 @@ from ..process import (
 )
 from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
+from . import events
 from .checks import digests
-from .journal import CaptureStore, Journal
+from .journal import CaptureStore, Journal, unkept
 from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of
 from .streams import Snapshot, Streams
 
@@ -52,7 +53,13 @@ RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
 
 def failure(error: BaseException) -> CapturedFailure:
     kind = "{}.{}".format(type(error).__module__, type(error).__qualname__)
-    return {"type": kind, "text": str(error)[:TEXT_LIMIT], **process_limits()}
+    no_files, file_bytes = process_limits()
+    return {
+        "type": kind,
+        "text": str(error)[:TEXT_LIMIT],
+        "no_files": no_files,
+        "file_bytes": file_bytes,
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +101,7 @@ class Calls:
         found = [path for path in paths if os.path.isfile(path)]
         if len(found) == 1:
             kept = self.store.package(found[0])
-            self.journal.event("host", argv=words[:WORDS], package=found[0], frames=frames(), **kept)
+            self.journal.event(events.Host(argv=words[:WORDS], package=found[0], frames=frames(), **kept))
 
     # Loads
 
@@ -108,7 +115,7 @@ class Calls:
         """Journal a package that torch refused before it made a loader."""
         if error is not None and not self.thread.loads:
             number = self._load("AOTIModelPackageLoader", *state)
-            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
+            self.journal.event(events.LoadFailed(load=number, retained=self._in_use(), **failure(error)))
 
     def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
         self.thread.loads = getattr(self.thread, "loads", 0) + 1
@@ -126,35 +133,35 @@ class Calls:
             kept = self.store.package(package)
         except OSError as error:
             size = os.path.getsize(package) if os.path.exists(package) else 0
-            kept = {"bytes": size, "sha256": "", "copy": None, "notice": str(error)}
+            kept = unkept(size, str(error))
         self.journal.event(
-            "loading",
-            load=number,
-            loader=loader,
-            package=package,
-            options=options,
-            libraries=sorted(torch.ops.loaded_libraries),
-            processor_s=processor_seconds(),
-            frames=frames(),
-            **kept,
+            events.Loading(
+                load=number,
+                loader=loader,
+                package=package,
+                options=options,
+                libraries=sorted(torch.ops.loaded_libraries),
+                processor_s=processor_seconds(),
+                frames=frames(),
+                **kept,
+            )
         )
         return number
 
     def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
         number, loader, start = state
         if error is not None:
-            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
+            self.journal.event(events.LoadFailed(load=number, retained=self._in_use(), **failure(error)))
             return
         self.loads[loader] = number
         on_cuda = type(loader).__name__.endswith("Cuda")
         if hasattr(loader, "get_metadata"):
             on_cuda = loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda"
         place = current_device() if on_cuda else None
-        self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
+        self.journal.event(events.Loaded(number, time.monotonic() - start, place))
 
-    def _in_use(self) -> dict[str, object]:
-        """Loads that were not released, and the outputs in use."""
-        return {"loads": sorted(self.loads.values()), "outputs": self.outputs.retained()}
+    def _in_use(self) -> events.InUse:
+        return events.InUse(sorted(self.loads.values()), self.outputs.retained())
 
     # Constants
 
@@ -180,18 +187,19 @@ class Calls:
         strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
         views = [name for name, value in strided if value.untyped_storage().nbytes() > value.nbytes]
         self.journal.event(
-            "updating",
-            update=number,
-            load=load,
-            how=how,
-            arguments=list(args) + list(kwargs.values()),
-            file=path,
-            notice=notice,
-            compiled=compiled,
-            constants=Encoded("{" + ", ".join(members) + "}"),
-            digests=known,
-            views=sorted(views),
-            frames=frames(),
+            events.Updating(
+                update=number,
+                load=load,
+                how=how,
+                arguments=list(args) + list(kwargs.values()),
+                file=path,
+                notice=notice,
+                compiled=compiled,
+                constants=Encoded("{" + ", ".join(members) + "}"),
+                digests=known,
+                views=sorted(views),
+                frames=frames(),
+            )
         )
         # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
         managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
@@ -200,8 +208,11 @@ class Calls:
         return (number,)
 
     def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
-        event = "updated" if error is None else "update_failed"
-        self.journal.event(event, update=state[0], **(failure(error) if error is not None else {}))
+        (number,) = state
+        if error is None:
+            self.journal.event(events.Updated(number))
+        else:
+            self.journal.event(events.UpdateFailed(update=number, **failure(error)))
 
     # Calls
 
@@ -234,31 +245,32 @@ class Calls:
 
         path, notice = (None, GONE) if gone else self._saved("inputs", number, packed)
         self.journal.event(
-            "calling",
-            call=number,
-            load=load,
-            thread=threading.get_ident(),
-            thread_name=threading.current_thread().name,
-            threads=torch.get_num_threads(),
-            leaves=encode_all([encode_layout(leaf) for leaf in flat]),
-            sharing=sharing(flat),
-            moved=self.managed.moved(load),
-            altered=self.managed.altered(load),
-            lost=self.managed.lost(load),
-            refilled=refilled,
-            unmapped=gone,
-            overwritten=self.aliases.overwritten(),
-            streams=self.streams.several,
-            headroom=left,
-            headroom_of=limit,
-            processor_s=processor_seconds(),
-            stack_bytes=stack_bytes(),
-            current_device=current_device(),
-            again=self.repeats.again(load, flat),
-            plain=_plain(tree),
-            file=path,
-            notice=notice,
-            frames=frames(),
+            events.Calling(
+                call=number,
+                load=load,
+                thread=threading.get_ident(),
+                thread_name=threading.current_thread().name,
+                threads=torch.get_num_threads(),
+                leaves=encode_all([encode_layout(leaf) for leaf in flat]),
+                sharing=sharing(flat),
+                moved=self.managed.moved(load),
+                altered=self.managed.altered(load),
+                lost=self.managed.lost(load),
+                refilled=refilled,
+                unmapped=gone,
+                overwritten=self.aliases.overwritten(),
+                streams=self.streams.several,
+                headroom=left,
+                headroom_of=limit,
+                processor_s=processor_seconds(),
+                stack_bytes=stack_bytes(),
+                current_device=current_device(),
+                again=self.repeats.again(load, flat),
+                plain=_plain(tree),
+                file=path,
+                notice=notice,
+                frames=frames(),
+            )
         )
         if in_graph:
             self.streams.watch_graph(number, flat)
@@ -277,12 +289,14 @@ class Calls:
     def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
-            facts = {**failure(error), "retained": self._in_use()}
+            told, retained = failure(error), self._in_use()
             # What its constants are by now is looked at more closely.
-            if not capturing() and not device_error():
-                names = self.managed.refilled(state.load, AT_FAILURE)
-                facts.update({"refilled": names} if names else {})
-            self.journal.event("call_failed", call=state.number, seconds=seconds, **facts)
+            unread = capturing() or device_error()
+            names = None if unread else self.managed.refilled(state.load, AT_FAILURE)
+            failed = events.CallFailed(
+                call=state.number, seconds=seconds, retained=retained, refilled=names, **told
+            )
+            self.journal.event(failed)
             return
         self.aliases.returned(state.number, state.inputs, result)
         self.outputs.add(state.number, result)
@@ -300,13 +314,14 @@ class Calls:
         if state.refilled:
             returned = self.managed.keep_outputs(self.store, state.number, state.load, result)
         self.journal.event(
-            "called",
-            call=state.number,
-            seconds=seconds,
-            outputs=encode_all([output.text for output in outputs]),
-            raced=raced,
-            rewritten=[n for n, (leaf, count) in enumerate(state.versions) if version_of(leaf) != count],
-            returned=returned,
+            events.Called(
+                call=state.number,
+                seconds=seconds,
+                outputs=encode_all([output.text for output in outputs]),
+                raced=raced,
+                rewritten=[n for n, (leaf, count) in enumerate(state.versions) if version_of(leaf) != count],
+                returned=returned,
+            )
         )
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))
 

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 import traceback
-from typing import Any, Mapping, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -18,6 +18,7 @@ from ..lease import leave
 from ..process import processor_seconds
 from ..report import encode_frames, identity
 from ..tensors import only_tensors, storage_bytes
+from . import events
 from .calls import Calls, failure
 from .checks import Models, Places, attributes, compared, keep, looked_at, tensors_of
 
@@ -52,6 +53,7 @@ def stopped_at(error: BaseException) -> list[dict[str, str]]:
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
 # Where GCC and Clang search for headers and libraries besides their own directories.
 SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH")
+Near = Tuple[List[Any], Optional[str], List[str]]
 REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
 
 
@@ -79,21 +81,24 @@ class Compiles:
         if isinstance(program, torch.nn.Module):
             state = tensors_of(program)
         self.journal.event(
-            "compiling",
-            compile=number,
-            digests=self.models.compiling(state),
-            how=how,
-            exported=path,
-            program=exported,
-            notice=notice,
-            package_path=path_of(kwargs.get("package_path")),
-            configs=configs,
-            configs_exact=exact,
-            flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS + SEARCHED)},
-            torch=torch.__version__,
-            libraries=sorted(torch.ops.loaded_libraries),
-            processor_s=processor_seconds(),
-            frames=frames(),
+            events.Compiling(
+                compile=number,
+                digests=self.models.compiling(state),
+                how=how,
+                exported=path,
+                program=exported,
+                notice=notice,
+                package_path=path_of(kwargs.get("package_path")),
+                configs=configs,
+                configs_exact=exact,
+                flags={
+                    name: value for name, value in os.environ.items() if name.startswith(FLAGS + SEARCHED)
+                },
+                torch=torch.__version__,
+                libraries=sorted(torch.ops.loaded_libraries),
+                processor_s=processor_seconds(),
+                frames=frames(),
+            )
         )
         self.thread.inside = True
         return number, time.monotonic()
@@ -117,10 +122,11 @@ class Compiles:
         self.thread.inside = False
         number, seconds = state[0], time.monotonic() - state[1]
         if error is None:
-            self.journal.event("compiled", compile=number, seconds=seconds, package=path_of(result))
+            self.journal.event(events.Compiled(number, seconds, path_of(result)))
             return
-        facts = {**failure(error), "stopped_at": stopped_at(error)}
-        self.journal.event("compile_failed", compile=number, seconds=seconds, **facts)
+        told, operators = failure(error), stopped_at(error)
+        failed = events.CompileFailed(compile=number, seconds=seconds, stopped_at=operators, **told)
+        self.journal.event(failed)
 
     def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Any]:
         return actual, expected
@@ -135,13 +141,14 @@ class Compiles:
         if storage_bytes(actual + expected) <= self.store.cap:
             path = self.store.save("assertion", next(self.numbers), record)
         self.journal.event(
-            "assertion_failed",
-            file=path,
-            calls=self.calls.outputs.calls_of(actual + expected),
-            refilled=self.calls.managed.refilled_by_now(),
-            frames=frames(),
-            modules=self.models.near(next(self.numbers), callers()),
-            **failure(error),
+            events.AssertionFailed(
+                file=path,
+                calls=self.calls.outputs.calls_of(actual + expected),
+                refilled=self.calls.managed.refilled_by_now(),
+                frames=frames(),
+                modules=self.models.near(next(self.numbers), callers()),
+                **failure(error),
+            )
         )
 
     def failing(self, error: BaseException) -> None:
@@ -152,7 +159,7 @@ class Compiles:
         places = raised_in(error)
         shown = encode_frames([(frame.f_code, line) for frame, line in places])
         if self.models.compiled and REPORTED not in error.__dict__:
-            self._program_failed(error, shown, places, **self._near(places))
+            self._program_failed(error, shown, places, self._near(places))
         elif not self.models.compiled and self.calls.loads and places:
             raising = list(traceback.walk_tb(error.__traceback__))[-1][0]
             self._program_failed(error, shown, places, own=places[0][0] is raising)
@@ -161,30 +168,42 @@ class Compiles:
         """Journal the modules near a `sys.exit` with a status of failure: that may be a check, too."""
         if self.models.compiled and status:
             places = [(frame, frame.f_lineno) for frame in callers()]
-            self._program_failed(SystemExit(status), frames(), places, **self._near(places))
+            self._program_failed(SystemExit(status), frames(), places, self._near(places))
 
-    def _near(self, places: Places) -> Mapping[str, object]:
+    def _near(self, places: Places) -> Near:
         """Modules in these frames, a file of their tensors, and what the check compared."""
         number, around = next(self.numbers), [frame for frame, _ in places]
         modules, file = self.models.near(number, around), keep(self.store, number, around)
-        return {"modules": modules, "file": file, "compared": compared(places)}
+        return modules, file, compared(places)
 
-    def _program_failed(self, error: BaseException, shown: Any, places: Places, **more: object) -> None:
+    def _program_failed(
+        self,
+        error: BaseException,
+        shown: events.Frames,
+        places: Places,
+        near: Near = ([], None, []),
+        own: bool = False,
+    ) -> None:
         """Also with the calls that the check names, and constants that were refilled."""
+        modules, file, names = near
         self.journal.event(
-            "program_failed",
-            frames=shown,
-            refilled=self.calls.managed.refilled_by_now(),
-            calls=self.calls.outputs.calls_of(looked_at(places)),
-            **more,
-            **failure(error),
+            events.ProgramFailed(
+                frames=shown,
+                refilled=self.calls.managed.refilled_by_now(),
+                calls=self.calls.outputs.calls_of(looked_at(places)),
+                modules=modules,
+                file=file,
+                compared=names,
+                own=own,
+                **failure(error),
+            )
         )
 
     def exporting(self, module: Any, *_args: Any, **_kwargs: Any) -> None:
         """Journal the plain attributes of a module that is exported: the program has their values."""
         if isinstance(module, torch.nn.Module):
             name = type(module).__name__
-            self.journal.event("exporting", type=name, attributes=attributes(module), frames=frames())
+            self.journal.event(events.Exporting(name, attributes(module), frames()))
 
     def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """The program packages files itself: the first of each model, by its name; a stream has no path."""
@@ -193,7 +212,7 @@ class Compiles:
             return
         files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
         first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
-        self.journal.event("packaging", package=package, files=first, frames=frames())
+        self.journal.event(events.Packaging(package, first, frames()))
 
 
 def path_of(value: Any) -> Optional[str]:

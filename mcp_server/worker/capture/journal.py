@@ -16,11 +16,12 @@ import threading
 import time
 import zipfile
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 
 from ..report import encode, identity, rank
+from .events import HookFailed, JournalEvent, Process
 
 if TYPE_CHECKING:  # this is imported into every program
     from ..protocol import KeptPackage
@@ -40,40 +41,31 @@ class Journal:
         self.count = 0
         self.written = 0
 
-    def event(self, event: str, **facts: Any) -> None:
+    def event(self, event: JournalEvent) -> None:
         """Write one event. It starts the journal, with the event `process`, when this is the first."""
         with self.lock:
             if self.pid != os.getpid():
                 self._start()
-            self._write(event, facts)
+            self._write(event)
 
     def _start(self) -> None:
         self.pid = os.getpid()
         self.count = self.written = 0
         self.file = self._open("", os.O_APPEND)
-        self._write(
-            "process",
-            {
-                "rank": rank(),
-                "parent": os.getppid(),
-                "argv": list(getattr(sys, "orig_argv", sys.argv)),
-                "executable": sys.executable,
-                "python": sys.version.split()[0],
-                "cwd": os.getcwd(),
-            },
-        )
+        argv, python = list(getattr(sys, "orig_argv", sys.argv)), sys.version.split()[0]
+        self._write(Process(rank(), os.getppid(), argv, sys.executable, python, os.getcwd()))
 
     def _open(self, part: str, flag: int) -> int:
         path = os.path.join(self.directory, "capture-{}{}.jsonl".format(identity(), part))
         return os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
 
-    def _write(self, event: str, facts: Mapping[str, object]) -> None:
+    def _write(self, event: JournalEvent) -> None:
         self.count += 1
         begin = '{{"event": "{}", "n": {}, "pid": {}, "t": {!r}'.format(
-            event, self.count, identity(), time.time()
+            event.event, self.count, identity(), time.time()
         )
-        members = ['"{}": {}'.format(name, encode(value)) for name, value in facts.items()]
-        line = (", ".join([begin, *members]) + "}\n").encode("utf-8", "replace")
+        facts = ['"{}": {}'.format(name, encode(value)) for name, value in vars(event).items()]
+        line = (", ".join([begin, *facts]) + "}\n").encode("utf-8", "replace")
         if self.written + len(line) > FULL:
             self._turn(len(line))
         self.written += len(line)
@@ -139,7 +131,7 @@ class CaptureStore:
 
     def package(self, path: str) -> KeptPackage:
         """Keep the package as it is now: copied, or hard-linked if copying fails (RLIMIT_FSIZE)."""
-        facts: KeptPackage = {"bytes": os.path.getsize(path), "sha256": "", "copy": None}
+        facts = unkept(os.path.getsize(path))
         why = "larger than is copied, and on another disk"
         if facts["bytes"] <= COPY:
             facts["sha256"] = sha256(path)
@@ -155,7 +147,7 @@ class CaptureStore:
                 os.link(path, link)
             return {**facts, "copy": link}
         except OSError:
-            facts["notice"], facts["largest"] = why, None
+            facts["notice"] = why
         unreadable = contextlib.suppress(zipfile.BadZipFile, OSError, ValueError, NotImplementedError)
         with unreadable, zipfile.ZipFile(path) as archive:
             facts["largest"] = max((member.file_size for member in archive.infolist()), default=None)
@@ -178,6 +170,10 @@ class CaptureStore:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(partial)
         return copy
+
+
+def unkept(size: int, notice: str = "") -> KeptPackage:
+    return {"bytes": size, "sha256": "", "copy": None, "largest": None, "notice": notice}
 
 
 def sha256(path: str) -> str:
@@ -204,7 +200,7 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, **kwargs:
         with contextlib.suppress(Exception):  # a full disk must not stop the program either
             text = "{}: {}".format(type(error).__name__, error)
             name = getattr(function, "func", function).__name__  # of a `partial`, too
-            journal.event("hook_failed", where=name, error=text)
+            journal.event(HookFailed(name, text))
         return None
 
 
