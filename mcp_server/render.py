@@ -113,7 +113,7 @@ LONGEST_ON_SHARED_LINE = 60
 
 FINDINGS = ("summary", "pattern", "how", "failure", "problems", "mismatches", "first_bad", "last")
 
-Fields = Mapping[str, Any]
+Fields = Mapping[str, Any]  # of any record, by label
 
 
 def _named(record: Record) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class SweepCase:
     """One diagnosis of a sweep: validated arguments of `diagnose`, and the number of GPUs to reserve."""
 
     name: str
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # of the user's file; `DiagnoseArguments` checked them
     gpus: float = 1
 
     @property
@@ -114,6 +114,7 @@ def _check_size(node: yaml.Node | None, sizes: dict[int, int]) -> int:
 
 
 def _mapping(value: Any, what: str) -> dict[str, Any]:
+    """A mapping of the user's file, whose values may be anything yet."""
     if not isinstance(value, dict):
         raise ProblemError(f"{what} is not a mapping", value=str(value)[:120], allowed=EXAMPLE)
     return value

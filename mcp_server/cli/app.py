@@ -62,10 +62,11 @@ app = typer.Typer(
 
 JSON_OPTION = typer.Option("--json", help="Print the result as JSON, complete.")
 AS_JSON = parameter("as_json", Annotated[bool, JSON_OPTION], False)
+Given = dict[str, Any]  # options as typer gives them: `arguments_of` makes typed arguments of them
 
 
 def add_command(
-    operation: Operation, run: Callable[[dict[str, Any]], int], more: Sequence[inspect.Parameter] = ()
+    operation: Operation, run: Callable[[Given], int], more: Sequence[inspect.Parameter] = ()
 ) -> None:
     """A command with the parameters of the operation, and `more`."""
     parameters = [*parameters_of(operation.arguments), *more, AS_JSON]
@@ -84,7 +85,7 @@ def add_command(
     )(command)
 
 
-def run_operation(operation: Operation, given: dict[str, Any]) -> int:
+def run_operation(operation: Operation, given: Given) -> int:
     """Run to the end, print the result; the exit code. Raises ProblemError."""
     record = carried_out(operation, arguments_of(operation.arguments, given))
     print_result(record, given["as_json"])
@@ -105,7 +106,7 @@ OF_DIAGNOSE = (
 )
 
 
-def run_diagnose(given: dict[str, Any]) -> int:
+def run_diagnose(given: Given) -> int:
     """Diagnose, print the verdict, write what was asked for; the exit code. Raises ProblemError."""
     report, bundle, resume = given["report"], given["bundle"], given["resume"]
     if bundle and Path(bundle).exists():  # before the work

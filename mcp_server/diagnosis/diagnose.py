@@ -15,7 +15,7 @@ from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import cast
 
 import anyio
 
@@ -34,6 +34,7 @@ from mcp_server.tools.context import Context
 from mcp_server.tools.failure import read_users_log
 from mcp_server.tools.fault_methods import ONE_THREAD
 from mcp_server.tools.requests import run_request
+from mcp_server.worker.protocol import ReplayRequest
 
 Detector = Callable[[DiagnosisState], Iterator[Suspect]]
 
@@ -107,13 +108,13 @@ async def diagnose(
     if isinstance(workload, PackageWorkload):
         inputs = workload.inputs if isinstance(workload.inputs, Path) else None
         # Without inputs the package is loaded, and not called.
-        request: dict[str, Any] = {
-            "package": workload.package,
+        request: ReplayRequest = {
+            "package": str(workload.package),
             "model_name": workload.model_name,
             "extra_imports": workload.extra_imports,
         }
         if workload.inputs is not None:
-            request = {**run_request(workload)}
+            request.update(cast(ReplayRequest, run_request(workload)))
         case.call = CallSpec("run", request, workload.package, inputs)
     try:
         async with context.sharing_imports():

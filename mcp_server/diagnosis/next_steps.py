@@ -27,7 +27,7 @@ from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
-Arguments = dict[str, Any]
+Arguments = dict[str, Any]  # of any tool, as JSON
 
 
 def call_arguments(case: DiagnosisState) -> Arguments:

@@ -45,6 +45,7 @@ from mcp_server.tools.requests import failing_phase
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker import events
 from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.protocol import ReplayRequest, Step
 
 if TYPE_CHECKING:  # `bisect` brings what few need
     from mcp_server.diagnosis.value_sources import InputSlice
@@ -67,14 +68,14 @@ class CallSpec:
     """A call that the worker can make: `operation` is `run` or `replay`, `request` its arguments."""
 
     operation: Literal["run", "replay"]
-    request: dict[str, Any]
+    request: ReplayRequest
     package: Path
     inputs: Path | None = None
 
     @property
-    def steps(self) -> Sequence[Mapping[str, Any]]:
+    def steps(self) -> Sequence[Step]:
         """What a replay does before the call: loads, updates of constants, earlier calls."""
-        return list(self.request.get("steps", ()))
+        return self.request.get("steps", [])
 
     @property
     def updated(self) -> bool:

@@ -61,7 +61,7 @@ class JobState(Record):
     state: State
     wall_s: float
     progress: list[str] = Field(default_factory=list)
-    result: dict[str, Any] | None = None
+    result: dict[str, Any] | None = None  # the record as JSON, of a type that the tool knows
     problem: Problem | None = None
 
 

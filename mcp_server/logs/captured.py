@@ -118,7 +118,7 @@ class CapturedCompile(Phase):
     exported: Path | None = None
     program: bool = False
     package: Path | None = None
-    configs: dict[str, Any] = Field(default_factory=dict)
+    configs: dict[str, object] = Field(default_factory=dict)
     configs_exact: bool = True
     flags: dict[str, str] = Field(default_factory=dict)
     torch: str = ""
@@ -149,7 +149,7 @@ class CapturedLoad(Phase):
     sha256: str = ""
     bytes: int = 0
     largest: int | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, object] = Field(default_factory=dict)
     libraries: list[Path] = Field(default_factory=list)
     current_device: int | None = None
 

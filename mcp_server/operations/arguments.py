@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mcp_server.tools.context import Context
 
 
-InputsArgument = str | list[dict[str, Any]]
+InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them: `inputs_of` checks them
 
 PackagePath = Annotated[str, Field(description="Use this package.")]
 ExportedPath = Annotated[str, Field(description="Use this exported program.")]

@@ -37,7 +37,7 @@ class Asked(BaseModel):
 
     operation: str
     base: Path
-    arguments: dict[str, Any]
+    arguments: dict[str, Any]  # as JSON: the model of the operation checks them again
 
 
 def remember(job: Path, operation: str, arguments: BaseModel) -> None:

@@ -98,7 +98,7 @@ def node_lines(path: Path) -> tuple[tuple[str, ModelLocation], ...]:
 
 
 def _graph(path: Path) -> dict[str, Any]:
-    """The serialised program; empty if the archive has none."""
+    """The serialised program, JSON of torch's own; empty if the archive has none."""
     archive = ZipContainer(path)
     name = next((m.name for m in archive.members if _GRAPH.search(m.name)), None)
     return read_json(read_bytes(archive, name)) if name is not None else {}

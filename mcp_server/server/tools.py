@@ -37,7 +37,7 @@ WIDEST_MAPPING = 32
 LONGEST_REASON = 300  # characters
 LONGEST_QUESTION = 1000
 
-Result = dict[str, Any]
+Result = dict[str, Any]  # a record as JSON, as the SDK takes it and clients get it
 Progress = Callable[[str], Awaitable[None]]
 Path = tuple[str | int, ...]
 Cuts = dict[Path, int]  # original length of what was cut

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 from pydantic import TypeAdapter
@@ -42,7 +41,7 @@ from mcp_server.tools.failure import read_failure
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
 from mcp_server.worker import events
-from mcp_server.worker.protocol import MadeBy
+from mcp_server.worker.protocol import MadeBy, ReplayRequest, Step
 
 SHOWN = 24
 _LAUNCHES = TypeAdapter(list[LaunchCompared])
@@ -110,7 +109,7 @@ class Pair:
 
     workload: PackageWorkload
     exported: Path | None
-    updates: tuple[Mapping[str, Any], ...] = ()
+    updates: tuple[Step, ...] = ()
     made_by: MadeBy | None = None
 
 
@@ -245,7 +244,7 @@ async def _captured(context: Context, workload: ScriptWorkload) -> Pair:
     return Pair(found, compiled.exported, updates_of(replayed), made_by)
 
 
-def updates_of(request: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
     """The updates of constants among the steps of a replay."""
     return tuple(step for step in request.get("steps", ()) if step["do"] == "constants")
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import anyio
 from pydantic import Field
@@ -64,9 +64,8 @@ class Gpu(Record):
     error: str | None = None
 
 
-class Machine(Record):
-    """Facts of this machine and of the interpreter `python`. None, and a line in `unknown`, for what was not
-    read of that one."""
+class Interpreter(Record):
+    """None, and a line in `unknown`, for what was not read."""
 
     python_version: str | None = None
     torch: str | None = None
@@ -77,6 +76,11 @@ class Machine(Record):
     driver_cuda: str | None = None
     gpus: list[Gpu] = Field(default_factory=list)
     unknown: list[str] = Field(default_factory=list)
+
+
+class Machine(Interpreter):
+    """Facts of this machine and of the interpreter `python`."""
+
     platform: str
     machine: str
     cpu_flags: list[str]
@@ -89,14 +93,15 @@ class Machine(Record):
 
 async def read_machine(context: Context, env: Mapping[str, str], python: Path) -> Machine:
     """Compile a probe and ask the worker at the same time; an interpreter without torch leaves unknowns."""
-    interpreter: dict[str, Any] = {}
+    interpreter = Interpreter()
 
     async def ask_worker() -> None:
+        nonlocal interpreter
         try:
             run = await context.worker("probe", {}, env=env, python=python, timeout_s=PROBE_TIMEOUT_S)
-            interpreter.update(_interpreter(run))
+            interpreter = _interpreter(run)
         except ProblemError as error:
-            interpreter["unknown"] = [f"torch, triton, CUDA and GPUs: {error}"]
+            interpreter = Interpreter(unknown=[f"torch, triton, CUDA and GPUs: {error}"])
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ask_worker)
@@ -116,11 +121,11 @@ async def read_machine(context: Context, env: Mapping[str, str], python: Path) -
         compiler=compiler,
         tools={name: str(path) if path else None for name, path in tools.items()},
         python=str(python),
-        **interpreter,
+        **dict(interpreter),
     )
 
 
-def _interpreter(run: WorkerRun) -> dict[str, Any]:
+def _interpreter(run: WorkerRun) -> Interpreter:
     """The facts of an interpreter with torch."""
     build, python = run.last(events.Torch), run.last(events.Python)
     cuda, finished, unknown = run.last(events.Cuda) or events.Cuda(), run.finished, []
@@ -129,17 +134,17 @@ def _interpreter(run: WorkerRun) -> dict[str, Any]:
         how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
         unknown = [f"what comes after {run.phase!r}: the probe ended by {how}"]
     gpus = run.all(events.Gpu)
-    return {
-        "python_version": python.version if python else None,
-        "torch": build.version if build else None,
-        "torch_cuda": build.cuda if build else None,
-        "triton": python.triton if python else None,
-        "cuda_available": cuda.available,
-        "cuda_problem": cuda.why or None,
-        "driver_cuda": f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
-        "gpus": [Gpu.model_validate(gpu, from_attributes=True) for gpu in gpus],
-        "unknown": unknown,
-    }
+    return Interpreter(
+        python_version=python.version if python else None,
+        torch=build.version if build else None,
+        torch_cuda=build.cuda if build else None,
+        triton=python.triton if python else None,
+        cuda_available=cuda.available,
+        cuda_problem=cuda.why or None,
+        driver_cuda=f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
+        gpus=[Gpu.model_validate(gpu, from_attributes=True) for gpu in gpus],
+        unknown=unknown,
+    )
 
 
 def cpu_flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:

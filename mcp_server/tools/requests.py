@@ -99,7 +99,7 @@ def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:
     if load.loader != "AOTIModelPackageLoader":
         cuda = load.loader.endswith("Cuda")
         request["library"] = package
-        request["device"] = load.options.get("device") or ("cuda" if cuda else "cpu")
+        request["device"] = str(load.options.get("device") or ("cuda" if cuda else "cpu"))
     if load.device_index:  # a load that took the current CUDA device names it, unless it is the first
         request["device_index"] = load.device_index
     if not isinstance(phase, CapturedCall | CapturedUpdate):

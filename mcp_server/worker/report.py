@@ -9,7 +9,7 @@ import os
 import time
 import traceback
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Iterable
+from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
 from .facts import ErrorFacts, Frame
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # the hook imports this file into every process
     from .events import Event
 
 
-def members(value: Any) -> dict[str, Any]:
+def members(value: object) -> dict[str, object]:
     """The fields of a dataclass but for those that are None, as JSON has them."""
     if not hasattr(value, "__dataclass_fields__"):
         raise TypeError(type(value))
@@ -76,7 +76,7 @@ class Report:
         """Append an event that only names a phase (`events.Phase`)."""
         self._write(name, {"about": about} if about else {})
 
-    def _write(self, name: str, facts: dict[str, Any]) -> None:
+    def _write(self, name: str, facts: Mapping[str, object]) -> None:
         self.last = name
         record = {"event": name, "t": round(time.monotonic() - self.start, 4), **facts}
         os.write(self.file, (encode(record) + "\n").encode("utf-8", "replace"))

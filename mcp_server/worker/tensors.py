@@ -17,7 +17,6 @@ import torch
 from torch.utils import _pytree
 
 from .facts import OddElement, TensorFacts
-from .report import members
 
 if TYPE_CHECKING:
     from .protocol import CallRecord
@@ -217,7 +216,9 @@ def describe(tensor: torch.Tensor) -> TensorFacts:
         if len(_seen) >= MOST_SEEN:
             _seen.clear()
         _seen[digest] = summary(_comparable(tensor.reshape(-1)))
-    return replace(found, checksum=digest, **members(_seen[digest]))
+    seen = _seen[digest]
+    found = replace(found, checksum=digest, nan=seen.nan, inf=seen.inf, zero=seen.zero)
+    return replace(found, min=seen.min, max=seen.max, mean=seen.mean)
 
 
 def leaf_facts(tree: Any, facts: Callable[[torch.Tensor], TensorFacts] = describe) -> list[TensorFacts]:

@@ -20,6 +20,7 @@ from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.operations.arguments import TryArguments
 from mcp_server.tools.context import WORKER_MAIN, Context
 from mcp_server.tools.reduce.launch import Changed, Variant
+from mcp_server.worker.protocol import ReplayRequest
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     capture,
@@ -141,7 +142,12 @@ def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
     """Model name, device, imports and variables are part of the command, and of the next call."""
     case = full_case(zoo)
     assert case.call is not None and isinstance(case.workload, PackageWorkload)
-    request = {"model_name": "small", "device_index": 1, "extra_imports": ["ops.py"], "inputs": "inputs.pt"}
+    request: ReplayRequest = {
+        "model_name": "small",
+        "device_index": 1,
+        "extra_imports": ["ops.py"],
+        "inputs": "inputs.pt",
+    }
     case.call = replace(case.call, request=request)
     case.workload = case.workload.model_copy(update={"env": {"OMP_NUM_THREADS": "1"}})
     command = command_for("run", case)

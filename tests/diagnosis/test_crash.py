@@ -8,7 +8,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,6 +25,7 @@ from mcp_server.logs.log import read_log
 from mcp_server.model import ScriptWorkload
 from mcp_server.tools.requests import _step
 from mcp_server.worker.process import on_stack, stack_bytes
+from mcp_server.worker.protocol import Step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, capture, package_case, phase, run, trial
 
@@ -146,10 +147,10 @@ def test_a_line_that_releases_a_package_may_run_the_packages_own_code(tmp_path: 
 SMALL = 256 << 10
 
 
-def overflowed(**step: object) -> DiagnosisState:
+def overflowed(**step: Any) -> DiagnosisState:
     """A call that died of SIGSEGV when it was made again."""
     case = DiagnosisState(None)
-    case.call = CallSpec("replay", {"steps": [{"do": "call", **step}]}, Path("m.pt2"))
+    case.call = CallSpec("replay", {"steps": [cast(Step, {"do": "call", **step})]}, Path("m.pt2"))
     seen = run("plain", ending="signal")
     case.runs["plain"] = replace(seen, finished=replace(seen.finished, signal="SIGSEGV"))
     return case

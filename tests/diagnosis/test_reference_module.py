@@ -54,7 +54,7 @@ def test_weights_that_changed_after_the_compile_are_tried_in_the_package(zoo: Zo
     assert (found.category, found.guilty.name) == ("constants", "head.weight")
     assert found.intervention is not None and confidence(found, case) == "possible"
     given, call = found.intervention.options.steps or ()
-    assert (given["how"], given["file"], call) == ("load_constants", Path("m.pt"), {"do": "call"})
+    assert (given["how"], given["file"], call) == ("load_constants", "m.pt", {"do": "call"})
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
 

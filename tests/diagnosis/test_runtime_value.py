@@ -98,7 +98,7 @@ def test_a_launch_outside_of_loops_hangs_by_itself(zoo: ZooPackage) -> None:
 def hung(zoo: ZooPackage, **more: object) -> DiagnosisState:
     """A program that its time limit ended in the one call of this package that it had begun."""
     case = package_case(zoo("loop"))
-    case.call = CallSpec("replay", {"package": zoo("loop"), "steps": [{"do": "call"}]}, zoo("loop"))
+    case.call = CallSpec("replay", {"package": str(zoo("loop")), "steps": [{"do": "call"}]}, zoo("loop"))
     load = phase(1, loader="AOTIModelPackageLoader", package=zoo("loop"))
     call = phase(2, load=1, thread=1) | {"outcome": "unfinished"}
     case.capture = capture(loads=[load], calls=[call | more, *([call] if more else [])])

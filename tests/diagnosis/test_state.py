@@ -13,6 +13,7 @@ from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.types import Ending
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
+from mcp_server.worker.protocol import Step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run
 
@@ -88,7 +89,7 @@ def test_an_update_of_the_half_that_is_not_in_use_is_told(
         ],
         calls=[phase(3, load=1, thread=1, file="inputs.pt")],
     )
-    steps = [{"do": "constants", "arguments": [True, True]}, {"do": "call"}]
+    steps: list[Step] = [{"do": "constants", "arguments": [True, True]}, {"do": "call"}]
     case.call = CallSpec("replay", {"steps": steps}, zoo("ranker"), Path("inputs.pt"))
     found = list(constants.detect(case))
     assert len(found) == count

@@ -12,7 +12,7 @@ from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.model import InterventionRun
 from mcp_server.plurals import share
 from mcp_server.worker.events import CallFacts, ElementChange
-from mcp_server.worker.protocol import EagerLaunches
+from mcp_server.worker.protocol import EagerLaunches, Step
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 Number = int | float | str  # as text: nan, inf and -inf, for which JSON has no words
@@ -87,14 +87,14 @@ class Change:
         return {**found, "where": _set_fields(self.where)} if self.where is not None else found
 
 
-def update_from(file: Path) -> dict[str, object]:
+def update_from(file: Path) -> Step:
     """The step of a replay that gives the package the constants of a file (`{name: tensor}`, of torch.save).
 
     Names of a state_dict that the graph does not read are left out.
     """
     return {
         "do": "constants",
-        "file": file,
+        "file": str(file),
         "how": "load_constants",
         "arguments": [False, False],
         "only_known": True,
@@ -110,8 +110,8 @@ class Options:
     """
 
     package: Path | None = None
-    steps: tuple[Mapping[str, object], ...] | None = None
-    updates: tuple[Mapping[str, object], ...] | None = None
+    steps: tuple[Step, ...] | None = None
+    updates: tuple[Step, ...] | None = None
     cast: Mapping[str, str] | None = None
     copied: tuple[str, ...] | None = None
     operators: Literal["repair"] | None = None

@@ -16,12 +16,13 @@ value for a Python number changes nothing. What can be changed is the literal in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Number, Options, Where
 from mcp_server.errors import ProblemError
+from mcp_server.worker.protocol import Step
 
 FORMS = (
     "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "
@@ -121,7 +122,7 @@ def changed(leaf: Leaf, change: Change) -> Intervention:
     return _one(leaf, change, f"'{spell(change, leaf.name)}'")
 
 
-def compiled_values(steps: Sequence[Mapping[str, object]]) -> Intervention:
+def compiled_values(steps: Sequence[Step]) -> Intervention:
     """The captured call without the updates of constants before it."""
     return Intervention(
         key="constant:compiled",

@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import anyio.to_thread
 
@@ -101,20 +100,22 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     """What failed or is suspect, as something that the worker can do again; None when it was not kept."""
     phase = failing_phase(seen, ended_well=seen.finished.ok)
     try:
-        request: dict[str, Any] = {**plan_replay(seen, phase)}
+        request = plan_replay(seen, phase)
     except ProblemError:
         return None
     assert phase is not None, "what has a plan was captured"
     # What the program compared the outputs with; else the tensors that it had when its own check failed.
-    for name, checks in (("actual", seen.assertions), ("frame_tensors", seen.ends)):
-        later = [check.file for check in checks if check.pid == phase.pid and check.n > phase.n]
-        file = next(filter(None, later), None)
-        if file is not None:
-            request[name] = file
-            break
+    assertions, ends = (
+        [str(check.file) for check in checks if check.file and check.pid == phase.pid and check.n > phase.n]
+        for checks in (seen.assertions, seen.ends)
+    )
+    if assertions:
+        request["actual"] = assertions[0]
+    elif ends:
+        request["frame_tensors"] = ends[0]
     call = phase if isinstance(phase, CapturedCall) else None
     if call is not None and call.returned:
-        request["returned"] = call.returned
+        request["returned"] = str(call.returned)
     return CallSpec("replay", request, Path(request["package"]), call.file if call else None)
 
 
@@ -156,7 +157,7 @@ async def run_call(
     label: str,
     *,
     env: Mapping[str, str] | None = None,
-    extra: Mapping[str, Any] | None = None,
+    extra: Mapping[str, object] | None = None,
     record: bool = True,
 ) -> RunSeen:
     """Make the case's call once in the worker; the result is also kept in `case.runs[label]`."""
@@ -335,14 +336,14 @@ async def interpret(case: DiagnosisState, context: Context, **more: str) -> Work
     request = case.call.request
     # The program has the constants of the export: a package whose constants were updated computes others.
     as_exported = not (case.call.updated or request.get("library"))
-    loading = ("package", "model_name", "device_index") if as_exported else ()
+    loading = {"package", "model_name", "device_index"} if as_exported else set()
     return await context.worker(
         "interpret",
         {
             "exported": case.program_path,
             "inputs": case.inputs,
             "extra_imports": request.get("extra_imports", []),
-            **{name: request[name] for name in loading if name in request},
+            **{name: value for name, value in request.items() if name in loading},
             **more,
         },
         **case.surroundings,
@@ -395,7 +396,7 @@ class WatchRepeats(Observation):
 
 
 async def _repeat(
-    case: DiagnosisState, context: Context, name: str, more: Mapping[str, Any], env: Mapping[str, str]
+    case: DiagnosisState, context: Context, name: str, more: Mapping[str, object], env: Mapping[str, str]
 ) -> WorkerRun:
     assert case.call is not None
     limit = limit_of(case)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import anyio.to_thread
 
@@ -40,7 +41,8 @@ from mcp_server.tools.compile_with_flags import compile_with_flags
 from mcp_server.tools.context import Context
 from mcp_server.tools.failure import read_output
 from mcp_server.tools.machine import find_problems, read_machine
-from mcp_server.worker import events
+from mcp_server.worker import events, protocol
+from mcp_server.worker.protocol import ReplayRequest
 
 
 class OpenPackage(Observation):
@@ -115,8 +117,13 @@ class CompileExported(Observation):
             return
         package, inputs = made.package.path, workload.inputs
         if inputs is not None:
-            request = {"package": package, "inputs": inputs, "extra_imports": workload.extra_imports}
-            case.call = CallSpec("run", request, package, inputs if isinstance(inputs, Path) else None)
+            file = inputs if isinstance(inputs, Path) else None
+            request: ReplayRequest = {
+                "package": str(package),
+                "inputs": str(file) if file else cast("list[protocol.TensorSpec]", inputs),
+                "extra_imports": workload.extra_imports,
+            }
+            case.call = CallSpec("run", request, package, file)
 
 
 # Inductor names generated files by the base32 of their SHA-256 (torch/_inductor/codecache.py, 2.8-2.15).
