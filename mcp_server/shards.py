@@ -25,7 +25,7 @@ from mcp_server.model import Record
 from mcp_server.operations.arguments import Operation
 from mcp_server.package.view import PackageView
 from mcp_server.tools.context import REPORT, Context, WorkerRun, read_events
-from mcp_server.worker.events import JudgedOutputs, OfLaunch, ShardLost
+from mcp_server.worker.events import JudgedOutputs, ShardLost
 
 LEAST = 2  # shards, where the cluster has fewer GPUs
 TRIES = 2
@@ -172,7 +172,7 @@ def merge(told: Sequence[tuple[Shard, WorkerRun | Lost]]) -> WorkerRun:
         if isinstance(run, Lost) or not run.last(JudgedOutputs)
     ]
     own = [event for run in judged for event in run.events if event.event in OWN]
-    own.sort(key=lambda event: event.sequence if isinstance(event, OfLaunch) else 0)
+    own.sort(key=lambda event: int(getattr(event, "sequence", 0)))
     rest = [event for event in judged[0].events if event.event not in OWN]
     return replace(judged[0], events=(*own, *lost, *rest))
 

@@ -264,8 +264,8 @@ async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Wo
 
 def result_of(trial: WorkerRun, failing: Failing) -> Result:
     """What became of the failure in another attempt. Raises `ProblemError` as `of_attempt` does."""
-    judged = trial.last("judged")
-    if failing.failure.kind == "departs" and judged is not None and not judged["departs"]:
+    judged = trial.last(events.Judged)
+    if failing.failure.kind == "departs" and judged is not None and not judged.departs:
         return "gone"  # what is not finite is so in eager mode, too
     left = of_attempt(trial)
     same = left is not None and left.same_as(failing.failure)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -197,7 +197,7 @@ async def compare_pair(
         judged = every_launch(context, done, flows, nodes, other_constants, request)
         if judged.wrong:
             outcome = "differs"
-        elif outcome == "agrees" and done.all("shard_lost"):
+        elif outcome == "agrees" and done.all(events.ShardLost):
             outcome = "inconclusive"
     elif every:
         judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")

@@ -15,7 +15,7 @@ from mcp_server.package.dataflow import Edge, Step
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_, listed, quoted
-from mcp_server.tools.context import Context, Event, WorkerRun, gpus_of
+from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
     Difference,
     EveryLaunch,
@@ -28,7 +28,7 @@ from mcp_server.tools.divergence import (
     difference_fields,
 )
 from mcp_server.tools.requests import package_request
-from mcp_server.worker.events import JudgedOutputs, LaunchJudged, PrecisionFound
+from mcp_server.worker.events import JudgedOutputs, LaunchJudged, PrecisionFound, ShardLost
 from mcp_server.worker.protocol import LaunchFlow
 
 RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
@@ -217,7 +217,7 @@ class Judgement:
         right = total - wrong - len(self.unjudged)
         text += f" ({right} right, {len(self.unjudged)} not judged)"
         text += "".join(f"; {each.summary}" for each in self.wrong[:NAMED])
-        text += "".join(f"; neither compared nor judged: {one['why']}" for one in self.lost)
+        text += "".join(f"; neither compared nor judged: {one.why}" for one in self.lost)
         if not outputs_right:
             text += "; the outputs differ all the same: a launch that was not judged is wrong, too"
         return text

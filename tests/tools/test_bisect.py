@@ -111,15 +111,12 @@ def test_a_lowering_is_named_with_its_operator(tmp_path: Path) -> None:
 def test_a_decomposition_of_an_operator_without_generated_code_is_named(tmp_path: Path) -> None:
     """The compiler calls the operator itself once its decomposition is off; then the numbers are right."""
     done = searched(tmp_path, DEVIATION, ["aten.std.correction"])
-    found = done.last("decision")
+    found = done.last(events.Decision)
     assert found is not None
-    assert (found["kind"], [detail["op"] for detail in found["details"]]) == (
-        "decomposition",
-        ["aten.std.correction"],
-    )
-    workaround = done.last("workaround")
+    assert (found.kind, [detail.op for detail in found.details]) == ("decomposition", ["aten.std.correction"])
+    workaround = done.last(events.Workaround)
     assert workaround is not None
-    assert (workaround["outcome"], workaround["decompositions"]) == ("gone", ["aten.std.correction"])
+    assert (workaround.outcome, workaround.decompositions) == ("gone", ["aten.std.correction"])
 
 
 @thorough

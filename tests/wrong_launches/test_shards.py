@@ -25,6 +25,7 @@ from mcp_server.shards import Lost, Result, Shard, Shards, merge, split
 from mcp_server.tools.compare_with_eager import compare_with_eager
 from mcp_server.tools.context import WorkerRun
 from mcp_server.tools.divergence import ComparedWithEager
+from mcp_server.worker.events import Event, Failed, JudgedOutputs, LaunchJudged, Outputs, ShardLost
 from tests.conftest import ZooPackage
 from tests.served import served
 from tests.worker.support import context_in
@@ -45,11 +46,15 @@ def test_each_launch_is_in_one_shard(launches: int, count: int) -> None:
 
 def told(first: int, *events: str, judged: bool = True) -> tuple[Shard, WorkerRun]:
     """A shard of five launches whose worker reported these events, `NAME SEQUENCE`."""
-    named = [{"event": name, "sequence": int(at)} for name, at in map(str.split, events)]
-    end = [{"event": "judged_outputs", "right": True}] if judged else [{"event": "failed", "text": "SIGSEGV"}]
+    made: dict[str, Callable[[int], Event]] = {
+        "launch_judged": lambda at: LaunchJudged(0, at, "kernel", "buf0", "right"),
+        "outputs": lambda at: Outputs(str(at), []),
+    }
+    named = [made[name](int(at)) for name, at in map(str.split, events)]
+    end = JudgedOutputs(True) if judged else Failed("SIGSEGV")
     log = Path("log")
     finished = Finished("exit", 0, None, 1.0, log, log, log)
-    return shard(first), WorkerRun(finished, (*named, *end), Path(str(first)), Path("python"))
+    return shard(first), WorkerRun(finished, (*named, end), Path(str(first)), Path("python"))
 
 
 def shard(first: int) -> Shard:
@@ -61,9 +66,9 @@ def test_what_shards_measured_is_put_into_the_order_of_the_call() -> None:
     one = told(0, "launch_judged 1", "launch_judged 3", "outputs 9")
     other = told(5, "launch_judged 2", "launch_judged 4", "outputs 9")
     found = merge([one, other])
-    assert [event["sequence"] for event in found.all("launch_judged")] == [1, 2, 3, 4]
-    assert len(found.all("outputs")) == len(found.all("judged_outputs")) == 1
-    assert found.phase == "judged_outputs" and found.all("shard_lost") == []
+    assert [event.sequence for event in found.all(LaunchJudged)] == [1, 2, 3, 4]
+    assert len(found.all(Outputs)) == len(found.all(JudgedOutputs)) == 1
+    assert found.phase == "judged_outputs" and found.all(ShardLost) == []
 
 
 @pytest.mark.parametrize(
@@ -74,10 +79,10 @@ def test_a_shard_that_is_lost_or_crashed_is_told_with_its_launches(
 ) -> None:
     """Nothing that it measured is taken."""
     found = merge([told(0, "launch_judged 1"), other])
-    (lost,) = found.all("shard_lost")
-    assert (lost["first"], lost["end"]) == (5, 10)
-    assert lost["why"] == f"launches 5 to 9: {other[1].why}"
-    assert [event["sequence"] for event in found.all("launch_judged")] == [1]
+    (lost,) = found.all(ShardLost)
+    assert (lost.first, lost.end) == (5, 10)
+    assert lost.why == f"launches 5 to 9: {other[1].why}"
+    assert [event.sequence for event in found.all(LaunchJudged)] == [1]
 
 
 def test_a_call_that_comes_back_nowhere_is_a_result_and_no_shard_at_all_is_none() -> None:
