@@ -47,6 +47,18 @@ def test_the_page_has_the_figures_of_all_first_verdicts() -> None:
     assert row in (ask.HOME.parents[1] / "README.md").read_text(), row
 
 
+@pytest.mark.parametrize("what", ["origin", "mechanism"])
+def test_the_page_has_what_a_reader_told(what: str) -> None:
+    """Of batch 5: one line for each first verdict on a program with a fault, and the counts on the page."""
+    told = json.loads((ask.HOME / "batch5" / "verdicts" / "origins.json").read_text())
+    first = ask.scores(ask.HOME / "batch5", ask.HOME / "batch5" / "verdicts" / f"{ask.FIRST['batch5']}.jsonl")
+    faults = {(s.case, s.form) for s in first if s.judged and s.expected != "no_fault"}
+    assert {(each["case"], each["form"]) for each in told} == faults
+    counts = [[each[what] for each in told if each["form"] == form] for form in ("script", "package")]
+    row = " | ".join(f"{sum(right)} of {len(right)}" for right in counts)
+    assert f"| {what} right, told by a reader | {row} |" in (ask.HOME / "README.md").read_text()
+
+
 def repository(home: Path) -> Path:
     """A repository with a product and a batch of one program."""
     (home / "mcp_server").mkdir()

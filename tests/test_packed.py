@@ -47,7 +47,7 @@ def test_a_file_is_made_again_from_another(other: bytes, data: bytes) -> None:
 
 def test_a_file_like_another_takes_only_its_changes(tmp_path: Path) -> None:
     """The second wrapper of the same model: what is written is shorter, what is read is the same."""
-    lines = [b"line %d\n" % number for number in range(LEAST_ALIKE // 7)]
+    lines = [b"line %d\n" % number for number in range(LEAST_ALIKE)]
     texts = {"a.cpp": b"".join(lines), "b.cpp": b"".join([*lines[:50], b"changed\n", *lines[60:]])}
     (tmp_path / "files").mkdir()
     (tmp_path / "kind").mkdir()
@@ -57,6 +57,18 @@ def test_a_file_like_another_takes_only_its_changes(tmp_path: Path) -> None:
     (packed,) = (tmp_path / "kind").iterdir()
     assert dict(members_of(packed)) == texts
     assert packed.stat().st_size < len(texts["a.cpp"]) + 200
+
+
+def test_a_report_that_repeats_itself_is_written_once(tmp_path: Path) -> None:
+    """A stack that stands under each of many records, say."""
+    stack = b"".join(b"=========     at frame %d\n" % number for number in range(LEAST_ALIKE // 20))
+    (tmp_path / "files").mkdir()
+    (tmp_path / "kind").mkdir()
+    (tmp_path / "files" / "a.txt").write_bytes(b"".join(b"record %d\n%b" % (n, stack) for n in range(20)))
+    pack(tmp_path / "files", tmp_path / "kind")
+    (packed,) = (tmp_path / "kind").iterdir()
+    assert dict(members_of(packed))["a.txt"] == (tmp_path / "files" / "a.txt").read_bytes()
+    assert packed.stat().st_size < 2 * len(stack)
 
 
 def test_a_folder_has_loose_files_and_packed_ones(tmp_path: Path) -> None:

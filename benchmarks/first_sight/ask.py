@@ -76,7 +76,7 @@ def record(batch: Path, given: argparse.Namespace) -> Path:
         answer, form = job
         row = _asked(batch, answer, form, given.budget_s)
         with lock, kept.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
         print(f"{answer.name} [{form}] {row['verdict'].get('summary') or row['verdict']}"[:200], flush=True)
 
     with ThreadPoolExecutor(given.jobs) as pool:
@@ -87,8 +87,15 @@ def record(batch: Path, given: argparse.Namespace) -> Path:
 def _asked(batch: Path, answer: Answer, form: str, budget_s: float) -> Row:
     question: Question | None = program(answer, unpacked(batch)).question(form)
     verdict = ask(question, budget_s) if question else {"error": NO_FORM}
-    text = neutral(json.dumps({key: verdict[key] for key in KEPT if key in verdict}))
+    text = neutral(json.dumps({key: _filled(verdict[key]) for key in KEPT if key in verdict}))
     return {"case": answer.name, "form": form, "verdict": json.loads(text)}
+
+
+def _filled(value: Any) -> Any:
+    """Without fields that are empty: most are, in most verdicts."""
+    if isinstance(value, dict):
+        return {key: _filled(each) for key, each in value.items() if each not in (None, "", [], {})}
+    return [_filled(each) for each in value] if isinstance(value, list) else value
 
 
 def rows(kept: Path) -> list[Row]:
@@ -117,6 +124,7 @@ FIRST = {
     "batch2": "088c62661d88",
     "batch3": "8c1e9b301567",
     "batch4": "4b2313fa952a",
+    "batch5": "6765aad08c3f",
 }
 """The commit that was asked about each batch first."""
 LEVELS = ("proven", "likely", "possible")
