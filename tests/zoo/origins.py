@@ -160,6 +160,25 @@ class Windows(nn.Module):
         return x
 
 
+class Edges(nn.Module):
+    """An age is put into a band by an operator; above the last edge there is one band more than rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edges", torch.tensor([21.0, 30.0, 45.0, 60.0]))
+        self.bands = nn.Embedding(4, 8)
+
+    def forward(self, x: torch.Tensor, age: torch.Tensor) -> torch.Tensor:
+        return x + self.bands(torch.bucketize(age, self.edges))
+
+
+class Ends(nn.Module):
+    """Lengths are added up by an operator; one of them makes the last end lie behind the rows."""
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        return x[torch.cumsum(lengths, 0) - 1] * 2
+
+
 def _good_mask() -> torch.Tensor:
     return torch.arange(6)[None, :] < torch.tensor([6, 3, 4, 2])[:, None]
 
@@ -184,6 +203,7 @@ _X468 = torch.randn(4, 6, 8, generator=_generator(3))
 _DISTANCE = torch.tensor([3, 17, 250, 499])
 _IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
 _STEPS = torch.tensor([0, 5, 31, 60])
+_AGES = torch.tensor([20.0, 33.0, 47.0, 29.0])
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
@@ -192,6 +212,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "masked": (Masked, (_X468, _good_mask()), (_X468, _bad_mask())),
     "window": (Window, (_X8, torch.tensor([0, 1, 2, 3])), (_X8, torch.tensor([0, 1, 5, 3]))),
     "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
+    "edges": (Edges, (_X8, _AGES), (_X8, _with(_AGES, (2,), 74))),
+    "ends": (Ends, (_X8, torch.tensor([1, 1, 2])), (_X8, torch.tensor([1, 3, 1]))),
     "windows": (Windows, (_X2,), (_X2,)),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }

@@ -27,6 +27,8 @@ from mcp_server.diagnosis.origin.condition import (
     is_input,
 )
 from mcp_server.diagnosis.origin.expression import (
+    POINTWISE,
+    RUNNING,
     Closing,
     Expression,
     label_of,
@@ -61,6 +63,7 @@ from mcp_server.diagnosis.origin.walk import (
     argument_of,
     is_carrier,
     operator_label,
+    operator_name,
     value_of,
 )
 from mcp_server.package.assertion import Candidate
@@ -126,7 +129,8 @@ class Fault:
 def behind(view: PackageView, fault: Fault) -> list[int]:
     """The launch where the fault was seen, and the launches that the walk back may go through.
 
-    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it.
+    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it; of one
+    whose elements are known (`POINTWISE`, `RUNNING`), what it reads and writes is seen.
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
@@ -145,9 +149,10 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
             node = step.node
             if not isinstance(node, Launch) or node.index in found:
                 continue
-            if through_all or node.kernel in view.wrapper.kernels or is_carrier(node):
+            goes_on = through_all or node.kernel in view.wrapper.kernels or is_carrier(node)
+            if goes_on or operator_name(node) in POINTWISE | RUNNING:
                 found.add(node.index)
-                queue += [(read, node) for read in node.reads]
+            queue += [(read, node) for read in node.reads] if goes_on else []
     return sorted(found)
 
 
@@ -431,6 +436,6 @@ def _with_elements(origin: Origin, more: list[list[OffendingElement]], blamed: C
     count = max(len(found), origin.element_count)
     ordered = sorted(
         found.values(),
-        key=lambda each: (each.kind != "input", -blamed[_element_key(each)], each.label, each.index),
+        key=lambda each: (each.kind != "input", -blamed[_element_key(each)], each.label),
     )
     return origin.model_copy(update={"elements": ordered[:_SHOWN], "element_count": count})

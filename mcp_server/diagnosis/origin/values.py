@@ -114,7 +114,7 @@ class ProbedValues:
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
         """An argument of a launch just before or after it; None when nobody saw it."""
-        names = (argument.name, argument.target or "")
+        names = filter(None, (argument.name, argument.target))  # arguments of operators have no name
         seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
             return None

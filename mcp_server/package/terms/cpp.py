@@ -300,8 +300,9 @@ class _Reader:
                     ends[match["name"], match["op"]] = self.term(match["end"], (block, at), block.line)
         found = []
         for each in self.ranges(place):
+            # A scalar loop ends where it says; the test of its part is of the vector loop around it.
             name = each.name.removesuffix("_tail")
-            start, stop = ends.get((name, ">=")), ends.get((name, "<"))
+            start, stop = ends.get((name, ">=")), ends.get((each.name, "<"))
             found.append(replace(each, start=start or each.start, stop=stop or each.stop))
         return tuple(found)
 

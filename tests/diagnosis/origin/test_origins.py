@@ -110,6 +110,21 @@ def test_a_fully_masked_row(origin: FindOrigin) -> None:
     assert elements(found) == [f"args[1][2, {column}] = False" for column in range(6)]
 
 
+def test_an_operator_that_is_no_carrier_names_its_element(origin: FindOrigin) -> None:
+    """A band is of the age at its place: the operator's result is seen, and what it read."""
+    found = origin("edges")
+    assert found.expression.startswith("bucketize(args[1], ")
+    assert (found.bad_value, elements(found)) == ("4", ["args[1][2] = 74"])
+
+
+@thorough
+def test_a_running_sum_names_what_it_adds(origin: FindOrigin) -> None:
+    """All lengths up to the end that lies behind the rows, the largest first."""
+    found = origin("ends")
+    assert (found.expression, found.bad_value) == ("cumsum(args[1])", "5")
+    assert elements(found) == ["args[1][1] = 3", "args[1][0] = 1", "args[1][2] = 1"]
+
+
 @thorough
 def test_a_window_that_starts_too_late(origin: FindOrigin) -> None:
     """The last row of the window decides: a start of 4 reaches beyond the table as well."""

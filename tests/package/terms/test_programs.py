@@ -233,6 +233,31 @@ def test_vectors_and_their_rest_store_to_elements_of_their_own() -> None:
     assert ends == [("0", "16"), ("16", "24")]
 
 
+SCALARS_OF_A_SHORT_ROW = """extern "C" void k(float* out_ptr0, const float* in_ptr0)
+{
+    {
+        for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(7L); x1+=static_cast<int64_t>(16L))
+        {
+            if(C10_LIKELY(x1 >= static_cast<int64_t>(0L) && x1 < static_cast<int64_t>(1)))
+            {
+                for (int64_t x1_tail = static_cast<int64_t>(0L);x1_tail < static_cast<int64_t>(7L); x1_tail++)
+                {
+                    auto tmp0 = in_ptr0[static_cast<int64_t>(x1_tail)];
+                    out_ptr0[static_cast<int64_t>(x1_tail)] = tmp0;
+                }
+            }
+        }
+    }
+}"""
+
+
+def test_a_row_shorter_than_a_vector_is_stored_whole() -> None:
+    """The test around its scalar loop is of the vector loop, which is entered once."""
+    parameters = (Parameter("out_ptr0", "float*", "written"), Parameter("in_ptr0", "float*", "read"))
+    found = read_program(Kernel("k", "cpp", "k", parameters, 1, SCALARS_OF_A_SHORT_ROW, 1))
+    assert [(say(each.start), say(each.stop)) for each in found.stores[0].ranges] == [("0", "7")]
+
+
 def all_kernels() -> list[Kernel]:
     """Recorded kernels of both languages."""
     cpp = RECORDINGS / "kernels" / "computed_index.torch-2.13-cpu.cpp"
