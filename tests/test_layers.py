@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("server",),
     ("report",),
     ("render",),
-    ("sweep", "shards", "cluster"),
+    ("sweep", "shards"),
     ("operations",),
     ("diagnosis",),
     ("operations.arguments",),  # what a tool gets as its caller typed it
@@ -41,8 +41,7 @@ LEVEL = {name: number for number, layer in enumerate(LAYERS) for name in layer}
 # What few need, and who alone may import it.
 OPTIONAL = {
     "sweep": {"cli.app"},
-    "shards": {"cli.app"},
-    "cluster": {"sweep", "shards"},
+    "shards": {"cli.app", "sweep"},
     "server.http": {"cli.app"},
     "tools.reduce.reduce": {
         "operations.table",
@@ -144,7 +143,7 @@ def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     loaded = json.loads(run.stdout)
     unwanted = (
         *("torch", "triton", "numpy", "ray"),
-        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep", "mcp_server.cluster"),
+        *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep", "mcp_server.shards"),
         *("mcp_server.server.http", "mcp_server.tools.reduce.reduce"),
     )
     assert [name for name in loaded if any(below(name, each) for each in unwanted)] == []

@@ -20,9 +20,8 @@ from typing import cast
 import anyio
 
 from mcp_server.diagnosis import causes, observe
-from mcp_server.diagnosis.causes.compiler import may_be_decided
+from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
-from mcp_server.diagnosis.rounding import without_rounding
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect

@@ -44,7 +44,7 @@ from mcp_server.tools.reduce.launch import Variant
 from mcp_server.tools.requests import failing_phase
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker import events
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import ReplayRequest, Step
 
 if TYPE_CHECKING:  # `bisect` brings what few need

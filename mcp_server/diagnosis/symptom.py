@@ -12,7 +12,7 @@ from mcp_server.jobs.types import Finished
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.tools.context import E, WorkerRun
 from mcp_server.worker import events
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 
 Seen = Literal["wrong-output", "nan", "crash", "hang", "memory"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.compiler import may_be_decided
+from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
 from mcp_server.diagnosis.components import operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
     UNSEEN,
@@ -30,7 +30,6 @@ from mcp_server.diagnosis.next_steps import (
     repairing,
     unseen_symptom,
 )
-from mcp_server.diagnosis.rounding import as_rounding, is_rounding
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.value_sources import deepened

@@ -17,6 +17,7 @@ from typing import Any
 
 import anyio
 from mcp.server import MCPServer
+from mcp.server.apps import Apps, ResourceCsp
 
 from mcp_server import __version__
 from mcp_server.jobs.manager import Manager, most_at_once
@@ -27,8 +28,34 @@ from mcp_server.operations.work import open_store
 from mcp_server.server.resources import INSTRUCTIONS, add_completions, add_prompts, add_resources
 from mcp_server.server.running import Ownership, Running, Tasks
 from mcp_server.server.standard_streams import log_briefly
-from mcp_server.server.tools import ToolServer
-from mcp_server.server.verdict_app import verdict_app
+from mcp_server.server.tools import VERDICT_URI, ToolServer
+
+_VERDICT_PAGE = Path(__file__).with_name("verdict_app.html")
+# Of a folder that is not imported, since that would delay the start.
+_STYLE = _VERDICT_PAGE.parent.parent / "report" / "page.css"
+
+
+def verdict_app() -> Apps:
+    """The verdict as an MCP App (SEP-1865): a page that a client with that extension shows beside the text.
+
+    It loads nothing and talks to its host alone. Clients without the extension ignore the mark on the tools.
+    """
+    apps = Apps()
+    apps.add_html_resource(
+        VERDICT_URI,
+        verdict_page(),
+        name="verdict",
+        title="Verdict of aoti-debug",
+        description="What a diagnosis found: root cause, crash site, fix and evidence.",
+        csp=ResourceCsp(connect_domains=[], resource_domains=[]),
+    )
+    return apps
+
+
+def verdict_page() -> str:
+    """The page with the style sheet of the report in it."""
+    html = _VERDICT_PAGE.read_text(encoding="utf-8")
+    return html.replace("/* page.css */", _STYLE.read_text(encoding="utf-8"))
 
 
 def exit_on_signals() -> None:

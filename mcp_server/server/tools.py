@@ -24,10 +24,12 @@ from pydantic import BaseModel, Field, ValidationError, create_model
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.output import clean
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
-from mcp_server.server.verdict_app import TOOLS, URI
 
 if TYPE_CHECKING:
     from mcp.shared._stream_protocols import ReadStream, WriteStream
+
+VERDICT_URI = "ui://aoti-debug/verdict"
+VERDICT_TOOLS = frozenset({"diagnose", "wait_job"})  # the tools whose result is a verdict
 
 LIMIT = 10_000
 """Characters of a result. Codex cuts at about 12,000, and Claude Code cuts big errors at about 10,000."""
@@ -168,7 +170,7 @@ class ToolServer(MCPServer[Any]):
                 description=declaration.description,
                 input_schema=input_schema(declaration.arguments),
                 annotations=types.ToolAnnotations.model_validate(declaration.hints),
-                _meta={"ui": {"resourceUri": URI}} if declaration.name in TOOLS else None,
+                _meta={"ui": {"resourceUri": VERDICT_URI}} if declaration.name in VERDICT_TOOLS else None,
             )
             for declaration in (face.declaration for face in self._faces.values())
         ]

@@ -21,8 +21,8 @@ from mcp_server.package.launches import Role
 from mcp_server.package.provenance import unbounded_first
 from mcp_server.package.view import PackageView
 from mcp_server.tools.failure import Failure
+from mcp_server.worker.capture.events import OddElement
 from mcp_server.worker.events import Argument, File
-from mcp_server.worker.facts import OddElement
 
 Phase = Literal["before", "after"]
 Backend = Literal["probes", "printer"]

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import ClassVar, Optional, Union
 
-from .facts import Frame, Number, OddElement, Overrun, TensorFacts
+from .capture.events import Frame, Number, OddElement, Overrun, TensorFacts
 
 
 class Event:

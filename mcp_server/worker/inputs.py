@@ -22,7 +22,7 @@ import torch
 from torch.utils import _pytree
 
 from . import events
-from .facts import TensorFacts
+from .capture.events import TensorFacts
 from .protocol import CallRecord, Change, InputsRequest, Part, TensorSpec
 from .report import Refused, Report
 from .tensors import (

@@ -21,9 +21,9 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from . import events
+from .capture.events import Frame
 from .compare import compare_all, equal
 from .events import Broken, Layout
-from .facts import Frame
 from .inputs import load_file
 from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize, take_if_used

@@ -23,7 +23,7 @@ import torch
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .facts import Overrun
+from .capture.events import Overrun
 from .lease import take
 from .tensors import is_plain, only_tensors, span
 

@@ -11,7 +11,7 @@ import traceback
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
-from .facts import ErrorFacts, Frame
+from .capture.events import ErrorFacts, Frame
 
 if TYPE_CHECKING:  # the hook imports this file into every process
     from .events import Event

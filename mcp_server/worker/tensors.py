@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import torch
 from torch.utils import _pytree
 
-from .facts import OddElement, TensorFacts
+from .capture.events import OddElement, TensorFacts
 
 if TYPE_CHECKING:
     from .protocol import CallRecord

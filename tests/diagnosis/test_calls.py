@@ -20,7 +20,7 @@ from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,

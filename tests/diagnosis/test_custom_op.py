@@ -21,8 +21,8 @@ from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.context import Context
 from mcp_server.worker import events
+from mcp_server.worker.capture.events import Overrun
 from mcp_server.worker.events import Layout
-from mcp_server.worker.facts import Overrun
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run, trial, worker_run
 

@@ -34,8 +34,8 @@ from mcp_server.package.terms.syntax import read_cpp
 from mcp_server.package.terms.term import Element, Number, Position, Range, Size, Term
 from mcp_server.package.terms.translate import Translator
 from mcp_server.tools.check_devices import Given
+from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import IndexValues, Place
-from mcp_server.worker.facts import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import GOOD_IDS, failing, index_text, package_case, trial
 from tests.zoo.names import thorough

@@ -17,7 +17,7 @@ from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import checked_call, confidence, ranked
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, package_case, phase, run, worker_run
 from tests.memory_faults.support import recorded

@@ -22,7 +22,7 @@ from mcp_server.operations.workload import package_workload, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.tools.context import Context
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,

@@ -18,7 +18,7 @@ from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.context import Context
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import Line, called, package_case, run, worker_run
 from tests.diagnosis.test_values import traced

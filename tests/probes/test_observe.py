@@ -12,7 +12,7 @@ import pytest
 from mcp_server.errors import ProblemError
 from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.worker import events
-from mcp_server.worker.facts import OddElement
+from mcp_server.worker.capture.events import OddElement
 from tests.conftest import ZooPackage
 from tests.probes.conftest import Rebuild
 from tests.served import served

@@ -85,7 +85,9 @@ class Speaker:
         while b"\n" not in self._rest:
             ready, _, _ = select.select([self.server.stdout], [], [], max(0, limit - time.monotonic()))
             assert ready, "no answer"
-            self._rest += os.read(self.server.stdout.fileno(), 1 << 16)
+            read = os.read(self.server.stdout.fileno(), 1 << 16)
+            assert read, "the server has ended"
+            self._rest += read
         line, _, self._rest = self._rest.partition(b"\n")
         return dict(json.loads(line))
 

@@ -27,7 +27,7 @@ from mcp_server.tools.machine import (
     find_problems,
     find_tool,
 )
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
 

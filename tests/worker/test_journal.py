@@ -20,9 +20,9 @@ from mcp_server.logs import captured
 from mcp_server.logs.capture_journal import read_capture
 from mcp_server.worker.capture import events
 from mcp_server.worker.capture import journal as module
+from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.capture.journal import Journal, around
 from mcp_server.worker.events import Refused
-from mcp_server.worker.facts import TensorFacts
 from mcp_server.worker.report import Report, plain
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from mcp_server.tools.context import read_events, stream_events
+from mcp_server.worker.capture.events import Overrun
 from mcp_server.worker.events import Operator
-from mcp_server.worker.facts import Overrun
 from mcp_server.worker.interpret import Operators
 from mcp_server.worker.report import Report
 

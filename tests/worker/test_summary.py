@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker.facts import OddElement
+from mcp_server.worker.capture.events import OddElement
 from mcp_server.worker.tensors import checksum, describe, first_non_finite, summary
 
 REALS = st.lists(

@@ -18,7 +18,7 @@ from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.kernel_code import Literal, forms_of, likeliest_first, literals_of, same
 from mcp_server.package.signature import leaf_paths
-from mcp_server.worker.facts import TensorFacts
+from mcp_server.worker.capture.events import TensorFacts
 
 _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 

@@ -7,15 +7,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.causes.compiler import (
+    CASTS,
+    KEY,
+    casts_trial,
     compiled_again,
     generated_suspect,
+    is_rounding,
     options_key,
     relaxed_options,
     trial_of,
 )
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import Observation
-from mcp_server.diagnosis.rounding import CASTS, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload, ScriptWorkload

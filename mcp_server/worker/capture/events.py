@@ -3,18 +3,97 @@
 A field that is `Encoded` is JSON already: a model is called with the same layouts again and again, from the
 same lines. The server reads a phase, from its begin and its end, as a record of `logs.captured`, which has
 the fields under the same names. There, too, is what they mean.
+
+Here, too, are the facts that the worker's events share with the journal: of tensors, stacks and exceptions.
+The hook imports this file into every program, and so there is little here.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional, TypedDict, Union
 
 if TYPE_CHECKING:
-    from ..facts import Frame
     from ..protocol import Configs, NearModule
     from ..report import Encoded
+
+Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
+
+
+@dataclass
+class Frame:
+    """One line of a stack."""
+
+    file: str
+    line: Optional[int]
+    function: str = ""
+    code: str = ""
+
+
+class ErrorFacts(TypedDict):
+    """An exception with its frames, outermost first, and what caused it."""
+
+    type: str
+    text: str
+    frames: list[Frame]
+    cause: str
+
+
+@dataclass
+class OddElement:
+    """The first element that is not finite or out of bounds, and how many such elements there are."""
+
+    index: list[int]
+    value: str
+    count: int
+
+
+@dataclass
+class TensorFacts:
+    """Facts of a tensor, as far as they are known, with its `path` in a tree.
+
+    Stride and storage offset count elements. `layout` is set for a tensor without strides, whose shape is
+    None if it is nested. `nan`, `inf` and `zero` are counts. Min, max and mean are of the finite values, and
+    left out for a dtype without order; `skipped` says why no values were read. Of a leaf that is no tensor
+    there is the `value` as text, and its class is the `kind`.
+    """
+
+    path: Optional[str] = None
+    kind: Optional[str] = None
+    value: Optional[Number] = None
+    dtype: Optional[str] = None
+    device: Optional[str] = None
+    shape: Optional[list[int]] = None
+    layout: Optional[str] = None
+    stride: Optional[list[int]] = None
+    storage_offset: Optional[int] = None
+    contiguous: Optional[bool] = None
+    alignment: Optional[int] = None
+    bytes: Optional[int] = None
+    nan: Optional[int] = None
+    inf: Optional[int] = None
+    zero: Optional[int] = None
+    min: Union[int, float, None] = None
+    max: Union[int, float, None] = None
+    mean: Optional[float] = None
+    checksum: Optional[str] = None
+    skipped: Optional[str] = None
+
+    @property
+    def not_finite(self) -> bool:
+        return bool(self.nan or self.inf)
+
+
+@dataclass
+class Overrun:
+    """A tensor that an operator allocated, and the bytes `before` and `after` it that it wrote."""
+
+    shape: list[int]
+    dtype: str
+    before: int
+    after: int
+
 
 Frames = Union["Encoded", List["Frame"]]
 Refilled = Dict[int, List[str]]  # names of constants by load
