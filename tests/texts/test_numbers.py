@@ -274,3 +274,35 @@ def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
     gained = f"{sum(calls['mended'])} calls and {sum(seconds['mended']) / 60:.1f} minutes, "
     gained += f"{sum(calls['without'])} and {sum(seconds['without']) / 60:.1f} without"
     assert gained in (ROOT / "README.md").read_text()
+
+
+def test_runs_of_the_third_set_are_counted_from_their_packages() -> None:
+    """Each run's calls, minutes and tasks that a blind reader found solved, or that it was not graded."""
+    kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["third"]["packages"]
+    page = (ROOT / "BENCHMARK.md").read_text()
+    found: dict[str, list[str]] = {
+        "solved, graded blind": [],
+        "calls in each run": [],
+        "minutes in each run": [],
+    }
+    totals = []
+    for side in ("with", "without"):
+        runs = [
+            {name: [each[side][name][n] for each in kept] for name in ("calls", "seconds", "solved")}
+            for n in range(3)
+        ]
+        graded = [[one for one in run["solved"] if one is not None] for run in runs]
+        solved = [f"{sum(one)} of {len(one)}" if one else "not graded" for one in graded]
+        found["solved, graded blind"].append(", ".join(solved))
+        found["calls in each run"].append(", ".join(str(sum(run["calls"])) for run in runs))
+        found["minutes in each run"].append(", ".join(f"{sum(run['seconds']) / 60:.1f}" for run in runs))
+        totals.append(sum(sum(run["calls"]) for run in runs))
+    for title, cells in found.items():
+        assert f"| {title} | {cells[0]} | {cells[1]} |" in page
+    for each in kept:
+        pair = [
+            f"{', '.join(map(str, s['calls']))}; {median(s['seconds'])}"
+            for s in (each["with"], each["without"])
+        ]
+        assert f"| {each['kind']} | {pair[0]} | {pair[1]} |" in page
+    assert f"{totals[0]} calls, {totals[1]} without |" in (ROOT / "README.md").read_text()
