@@ -134,7 +134,7 @@ def said(found: ComparedWithEager) -> dict[str, Any]:
     every["plan"] = json.loads(found.every_launch.plan.path.read_text())
     for tensors in every["plan"]["stored"].values():
         for one in tensors.values():
-            del one["t"]
+            one.pop("t", None)  # seconds since the worker began
     every["eager_outputs"] = [one.tolist() for one in torch.load(found.every_launch.eager_outputs.path)]
     return plain
 
