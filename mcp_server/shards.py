@@ -39,8 +39,10 @@ REACH_S = 10.0
 def _reach(address: str) -> None:
     """Raises `OSError` where nothing listens at HOST:PORT: Ray itself goes on trying for minutes."""
     host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), REACH_S).close()
+    if host and port.isdigit() and "[" not in host:  # of IPv6 Ray finds out itself
+        with socket.socket() as connection:
+            connection.settimeout(REACH_S)
+            connection.connect((host, int(port)))
 
 
 class Task(Protocol):
