@@ -144,7 +144,7 @@ OF_COMPARE = (
 )
 
 
-def run_compare(given: dict[str, Any]) -> int:
+def run_compare(given: Given) -> int:
     """Compare, print the result; with --ray every launch is judged on a cluster. Raises ProblemError."""
     operation = next(one for one in OPERATIONS if one.name == COMPARE)
     if given["ray"]:

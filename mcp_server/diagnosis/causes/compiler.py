@@ -188,9 +188,6 @@ def _fix(found: Bisected) -> Fix:
     return Fix(action=f"compile with the workaround{reported}{price}", before=COMPILE, after=workaround.code)
 
 
-if TYPE_CHECKING:  # brings what few need
-    from mcp_server.tools.reduce.failing import FailureShown
-
 # Rounds intermediate results of bf16 and fp16 as eager does (torch/_inductor/config.py, 2.6 and later).
 CASTS = {"emulate_precision_casts": True}
 CODE = f"aoti_compile_and_package(..., inductor_configs={CASTS!r})"
