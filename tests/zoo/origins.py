@@ -179,6 +179,33 @@ class Ends(nn.Module):
         return x[torch.cumsum(lengths, 0) - 1] * 2
 
 
+class HalfProduct(nn.Module):
+    """A layer in float16: one row of the input is not scaled, and its products add up beyond 65504."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.project, self.norm = nn.Linear(96, 8, dtype=torch.float16), nn.LayerNorm(8, dtype=torch.float16)
+        nn.init.constant_(self.project.weight, 0.125)
+        nn.init.zeros_(self.project.bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.project(x))
+
+
+class HalfSum(nn.Module):
+    """Shares of a sum in float16 that leaves its range."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x.sum(dim=1, keepdim=True)
+        return total - total.roll(1, 0)
+
+
+def _row_scaled(tensor: torch.Tensor, row: int, by: float) -> torch.Tensor:
+    changed = tensor.clone()
+    changed[row] *= by
+    return changed
+
+
 def _good_mask() -> torch.Tensor:
     return torch.arange(6)[None, :] < torch.tensor([6, 3, 4, 2])[:, None]
 
@@ -205,6 +232,7 @@ _IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
 _STEPS = torch.tensor([0, 5, 31, 60])
 _AGES = torch.tensor([20.0, 33.0, 47.0, 29.0])
 
+_HALVES = (torch.arange(4 * 96) % 96 + 1).reshape(4, 96).half()
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
     "log_buckets": (LogBuckets, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
@@ -214,6 +242,8 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "relative": (Relative, (_X66, torch.arange(6)), (_X66, torch.tensor([0, 1, 2, 3, 4, 11]))),
     "edges": (Edges, (_X8, _AGES), (_X8, _with(_AGES, (2,), 74))),
     "ends": (Ends, (_X8, torch.tensor([1, 1, 2])), (_X8, torch.tensor([1, 3, 1]))),
+    "half_product": (HalfProduct, (_HALVES,), (_row_scaled(_HALVES, 2, 128),)),
+    "half_sum": (HalfSum, (_HALVES,), (_row_scaled(_HALVES, 3, 64),)),
     "windows": (Windows, (_X2,), (_X2,)),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
 }

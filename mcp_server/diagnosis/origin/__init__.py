@@ -75,6 +75,18 @@ class Operation(Record):
     action: str
 
 
+class Overflow(Record):
+    """A number that is too large for its type, in words.
+
+    Within `bound` the elements of input `input_index` cannot make it so; `rows` of that are at fault.
+    """
+
+    text: str
+    bound: float | None = None
+    input_index: int = -1
+    rows: list[int] = Field(default_factory=list)
+
+
 class OddConstant(Record):
     """The constant in which the kernel of an origin differs from its siblings, most of which have `usual`."""
 
@@ -122,6 +134,7 @@ class Origin(Record):
     layer: str = ""
     sibling_difference: str = ""
     operation: Operation | None = None
+    overflow: Overflow | None = None
     odd_constant: OddConstant | None = None
     of_model: str = ""
     correction: Correction | None = None

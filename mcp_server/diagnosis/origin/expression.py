@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
-from mcp_server.diagnosis.origin import OffendingElement, Operand
+from mcp_server.diagnosis.origin import Operand
 from mcp_server.diagnosis.origin.walk import (
     Computed,
     Given,
@@ -16,7 +14,6 @@ from mcp_server.diagnosis.origin.walk import (
     Walker,
     argument_of,
     operator_label,
-    operator_name,
 )
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
@@ -28,10 +25,6 @@ _DEEPEST = 12
 _LARGEST = 400
 _INLINED = 2000
 MOST_INPUTS = 3  # of the model, behind an operand
-# Operators outside of the generated code whose result is of the element at its place, or of those up to it.
-POINTWISE = frozenset({"bucketize"})
-RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
-MOST_SUMMED = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,46 +232,6 @@ def _made_by(launch: Launch, view: PackageView) -> str:
     inputs = [view.label(name) for name in view.flow_of(launch).backward_from(launch.index).inputs]
     given = f" from {listed(inputs)}" if 0 < len(inputs) <= MOST_INPUTS else ""
     return f"made by launch {launch.index} ({operator_label(launch, view)}){given}"
-
-
-def offending(expression: Expression) -> Iterator[OffendingElement]:
-    """The elements of inputs that an expression reads, then those of constants."""
-    inputs = {compiled.name: compiled.index for compiled in expression.walker.view.package.inputs}
-    kinds: tuple[Literal["input", "constant"], ...] = ("input", "constant")
-    leaves = [each for leaf in expression.leaves.values() for each in _given(leaf, expression.walker)]
-    for kind in kinds:
-        for leaf in leaves:
-            if isinstance(leaf.source, Given) and leaf.source.kind == kind:
-                yield OffendingElement(
-                    kind=kind,
-                    label=tensor_of(leaf, expression.walker),
-                    index=list(leaf.source.index or ()),
-                    value=shown(leaf.value),
-                    input_index=inputs.get(leaf.source.name),
-                )
-
-
-def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
-    """The leaf itself, or the elements from which an operator computed it, where they are known.
-
-    Those of a sum come the largest first.
-    """
-    if not isinstance(leaf.source, Produced):
-        yield leaf
-        return
-    launch, at, operator = leaf.source.launch, leaf.index, operator_name(leaf.source.launch)
-    argument = next((each for each in launch.tensors if each.role != "written"), None)
-    read = walker.values.tensor(launch.index, argument, "before") if argument is not None else None
-    made = walker.values.tensor(launch.index, leaf.source.argument, "after")
-    if argument is None or read is None or made is None or at is None or read.shape != made.shape:
-        return
-    places = [at] if operator in POINTWISE else []
-    if operator in RUNNING and len(at) == 1:
-        places = [(place,) for place in range(min(at[0] + 1, MOST_SUMMED))]
-    known = [(place, read.value(place)) for place in places]
-    for place, value in sorted(known, key=lambda pair: -abs(pair[1] or 0)):
-        source = walker.back(Place(launch, argument, read.offset(place))).source
-        yield Leaf(source, value, place)
 
 
 def shown(value: Scalar | None) -> str:

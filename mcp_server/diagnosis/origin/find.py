@@ -26,13 +26,11 @@ from mcp_server.diagnosis.origin.condition import (
     finite,
     is_input,
 )
+from mcp_server.diagnosis.origin.elements import POINTWISE, PRODUCTS, RUNNING, offending
 from mcp_server.diagnosis.origin.expression import (
-    POINTWISE,
-    RUNNING,
     Closing,
     Expression,
     label_of,
-    offending,
     operands,
     shown,
     tensor_of,
@@ -52,6 +50,7 @@ from mcp_server.diagnosis.origin.of_model import (
     tables_of,
     why_of_model,
 )
+from mcp_server.diagnosis.origin.overflow import overflow_of
 from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.diagnosis.origin.walk import (
     Computed,
@@ -150,7 +149,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
             if not isinstance(node, Launch) or node.index in found:
                 continue
             goes_on = through_all or node.kernel in view.wrapper.kernels or is_carrier(node)
-            if goes_on or operator_name(node) in POINTWISE | RUNNING:
+            if goes_on or operator_name(node) in POINTWISE | RUNNING | PRODUCTS:
                 found.add(node.index)
             queue += [(read, node) for read in node.reads] if goes_on else []
     return sorted(found)
@@ -291,6 +290,8 @@ class _Finder:
         allowed = Allowed.between(bound.low, bound.high, expression.term.dtype)
         own = (self.launch.index, launch.index if launch else None)
         is_index, explanation = bound.low is not None or bound.high is not None, explained(expression)
+        too_large = overflow_of(self.walker, source) if not finite(value) and not explanation else None
+        explanation = too_large.text if too_large is not None else explanation
         usual, of_model = Difference(), ""
         left: Outside | None = None
         correction: Correction | None = None
@@ -303,8 +304,10 @@ class _Finder:
                 correct = (self.view, source, expression, value, allowed, usual)
                 correction = correction_of(*correct) if of_model else None
         if left is not None and not found:  # what the operand outside of its domain is computed from
-            behind = read_by(self.walker, left)
+            behind = read_by(self.walker, Computed(left.launch, left.operand, left.evaluator))
             found, read = list(offending(behind)), read or operands(behind)
+        if too_large is not None and not found and isinstance(source, Computed):
+            found = list(offending(read_by(self.walker, source)))
         condition, dormant = condition_of(expressions, allowed, blamed), list[Dormant]()
         if condition is not None and check is not None and isinstance(source, Computed):
             others = siblings(self.view, source.launch, source.term, source.term is check.value)
@@ -328,6 +331,7 @@ class _Finder:
             sibling_difference=usual.text,
             odd_constant=OddConstant(value=usual.old or 0, usual=usual.new or 0) if usual.odd else None,
             operation=operation_of(self.walker, left) if left is not None else None,
+            overflow=too_large,
             of_model=of_model,
             correction=correction,
         )

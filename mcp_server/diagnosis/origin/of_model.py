@@ -247,10 +247,10 @@ def outside_of(walker: Walker, computed: Computed) -> Outside | None:
     return None
 
 
-def read_by(walker: Walker, found: Outside) -> Expression:
-    """What the operand is computed from, as leaves: the elements of a reduction one by one."""
+def read_by(walker: Walker, start: Computed) -> Expression:
+    """What a value is computed from, as leaves: the elements of a reduction one by one."""
     closing = Closing(walker)
-    queue = [(Computed(found.launch, found.operand, found.evaluator), 0)]
+    queue = [(start, 0)]
     for computed, depth in queue:  # grows in the loop
         for element, at in islice(leaves(computed.term, computed.evaluator), _LEAVES):
             source = walker.back(Computed(computed.launch, element, at)).source
@@ -259,7 +259,7 @@ def read_by(walker: Walker, found: Outside) -> Expression:
             elif depth < _DEEPEST and len(queue) < _LEAVES:
                 queue.append((source, depth + 1))
     names = dict.fromkeys(closing.leaves, "what it reads")
-    return Expression(found.operand, closing.leaves, (), walker, names)
+    return Expression(start.term, closing.leaves, (), walker, names)
 
 
 def operation_of(walker: Walker, found: Outside) -> Operation:

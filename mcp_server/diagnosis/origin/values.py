@@ -45,6 +45,7 @@ class Tensor:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     at: Callable[[int], Scalar | None]
+    dtype: str = ""
 
     @property
     def count(self) -> int:
@@ -121,7 +122,8 @@ class ProbedValues:
         path = Path(seen.saved.path)
         if path not in self._read:
             self._read[path] = _File(path)
-        return Tensor(tuple(seen.shape), tuple(seen.stride or ()), self._read[path].element)
+        shape, stride = tuple(seen.shape), tuple(seen.stride or ())
+        return Tensor(shape, stride, self._read[path].element, seen.dtype.removeprefix("torch."))
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
         """The values of a launch's scalar arguments, by parameter: as seen, else numbers of the wrapper."""

@@ -125,6 +125,32 @@ def test_a_running_sum_names_what_it_adds(origin: FindOrigin) -> None:
     assert elements(found) == ["args[1][1] = 3", "args[1][0] = 1", "args[1][2] = 1"]
 
 
+def test_a_product_that_leaves_float16(origin: FindOrigin) -> None:
+    """The sum as it is in double precision, its largest addends, and how large the row may be."""
+    found = origin("half_product")
+    total = 128 * sum(range(1, 97)) * 0.125
+    assert (
+        found.explanation
+        == f"addmm adds up 96 products to {total:.7g}, too large for float16, which ends at 65504"
+    )
+    assert elements(found)[:2] == ["args[0][2, 95] = 12288", "args[0][2, 94] = 12160"]
+    assert found.overflow is not None and found.overflow.bound is not None
+    assert (found.overflow.input_index, found.overflow.rows) == (0, [2])
+    assert 0.9 * 65504 < found.overflow.bound * 96 * 0.125 < 65504
+
+
+@thorough
+def test_a_sum_that_leaves_float16(origin: FindOrigin) -> None:
+    """The kernel adds up in float32, and the conversion of the sum makes the infinity."""
+    found = origin("half_sum")
+    total = 64 * sum(range(1, 97))
+    assert found.explanation == f"a sum of 96 elements is {total}, too large for float16, which ends at 65504"
+    assert found.overflow is not None and found.overflow.bound is not None
+    assert (found.overflow.input_index, found.overflow.rows) == (0, [3])
+    assert 0.9 * 65504 < found.overflow.bound * 96 < 65504
+    assert all(each.startswith("args[0][3, ") for each in elements(found))
+
+
 @thorough
 def test_a_window_that_starts_too_late(origin: FindOrigin) -> None:
     """The last row of the window decides: a start of 4 reaches beyond the table as well."""

@@ -1,0 +1,155 @@
+"""The elements of inputs and constants behind a value, also where an operator computed it from them.
+
+Operators outside of the generated code have no expression. Of some it is known which elements a result is
+made of, and the launch probes have seen those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from mcp_server.diagnosis.origin import OffendingElement
+from mcp_server.diagnosis.origin.expression import Expression, Leaf, shown, tensor_of
+from mcp_server.diagnosis.origin.values import Tensor
+from mcp_server.diagnosis.origin.walk import Given, Place, Produced, Walker, operator_name
+from mcp_server.package.launches import Argument
+from mcp_server.package.terms.evaluate import UnknownValue
+
+# Operators whose result is of the element at its place, of those up to it, or of a row and a column.
+POINTWISE = frozenset({"bucketize"})
+RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
+MOST_SUMMED = 4096
+_MOST_ADDENDS = 1 << 14
+_MOST_SHOWN = 64
+_MOST_WEIGHTS = 1 << 18
+
+
+def offending(expression: Expression) -> Iterator[OffendingElement]:
+    """The elements of inputs that an expression reads, then those of constants."""
+    inputs = {compiled.name: compiled.index for compiled in expression.walker.view.package.inputs}
+    kinds: tuple[Literal["input", "constant"], ...] = ("input", "constant")
+    leaves = [each for leaf in expression.leaves.values() for each in _given(leaf, expression.walker)]
+    for kind in kinds:
+        for leaf in leaves:
+            if isinstance(leaf.source, Given) and leaf.source.kind == kind:
+                yield OffendingElement(
+                    kind=kind,
+                    label=tensor_of(leaf, expression.walker),
+                    index=list(leaf.source.index or ()),
+                    value=shown(leaf.value),
+                    input_index=inputs.get(leaf.source.name),
+                )
+
+
+def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
+    """The leaf itself, or the elements from which an operator computed it, where they are known.
+
+    Of a sum the largest come first.
+    """
+    if not isinstance(leaf.source, Produced):
+        yield leaf
+        return
+    yield from addends(walker, leaf.source)
+    launch, at, operator = leaf.source.launch, leaf.index, operator_name(leaf.source.launch)
+    argument = next((each for each in launch.tensors if each.role != "written"), None)
+    read = walker.values.tensor(launch.index, argument, "before") if argument is not None else None
+    made = walker.values.tensor(launch.index, leaf.source.argument, "after")
+    if argument is None or read is None or made is None or at is None or read.shape != made.shape:
+        return
+    places = [at] if operator in POINTWISE else []
+    if operator in RUNNING and len(at) == 1:
+        places = [(place,) for place in range(min(at[0] + 1, MOST_SUMMED))]
+    known = [(place, read.value(place)) for place in places]
+    for place, value in sorted(known, key=lambda pair: -abs(pair[1] or 0)):
+        source = walker.back(Place(launch, argument, read.offset(place))).source
+        yield Leaf(source, value, place)
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    """An operand of a product, as the launch read it."""
+
+    argument: Argument
+    tensor: Tensor
+
+    def value(self, index: tuple[int, ...]) -> float:
+        found = self.tensor.value(index[-len(self.tensor.shape) :])
+        if found is None:
+            raise UnknownValue(self.argument.target or "")
+        return float(found)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One element of a matrix product; `at` is its index, the last two of which are row and column."""
+
+    made: Produced
+    at: tuple[int, ...]
+    left: _Matrix
+    right: _Matrix
+    bias: float
+
+    @property
+    def inner(self) -> int:
+        return min(self.left.tensor.shape[-1], _MOST_ADDENDS)
+
+    def factors(self) -> list[tuple[float, tuple[int, ...], tuple[int, ...]]]:
+        """The products that are added up, the largest first, with the indices of their factors."""
+        *batch, row, column = self.at
+        places = [((*batch, row, k), (*batch, k, column)) for k in range(self.inner)]
+        found = [(self.left.value(a) * self.right.value(b), a, b) for a, b in places]
+        return sorted(found, key=lambda each: -abs(each[0]))
+
+    def heaviest_column(self) -> float | None:
+        """The largest sum of magnitudes of a column of the second factor."""
+        *batch, rows, columns = self.right.tensor.shape
+        if rows * columns > _MOST_WEIGHTS or batch:
+            return None
+        every = (sum(abs(self.right.value((k, j))) for k in range(rows)) for j in range(columns))
+        return max(every, default=None)
+
+
+def product_at(walker: Walker, made: Produced) -> Product | None:
+    """The matrix product that made an element, where its operands were seen."""
+    result = walker.values.tensor(made.launch.index, made.argument, "after")
+    at = result.index(made.offset) if result is not None else None
+    if operator_name(made.launch) not in PRODUCTS or at is None or len(at) < 2:
+        return None
+    read = [each for each in made.launch.tensors if each.role != "written"]
+    seen = [walker.values.tensor(made.launch.index, each, "before") for each in read]
+    known = [_Matrix(a, tensor) for a, tensor in zip(read, seen, strict=True) if tensor is not None]
+    if len(known) != len(read) or len(known) not in (2, 3):
+        return None
+    *added, left, right = known
+    if any(len(each.tensor.shape) != len(at) for each in (left, right)):
+        return None
+    try:
+        shape = added[0].tensor.shape if added else ()
+        index = tuple(0 if n == 1 else i for n, i in zip(shape, at[len(at) - len(shape) :], strict=True))
+        return Product(made, at, left, right, added[0].value(index) if added else 0.0)
+    except UnknownValue:
+        return None
+
+
+def addends(walker: Walker, made: Produced) -> Iterator[Leaf]:
+    """The elements of the factors behind one element of a product: those of the largest addends first."""
+    product = product_at(walker, made)
+    if product is None:
+        return
+    try:
+        largest = product.factors()[:_MOST_SHOWN]
+    except UnknownValue:
+        return
+    sides = (
+        (product.left, [left for _, left, _ in largest]),
+        (product.right, [right for *_, right in largest]),
+    )
+    for matrix, indices in sides:
+        for index in indices:
+            place = Place(made.launch, matrix.argument, matrix.tensor.offset(index))
+            source = walker.back(place).source
+            known = source.index if isinstance(source, Given) and source.index is not None else index
+            yield Leaf(source, matrix.value(index), known)
