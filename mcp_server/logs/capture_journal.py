@@ -59,6 +59,7 @@ def read_capture(directory: Path) -> captured.Captured:
         updates=_phases(lines, events.Updating, captured.CapturedUpdate),
         calls=_phases(lines, events.Calling, captured.CapturedCall),
         exports=_single(lines, events.Exporting, captured.CapturedExport),
+        variables=_single(lines, events.VariableSet, captured.VariableChange),
         assertions=_single(lines, events.AssertionFailed, captured.CapturedAssertion),
         replays=_single(lines, events.GraphInputGone, captured.FreedInput),
         cross_stream_frees=_single(lines, events.InputLetGo, captured.FreedInput),

@@ -281,6 +281,14 @@ class CapturedExport(Phase):
     attributes: dict[str, str] = Field(default_factory=dict)
 
 
+class VariableChange(Phase):
+    """The program set or removed a variable that decides which tools and files a compile finds."""
+
+    variable: str
+    before: str | None = None
+    after: str | None = None
+
+
 class ModuleSnapshot(JournalRecord):
     """A module of class `type`, in variable `name`, with the constants of a compiled program.
 
@@ -351,6 +359,7 @@ class Captured(Record):
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
     exports: list[CapturedExport] = Field(default_factory=list)
+    variables: list[VariableChange] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[FreedInput] = Field(default_factory=list)
     cross_stream_frees: list[FreedInput] = Field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.components import (
     component,
@@ -34,7 +34,7 @@ from mcp_server.model import (
     PackageWorkload,
 )
 from mcp_server.package.provenance import read_stack
-from mcp_server.plurals import quoted
+from mcp_server.plurals import counted, quoted
 from mcp_server.tools.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence, in_words
 from mcp_server.worker.events import GuardFailed
@@ -182,7 +182,7 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             summary = f"{summary} That is {category}, if it is what ended the program."
         elif several:
             summary = f"The text admits several causes; one is {category}: {CATEGORIES[category]}."
-        yield Suspect(
+        suspect = Suspect(
             category=category,
             guilty=guilty,
             summary=summary,
@@ -196,6 +196,44 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             settle=open_question(case) if alone else "",
             observed=len(root.candidates) == 1,
         )
+        yield _after_change(suspect, case) if category == "toolchain" else suspect
+
+
+# The variables by which a compiler is found, in the order in which Inductor asks for them (cpp_builder.py,
+# torch 2.8-2.15), and those of the folders that it writes into.
+_CHOOSING = ("CXX", "CC", "PATH", "TMPDIR", "HOME")
+
+
+def _after_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
+    """The suspect of a failed compile, with the variable that the program itself changed before it."""
+    compiles = case.captured.compiles
+    failed = next((each for each in reversed(compiles) if each.outcome == "failed"), None)
+    if failed is None:
+        return suspect
+    earlier = [each for each in case.captured.variables if each.pid == failed.pid and each.n < failed.n]
+    last = {each.variable: each for each in earlier}
+    change = next((last[name] for name in _CHOOSING if name in last), None)
+    if change is None:
+        return suspect
+    done = "removed" if change.after is None else f"set to {quoted(change.after, 200)}"
+    good = [c for c in compiles if c.outcome == "ok" and c.pid == change.pid and c.n < change.n]
+    well = f"; {counted(len(good), 'compile')} before that ended well" if good else ""
+    lines = [*change.stack[:3], *suspect.guilty.model_locations[:1]]
+    return replace(
+        suspect,
+        guilty=suspect.guilty.model_copy(
+            update={"value": f"{change.variable} {done}", "model_locations": lines}
+        ),
+        summary=f"{suspect.summary} The program itself had {change.variable} {done} before this compile.",
+        evidence=(
+            *suspect.evidence,
+            seen("capture", f"{change.variable} was {done} before the compile that failed{well}"),
+        ),
+        fix=Fix(
+            action=f"add to what {change.variable} had, or name the compiler by its full path (CXX)",
+            before=change.stack[0].code if change.stack else None,
+        ),
+    )
 
 
 def _excluded(category: Category, case: DiagnosisState) -> bool:

@@ -53,6 +53,8 @@ def stopped_at(error: BaseException) -> list[dict[str, str]]:
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
 # Where GCC and Clang search for headers and libraries besides their own directories.
 SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH")
+# What decides which tools and files a compile finds: changes of these are journaled with it.
+DECIDING = ("PATH", "CXX", "CC", "TMPDIR", "HOME", *SEARCHED)
 Near = Tuple[List[Any], Optional[str], List[str]]
 REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
 
@@ -67,6 +69,14 @@ class Compiles:
         self.numbers = itertools.count()
         self.thread = threading.local()
         self.models = Models(calls.store)
+        self.changed: dict[str, events.VariableSet] = {}  # since the last compile, by name
+
+    def setting(self, name: Any, value: Any = None) -> None:
+        """The program sets a variable, or removes it."""
+        variable = os.fsdecode(name)
+        before, after = os.environ.get(variable), None if value is None else os.fsdecode(value)
+        if variable in DECIDING and before != after:
+            self.changed[variable] = events.VariableSet(variable, before, after, frames())
 
     def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
         """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
@@ -77,6 +87,9 @@ class Compiles:
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
         path, notice = self._exported(program, number)
         exported = isinstance(program, torch.export.ExportedProgram)
+        for change in self.changed.values():
+            self.journal.event(change)
+        self.changed.clear()
         state = program.state_dict if exported else {}
         if isinstance(program, torch.nn.Module):
             state = tensors_of(program)

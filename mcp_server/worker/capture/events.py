@@ -204,6 +204,14 @@ class Exporting(JournalEvent):
 
 
 @dataclass
+class VariableSet(JournalEvent):
+    variable: str
+    before: Optional[str]
+    after: Optional[str]
+    frames: Frames
+
+
+@dataclass
 class Loading(Kept):
     load: int
     loader: str

@@ -36,6 +36,8 @@ class Hook:
         self.compiles = Compiles(self.calls)
         wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
         wrap(self.journal, subprocess.Popen, "__init__", self.calls.starting, nothing)
+        for name in ("putenv", "unsetenv"):  # os.environ calls them, whatever way it is changed
+            wrap(self.journal, os, name, self.compiles.setting, nothing)
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
         printed = sys.excepthook
