@@ -326,10 +326,12 @@ class CapturedEnd(FailedCheck):
 
     `own`: it was raised outside of torch. `file`: the tensors in the variables of its frames, by name.
     `compared`: the names that the check computed with, if it failed because of too large a difference.
+    `holders`: who has tensors of the memory of outputs, where memory did not suffice.
     """
 
     own: bool = False
     compared: list[str] = Field(default_factory=list)
+    holders: list[str] = Field(default_factory=list)
 
 
 class CapturedProcess(JournalRecord):

@@ -23,11 +23,38 @@ def test_a_view_holds_the_whole_output_and_released_outputs_count_no_more() -> N
         outputs.add(call, [output, output[:2], 7])
         kept.append(output[:1])
         del output
-    assert outputs.retained() == {"cpu": {"calls": 3, "bytes": 3 * BYTES}}
+    found = outputs.retained()["cpu"]
+    assert (found.calls, found.bytes) == (3, 3 * BYTES)
     kept.pop()
-    assert outputs.retained() == {"cpu": {"calls": 2, "bytes": 2 * BYTES}}
+    found = outputs.retained()["cpu"]
+    assert (found.calls, found.bytes) == (2, 2 * BYTES)
     kept.clear()
     assert outputs.retained() == {}
+
+
+class Overview:
+    """As a program may have one."""
+
+    def __init__(self) -> None:
+        self.tiles: list[torch.Tensor] = []
+
+
+def test_the_holder_of_outputs_is_named() -> None:
+    """A list in an attribute, a variable of a running function, an attribute itself: most tensors first."""
+    outputs, overview, latest = Outputs(), Overview(), {}
+    for call in range(4):
+        output = torch.zeros(FLOATS)
+        outputs.add(call, [output])
+        if call < 3:
+            overview.tiles.append(output[:2])
+        else:
+            latest["last"] = output
+    del output
+    frame = sys._getframe()
+    assert outputs.holders([frame]) == [
+        "Overview.tiles, a list, holds 3 views of [2]",
+        f"latest, a dict in test_the_holder_of_outputs_is_named(), holds 1 tensor of [{FLOATS}]",
+    ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")

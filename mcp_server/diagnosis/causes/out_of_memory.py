@@ -19,8 +19,10 @@ from mcp_server.diagnosis.components import (
     is_whole,
     launch_component,
     leaf_of,
+    line_in_script,
     reported,
     said,
+    script_text,
     seen,
 )
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
@@ -30,7 +32,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedLoad, RetainedOutputs
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.logs.journal import ITEM_SIZES
-from mcp_server.model import Evidence, Fix
+from mcp_server.model import Evidence, Fix, ModelLocation
 from mcp_server.package.launches import Buffer
 from mcp_server.package.statements import evaluate
 from mcp_server.package.symbols import Symbol, names_in, origins
@@ -268,6 +270,10 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
 def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) -> Suspect:
     place = next((f"{line.file}:{line.line}" for line in case.call_locations), "the program")
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
+    facts = [seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")]
+    holders = [holder for end in case.captured.ends for holder in end.holders]
+    facts += [seen("capture", f"of that memory {holder}") for holder in holders]
+    lines = [*(_putting(holders[0], case) if holders else []), *case.call_locations]
     # The same call with as much more memory as the outputs use, where its memory was limited.
     steps, released = list(case.call.steps) if case.call is not None else [], None
     if steps and "headroom" in steps[-1]:
@@ -275,9 +281,10 @@ def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) 
         words = "the call with the memory of the earlier outputs released"
         released = Intervention("call:released", Kind.CALL, words, options=Options(steps=tuple(steps)))
     return _Retained(
-        guilty=component("script", place, case.call_locations, value=what),
-        summary=f"There is no memory left: the program still holds {what}.",
-        evidence=(fact, seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")),
+        guilty=component("script", place, lines, value=what),
+        summary=f"There is no memory left: the program still holds {what}."
+        f"{f' {holders[0]}.' if holders else ''}",
+        evidence=(fact, *facts),
         fix=Fix(
             action="release outputs that were used: a view keeps the memory of the whole output",
             before="kept.append(y[0])",
@@ -285,6 +292,17 @@ def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) 
         ),
         intervention=released,
     )
+
+
+def _putting(holder: str, case: DiagnosisState) -> list[ModelLocation]:
+    """The lines of the script that put something into the holder: `tiles.append(`, `tiles[k] =`."""
+    name = re.escape(holder.partition(",")[0].partition(" ")[0].rpartition(".")[2])
+    text = script_text(case)
+    puts = re.compile(
+        rf"\b{name}(?:\.(?:append|add|extend|insert|appendleft|update)\(|\[[^\]]+\]\s*=[^=]|\s*\+=)"
+    )
+    found = [number for number, line in enumerate(text.splitlines(), 1) if puts.search(line)]
+    return [line_in_script(case, text, number) for number in found[:2]]
 
 
 def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:

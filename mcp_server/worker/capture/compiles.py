@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import os
@@ -56,6 +57,7 @@ SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD
 # What decides which tools and files a compile finds: changes of these are journaled with it.
 DECIDING = ("PATH", "CXX", "CC", "TMPDIR", "HOME", *SEARCHED)
 Near = Tuple[List[Any], Optional[str], List[str]]
+_OF_MEMORY = re.compile(r"memory|alloc|API call failed", re.I)
 REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
 
 
@@ -186,7 +188,9 @@ class Compiles:
     def _near(self, places: Places) -> Near:
         """Modules in these frames, a file of their tensors, and what the check compared."""
         number, around = next(self.numbers), [frame for frame, _ in places]
-        modules, file = self.models.near(number, around), keep(self.store, number, around)
+        modules, file = self.models.near(number, around), None
+        with contextlib.suppress(RuntimeError, MemoryError):  # a copy, for which no memory may be left
+            file = keep(self.store, number, around)
         return modules, file, compared(places)
 
     def _program_failed(
@@ -199,6 +203,7 @@ class Compiles:
     ) -> None:
         """Also with the calls that the check names, and constants that were refilled."""
         modules, file, names = near
+        frames = [frame for frame, _ in places] if _OF_MEMORY.search(str(error)) else []
         self.journal.event(
             events.ProgramFailed(
                 frames=shown,
@@ -208,6 +213,7 @@ class Compiles:
                 file=file,
                 compared=names,
                 own=own,
+                holders=self.calls.outputs.holders(frames) if frames else [],
                 **failure(error),
             )
         )

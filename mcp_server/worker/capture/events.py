@@ -228,11 +228,19 @@ class Loaded(JournalEvent):
 
 
 @dataclass
+class OutputsInUse:
+    """Memory of outputs that is in use: of how many calls, and bytes in all."""
+
+    calls: int
+    bytes: int
+
+
+@dataclass
 class InUse:
-    """Loads that were not released, and by kind of device the `calls` and `bytes` of outputs in use."""
+    """Loads that were not released, and the outputs in use by kind of device."""
 
     loads: List[int]
-    outputs: Dict[str, Dict[str, int]]
+    outputs: Dict[str, OutputsInUse]
 
 
 @dataclass
@@ -337,3 +345,4 @@ class AssertionFailed(Failed):
 class ProgramFailed(AssertionFailed):
     compared: List[str]
     own: bool
+    holders: List[str]
