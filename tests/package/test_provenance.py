@@ -129,6 +129,7 @@ def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:
     assert not target.startswith("aten.") and "halve_rows" in line.code and own.in_place == []
     written = read_exported(zoo("counter").with_name("counter.exported.pt2"))
     assert [line.code for line in written.in_place] == ["self.seen.add_(x)", "x.mul_(2)"]
+    assert [(name, line.code) for name, line in written.counted] == [("seen", "self.seen.add_(x)")]
 
 
 def test_a_plain_model_has_neither(zoo: ZooPackage) -> None:

@@ -192,6 +192,23 @@ class HalfProduct(nn.Module):
         return self.norm(self.project(x))
 
 
+class Beats(nn.Module):
+    """An average that starts at zero and is corrected by a count of one element, which the compiler folds."""
+
+    mean: torch.Tensor
+    beats: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(9))
+        self.register_buffer("beats", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.add_(0.3 * (x - self.mean))
+        self.beats.add_(1.0)
+        return self.mean / (1 - 0.7**self.beats)
+
+
 class HalfSum(nn.Module):
     """Shares of a sum in float16 that leaves its range."""
 
@@ -232,6 +249,7 @@ _IDS = torch.randint(1, 14, (4, 12), generator=_generator(4))
 _STEPS = torch.tensor([0, 5, 31, 60])
 _AGES = torch.tensor([20.0, 33.0, 47.0, 29.0])
 
+_X9 = torch.linspace(0, 1, 9)
 _HALVES = (torch.arange(4 * 96) % 96 + 1).reshape(4, 96).half()
 MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "buckets": (Buckets, (_X8, _DISTANCE), (_X8, _with(_DISTANCE, (2,), 731))),
@@ -243,6 +261,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Tensors, Tensors]] = {
     "edges": (Edges, (_X8, _AGES), (_X8, _with(_AGES, (2,), 74))),
     "ends": (Ends, (_X8, torch.tensor([1, 1, 2])), (_X8, torch.tensor([1, 3, 1]))),
     "half_product": (HalfProduct, (_HALVES,), (_row_scaled(_HALVES, 2, 128),)),
+    "beats": (Beats, (_X9,), (_X9,)),
     "half_sum": (HalfSum, (_HALVES,), (_row_scaled(_HALVES, 3, 64),)),
     "windows": (Windows, (_X2,), (_X2,)),
     "layers": (Layers, (_X8, _STEPS), (_X8, _with(_STEPS, (1,), 70))),
@@ -255,6 +274,7 @@ def main(name: str, directory: str) -> None:
     where = Path(directory)
     with torch.no_grad():
         exported = torch.export.export(build().eval(), good)
+        torch.export.save(exported, where / f"{name}.exported.pt2")
         torch.save(list(good), where / f"{name}.inputs.pt")
         torch.save(list(bad), where / f"{name}.bad.pt")
         partial = where / f"{name}.partial.pt2"

@@ -143,6 +143,39 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
         )
 
 
+NOT_FOLDED = "compile with inductor_configs={'joint_graph_constant_folding': False}"
+
+
+def detect_folded_state(case: DiagnosisState) -> Iterator[Suspect]:
+    """A buffer that the model reads and writes in every call, and that no launch of the package reads.
+
+    Inductor takes a buffer of one element with a known value for a constant, although the model writes to it
+    (pytorch issue 165444). Without that folding, calls of a package of torch 2.13 were right again.
+    """
+    if case.exported is None or case.view is None or case.failure_of("plain") not in ("none", "differs"):
+        return
+    compiled = _compiled(case)
+    for name, line in case.exported.counted:
+        known = compiled.get(name)
+        if known is not None and case.view.readers_of_name.get(known.name):
+            continue
+        fact = f"the exported program reads {name} and writes it in place; no launch of the package reads it"
+        yield Suspect(
+            category="wrong_output",
+            guilty=component("constant", name, [line], value="fixed at export"),
+            summary=f"The state {name} does not advance: the model reads and writes it in each call, and the "
+            "compiler took its value at export for a constant. The first call is right, later ones are not.",
+            level=CausalLevel.BUILD,
+            evidence=(seen("inspect_package", fact),),
+            fix=Fix(
+                action=f"{NOT_FOLDED}, or give {name} the shape of what it is computed with",
+                before=line.code or None,
+            ),
+            harmful=case.failed,
+            observed=case.failed,
+        )
+
+
 def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """Weights that hold NaN when they are given."""
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
