@@ -69,6 +69,7 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
     """Whether the program went on without it: to calls that came back, then to its end or another failure.
 
+    One that ended well, and whose calls before it had come back, had something to go on with.
     What failed in a process that a program started, to try something out say, is overcome by calls of that
     program itself.
     """
@@ -77,8 +78,10 @@ def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
     parent = parents.get(phase.pid)
     if ended_well and parent in parents and any(c.pid == parent and c.t > phase.t for c in good):
         return True
+    if ended_well and phase.outcome == "failed" and any(c.pid == phase.pid for c in good):
+        return True
     later = [c for c in good if c.pid == phase.pid and c.n > phase.n]
-    return bool(later) and (ended_well or any(a.pid == phase.pid and a.n > phase.n for a in seen.assertions))
+    return bool(later) and any(a.pid == phase.pid and a.n > phase.n for a in seen.assertions)
 
 
 def plan_replay(seen: Captured, phase: Phase | None) -> ReplayRequest:

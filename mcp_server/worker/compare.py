@@ -144,6 +144,28 @@ def compare_calls(
     return Comparison(against, tuple(compared), cured, left, new)
 
 
+def is_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> bool:
+    """Whether outputs of a call with fewer elements are what the whole call gives for these, faults included.
+
+    Each output has the values of the first or of the last elements along one dimension, or is as it was.
+    """
+    cut = bad = False
+    for old, mask, new in zip(whole, faulty, part):
+        dims = [dim for dim, (a, b) in enumerate(zip(old.shape, new.shape)) if a != b]
+        if old.dim() != new.dim() or old.dtype != new.dtype or len(dims) > 1:
+            return False
+        dim = dims[0] if dims else 0
+        least = old.shape[dim] - new.shape[dim] if dims else 0
+        starts = [start for start in dict.fromkeys((0, least)) if dims and least > 0]
+        slices = [(old.narrow(dim, start, new.shape[dim]), start) for start in starts] if dims else [(old, 0)]
+        same = [start for each, start in slices if not bool(_differs(new, each, limits).any())]
+        if not same:
+            return False
+        cut = cut or bool(dims)
+        bad = bad or bool((mask.narrow(dim, same[0], new.shape[dim]) if dims else mask).any())
+    return cut and bad and len(whole) == len(part)
+
+
 def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:
     """How far apart finite elements are at most (`by`), and the largest one that is wanted (`reach`)."""
     wanted, found = (wide(each.detach().cpu()).reshape(-1) for each in (want, got))

@@ -350,7 +350,8 @@ class Comparison:
     """All outputs of one call compared with those of another, `against`.
 
     `cured`, `left` and `new` count elements at fault there and not here, at both, and here alone. At fault is
-    what is not finite, or what differs from the expectation where there is one.
+    what is not finite, or what differs from the expectation where there is one. `part`: the outputs are the
+    first or the last part of those, with elements at fault in it.
     """
 
     against: str
@@ -358,6 +359,7 @@ class Comparison:
     cured: int = 0
     left: int = 0
     new: int = 0
+    part: bool = False
 
     @property
     def layout(self) -> str:

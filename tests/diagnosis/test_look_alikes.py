@@ -88,11 +88,12 @@ def loads(*outcomes: str, asserted: bool = False, called_after: bool = True) -> 
         (loads("failed", "ok", asserted=True), False, "CapturedCall"),
         (loads("failed", "ok"), False, "CapturedLoad"),
         (loads("ok", "failed", called_after=False), True, "CapturedLoad"),
+        (loads("ok", "failed"), True, "CapturedCall"),
     ],
-    ids=["served another", "failed later", "ended badly", "served nothing"],
+    ids=["served another", "failed later", "ended badly", "served nothing", "served before"],
 )
 def test_a_load_that_was_replaced_is_not_blamed(seen: Any, ended_well: bool, blamed: str) -> None:
-    """A load that failed counts unless calls came back after it, and the end or another failure explains."""
+    """A load that failed counts unless calls came back, and the end or another failure explains."""
     assert type(failing_phase(seen, ended_well=ended_well)).__name__ == blamed
 
 

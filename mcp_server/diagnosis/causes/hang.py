@@ -96,8 +96,13 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
     """Threads that were all inside a call when the time ran out."""
     run, hooked = case.script_run, case.captured
     inside = [c for c in hooked.calls if c.outcome == "unfinished"]
-    if run is None or run.failure != "timeout" or not inside:
+    # Of a process that was forked after its parent had loaded: the parent may end it, and itself, by a check.
+    parents = {process.pid: process.parent for process in hooked.processes if not process.exited}
+    loaded = {load.pid for load in hooked.loads}
+    forked = [c for c in inside if hooked.load_of(c) is None and parents.get(c.pid) in loaded]
+    if run is None or not (forked or (inside and run.failure == "timeout")):
         return
+    inside = forked or inside
     first, threads = inside[0], len({call.thread for call in inside})
     stuck = [call.thread_name for call in inside[:4]]
     op = operator_inside(run.log.threads, case)
@@ -112,8 +117,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
             "it waits for a free runner, and the thread that has the runner waits for the GIL."
         )
         action = "give every thread its own runner (num_runners), or hold a lock around the call"
-    parents = {process.parent for process in hooked.processes if process.pid == first.pid}
-    if hooked.load_of(first) is None and any(load.pid in parents for load in hooked.loads):
+    if forked:
         # The pool of OpenMP is not made anew after fork() (libgomp, and torch's own pool, on Linux).
         summary = "A call did not return in a process that was forked after the package was loaded: it "
         summary += "waits for compute threads of the parent, which do not exist in the child."
@@ -124,7 +128,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
         summary=summary,
         evidence=tuple(seen("capture", f"thread {name} entered a call and did not return") for name in stuck),
         fix=Fix(action=action),
-        observed=threads > 1,
+        observed=threads > 1 or (bool(forked) and case.failure_of("plain") == "none"),
     )
 
 

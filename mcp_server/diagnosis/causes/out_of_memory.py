@@ -268,12 +268,12 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) -> Suspect:
-    place = next((f"{line.file}:{line.line}" for line in case.call_locations), "the program")
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
     facts = [seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")]
     holders = [holder for end in case.captured.ends for holder in end.holders]
     facts += [seen("capture", f"of that memory {holder}") for holder in holders]
     lines = [*(_putting(holders[0], case) if holders else []), *case.call_locations]
+    place = next((f"{line.file}:{line.line}" for line in lines), "the program")
     # The same call with as much more memory as the outputs use, where its memory was limited.
     steps, released = list(case.call.steps) if case.call is not None else [], None
     if steps and "headroom" in steps[-1]:

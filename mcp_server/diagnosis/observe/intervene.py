@@ -159,6 +159,10 @@ def _by_program(case: DiagnosisState) -> bool:
 def judged(trial: Trial) -> Trial:
     """The trial of a call that ends well by what it returns, and one that no expectation fits, as open."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
+    cut = trial.after.facts.compared if trial.after.facts is not None else None
+    if fails_by_values and cut is not None and cut.part:
+        same = "the call with fewer elements gives for these what it gave before, wrong ones among them"
+        return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
         other_sizes = "nothing is expected of a call of other sizes"
         return replace(trial, effect=Effect.NOT_APPLICABLE, reason=other_sizes)

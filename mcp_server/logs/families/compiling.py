@@ -107,6 +107,23 @@ TABLE.cause(
     "The compiler itself crashed.",
     "x.cpp:1:1: internal compiler error: Segmentation fault",
 )
+# Words that C++20 reserves and Python does not ([lex.key] of the standard).
+_RESERVED = (
+    "alignas|alignof|asm|auto|bool|case|catch|char|concept|const|constexpr|decltype|default|delete|do|double|enum"
+    "|explicit|export|extern|float|friend|goto|inline|int|long|mutable|namespace|new|operator|private|protected"
+    "|public|register|requires|short|signed|sizeof|static|struct|switch|template|this|throw|typedef|typeid"
+    "|typename|union|unsigned|using|virtual|void|volatile"
+)
+TABLE.cause(
+    "cpp_keyword",
+    _SOURCE + rf"error: expected unqualified-id before [‘'](?P<name>{_RESERVED})[’']",
+    "compile_failure",
+    "A parameter, a buffer or an input of the model has the name of a reserved word of C++, and the generated "
+    "code uses the name as it is.",
+    "/c/x.wrapper.cpp:834:28: error: expected unqualified-id before ‘template’",
+    names=Naming("{name}", kind="constant"),
+    fix="rename {name} in the model",
+)
 TABLE.cause(
     "cpp_error",
     (_SOURCE + r"(?:fatal )?error: (?P<detail>.+)", _MSVC_SOURCE + r"error (?P<code>C\d{4}): (?P<detail>.+)"),
