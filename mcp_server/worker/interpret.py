@@ -112,6 +112,8 @@ class Watcher(torch.fx.Interpreter):
         except Exception as error:
             if "guard" in str(n.target):
                 self._report(events.GuardFailed, n, **facts(error))
+                if _OF_RANGE.search(str(error)):  # what the program gives beyond its range is known, too
+                    return None
             else:
                 around = {"behind": self._behind(n), "integers": self._integers(n)}
                 self._report(events.NodeRaised, n, **around, **facts(error))
@@ -388,6 +390,8 @@ def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
     }
 
 
+# A dynamic size beyond an end of its range, as the guards of an exported program say it (torch 2.8-2.15).
+_OF_RANGE = re.compile(r"Guard failed: .*(?:<=|>=) ?\d+\s*$", re.M)
 EXACT_TO = {torch.bfloat16: 256, torch.float16: 2048}  # beyond it not every whole number has its own value
 SEVERAL = 3
 
