@@ -7,6 +7,7 @@ written before the phase that it names begins, so that a crash still shows how f
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import importlib
 import importlib.util
@@ -46,9 +47,13 @@ OPERATIONS = {
     "bisect": "reduction.bisect.operate",
 }
 
-# These load nothing whose end could fail, and taking the interpreter down costs as much as they do: 0.3 s of
-# processor time after the import of torch, 0.5 s in a fork, where each page that is touched is copied first.
-LEFT_AT_ONCE = frozenset({"describe_inputs", "index_values", "interpret", "describe_files"})
+# All that these find is in their report and files, and nobody asks how the process ends. Taking the
+# interpreter down costs as much as they do: 0.3 s of processor time after the import of torch, 0.5 s in a
+# fork, where each page that is touched is copied first.
+LEFT_AT_ONCE = frozenset(
+    {"describe_inputs", "index_values", "interpret", "describe_files", "intervene", "observe"}
+    | {"compare_launches", "eager_calls", "price", "precision"}
+)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -108,6 +113,7 @@ def main(argv: list[str]) -> int:
     if request["operation"] in LEFT_AT_ONCE:
         sys.stdout.flush()
         sys.stderr.flush()
+        ctypes.CDLL(None).fflush(None)  # what native code printed
         os._exit(status)
     return status
 

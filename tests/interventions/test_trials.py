@@ -90,6 +90,7 @@ def test_a_change_that_kills_the_process_is_a_result_and_the_rest_goes_on(
     assert died.effect is Effect.CHANGED and gone.effect is Effect.GONE
 
 
+@thorough
 def test_a_package_that_keeps_state_is_loaded_for_each_call(zoo: ZooPackage, tmp_path: Path) -> None:
     """The counter gives another number each time: with a load for each call the comparison is sound."""
     package = zoo("counter")

@@ -13,6 +13,7 @@ import torch
 
 from tests.conftest import ROOT
 from tests.worker.support import saved
+from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +43,7 @@ def test_a_clamp_says_which_element_was_enough_and_what_else_it_changes(masked: 
     assert (wrong["enough"]["needed"], wrong["enough"]["changed"]) == (1, wrong["inputs"][0]["changed"])
 
 
+@thorough
 def test_constants_that_the_package_does_not_have_are_refused(masked: Path, tmp_path: Path) -> None:
     """A mistyped name changes nothing, and so clears nothing."""
     torch.save({"tabel.weight": torch.zeros(2)}, tmp_path / "weights.pt")
@@ -114,6 +116,7 @@ def test_a_change_that_cannot_be_made_is_an_error(masked: Path, words: list[str]
     assert masked.read_bytes() == before
 
 
+@thorough
 def test_an_expectation_of_another_shape_is_an_error(masked: Path, tmp_path: Path) -> None:
     """It names the output and both shapes."""
     short = saved(tmp_path, "short.pt", [torch.zeros(2, 2)])

@@ -15,6 +15,7 @@ import pytest
 from mcp_server.cli import main
 from mcp_server.operations.table import OPERATIONS
 from tests.server.clients import ROOT
+from tests.zoo.names import thorough
 from tools.made import MADE
 
 README = (ROOT / "README.md").read_text()
@@ -158,7 +159,14 @@ def test_the_first_block_is_what_the_demo_prints(directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [c for c in README_COMMANDS if not ENDLESS_OR_ELSEWHERE.search(c)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(c, marks=thorough if " sweep " in c or "--bundle" in c else [])
+        for c in README_COMMANDS
+        if not ENDLESS_OR_ELSEWHERE.search(c)
+    ],
+)
 def test_a_command_works_as_shown(command: str, directory: Path, handle: str) -> None:
     """A result and a documented exit code: not "wrong call" (2), and no traceback."""
     for left in ("out", "results", "fault.zip"):

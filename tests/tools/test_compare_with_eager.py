@@ -156,6 +156,7 @@ def test_a_guard_that_the_package_dropped_is_told(zoo: ZooPackage, tmp_path: Pat
     assert result.outcome == "agrees" and "guard" in result.notes[0] and "64" in result.notes[0]
 
 
+@thorough
 def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
     """A bad index fails in eager as well: the inputs are at fault, not the package."""
     inputs = zoo("ranker").with_name("ranker.bad-index.pt")
@@ -164,6 +165,7 @@ def test_eager_that_fails_too_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
     assert "index out of range" in result.summary and result.failure is not None
 
 
+@thorough
 def test_a_missing_operator_is_told(zoo: ZooPackage, tmp_path: Path) -> None:
     """A program that cannot be loaded is not called a failing one."""
     result = compared_zoo(zoo, tmp_path, "plugin")

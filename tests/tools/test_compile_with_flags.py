@@ -17,6 +17,7 @@ from mcp_server.package.exported import exported_device
 from mcp_server.tools.compile_with_flags import Compiled, compile_with_flags
 from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
+from tests.zoo.names import thorough
 
 PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
 
@@ -50,6 +51,7 @@ def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Compiled) 
     assert made.cost.compiles == 1 and made.seconds is not None and made.seconds > 0
 
 
+@thorough
 @pytest.mark.slow
 def test_a_compile_without_a_compiler_is_a_result(zoo: ZooPackage, tmp_path: Path) -> None:
     """A broken toolchain ends in a failure that names its family and its line, not in an exception."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.flags import FLAGS, Flag, find, select, table_markdown
+from tests.zoo.names import thorough
 
 PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
 FILTER = "AOT_INDUCTOR_FILTERED_KERNELS_TO_PRINT"
@@ -158,6 +159,7 @@ def config_values(flags: list[Flag], env: dict[str, str]) -> dict[str, object]:
     return values
 
 
+@thorough
 @pytest.mark.slow
 def test_the_installed_torch_reads_every_variable_into_its_config_entry() -> None:
     """Setting a variable changes the configuration entry that the table names for it."""

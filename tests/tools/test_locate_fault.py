@@ -264,6 +264,7 @@ def located_in(directory: Path, workload: Program, **asked: Any) -> LocatedFault
     return served(locate_in_program, context, workload, cache=cache, **asked)
 
 
+@thorough
 @pytest.mark.slow
 def test_the_failing_call_of_a_script_is_made_again(zoo: ZooPackage, tmp_path: Path) -> None:
     """The second call runs under AddressSanitizer: the address is known, and the script's line."""

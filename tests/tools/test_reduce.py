@@ -130,6 +130,7 @@ def test_a_nan_is_reduced_to_the_operator_that_makes_it(zoo: ZooPackage, tmp_pat
     assert sum(file.bytes for file in result.files) < SMALL
 
 
+@thorough
 @pytest.mark.slow
 def test_a_launch_is_replayed_alone(zoo: ZooPackage, tmp_path: Path) -> None:
     """The launch that first wrote NaN does so from its recorded inputs, with no package and no model."""

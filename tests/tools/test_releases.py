@@ -65,6 +65,7 @@ def test_a_range_that_is_none_is_refused(asked: str) -> None:
     assert f"{text(FIRST)}..{text(LAST)}" in refused.value.allowed
 
 
+@thorough
 def test_without_a_network_the_reason_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An index that nothing answers at: no environment is left behind, and the release is said."""
     monkeypatch.setenv("AOTI_DEBUG_CACHE", str(tmp_path / "cache"))

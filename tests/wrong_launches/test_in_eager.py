@@ -108,6 +108,7 @@ def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong,
     assert _in_eager(tmp_path, call, found, found.wrong[1].launch) == (Effect.GONE, "")
 
 
+@thorough
 def test_a_launch_that_the_call_does_not_reach_says_so(wrong: Wrong, tmp_path: Path) -> None:
     """A call in which nothing was replaced is no evidence."""
     package = wrong("one")

@@ -139,6 +139,7 @@ def said(found: ComparedWithEager) -> dict[str, Any]:
     return plain
 
 
+@thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=thorough), pytest.param(8, marks=thorough)])
 def test_shards_say_what_one_process_says(wrong: Wrong, tmp_path: Path, count: int) -> None:

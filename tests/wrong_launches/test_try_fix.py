@@ -68,6 +68,7 @@ CALL = "import sys, torch; run = torch._inductor.aoti_load_package(sys.argv[1]);
 CALL += "torch.save(run(torch.load(sys.argv[2])), sys.argv[3])"
 
 
+@thorough
 def test_a_repaired_package_is_right_in_python_and_in_a_host_without_it(wrong: Wrong, tmp_path: Path) -> None:
     """Both wrong launches by default; processes that know nothing of this project get eager's numbers."""
     package = wrong("two")
