@@ -125,6 +125,7 @@ FIRST = {
     "batch3": "8c1e9b301567",
     "batch4": "4b2313fa952a",
     "batch5": "6765aad08c3f",
+    "batch6": "91498d631e29",
 }
 """The commit that was asked about each batch first."""
 LEVELS = ("proven", "likely", "possible")
