@@ -230,7 +230,7 @@ async def observe(
         directory=directory,
         workload=workload,
         env=instrumented.environment,
-        streamed=(Argument, events.NonFinite),
+        streamed=(Argument,),
     )
 
     def launches() -> Iterator[LaunchValues]:
