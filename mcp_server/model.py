@@ -64,9 +64,9 @@ ComponentKind = Literal[
 
 
 class Record(BaseModel):
-    """An immutable value that refuses unknown fields."""
+    """An immutable value that refuses unknown fields; validating another object takes its attributes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, from_attributes=True)
 
 
 class TensorSpec(Record):

@@ -150,21 +150,13 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Refused:
-    """The worker refused the request: the arguments of a `ProblemError`."""
-
-    what: str
-    details: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
 class Lost:
     """The process or the node of a shard died."""
 
     why: str
 
 
-Result = Ended | Refused | Lost
+Result = Ended | ProblemError | Lost  # the worker refused the request, or the shard was lost
 
 
 def split(launches: int, shards: int) -> list[tuple[int, int]]:
@@ -188,8 +180,8 @@ async def judge(shard: Shard) -> Result:
                 "compare_launches", {**shard.request, **own}, directory=directory, **shard.options
             )
         except ProblemError as problem:
-            details = {key: getattr(problem, key) for key in ("value", "allowed", "next_call")}
-            return Refused(problem.what, {**details, "value": str(problem.value)})
+            problem.value = str(problem.value)  # it is sent to another process
+            return problem
         files = {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
         return Ended(done.finished, files)
 
@@ -220,7 +212,8 @@ class Shards:
 
         def done(shard: Shard, result: Result) -> None:
             results[shard.first] = result
-            context.progress(f"{shard.name}: {type(result).__name__.lower()}")
+            how = "refused" if isinstance(result, ProblemError) else type(result).__name__.lower()
+            context.progress(f"{shard.name}: {how}")
 
         with context.cost.clock.child():
             for _ in range(TRIES):
@@ -231,8 +224,8 @@ class Shards:
 
 def _told(shard: Shard, result: Result, directory: Path) -> WorkerRun | Lost:
     """The run of a shard, with its files in a directory of its own; eager's outputs are the same in each."""
-    if isinstance(result, Refused):
-        raise ProblemError(result.what, **result.details)
+    if isinstance(result, ProblemError):
+        raise result
     if isinstance(result, Lost):
         return result
     own = directory / shard.name.replace(" ", "-")

@@ -120,16 +120,10 @@ async def _run(
     ended = decode(report, limit, oom_kills=oom_kill_count() - kills)
     left = f"{report.left} process(es) could not be killed within 5 s" if report.left else ""
     return Finished(
-        ending=ended.ending,
-        returncode=ended.returncode,
-        signal=ended.signal,
+        **{**vars(ended), **capture.paths, "note": "; ".join(filter(None, (ended.note, left)))},
         wall_s=worked_s,
         waited_s=clock.waited_s,
-        output=capture.paths["output"],
-        stdout=capture.paths["stdout"],
-        stderr=capture.paths["stderr"],
         dropped_bytes=capture.dropped,
-        note="; ".join(filter(None, (ended.note, left))),
         incomplete=capture.error,
     )
 

@@ -14,7 +14,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -128,16 +128,8 @@ def exported_workload(
     return ExportedWorkload(exported=exported, inputs=inputs, extra_imports=given.extra_imports, **around)
 
 
-class Surroundings(TypedDict):
-    """The fields of `WorkloadBase`."""
-
-    cwd: Path
-    env: dict[str, str]
-    python: Path | None
-    timeout_s: float
-
-
-def _surroundings(given: args.RunArguments) -> Surroundings:
+def _surroundings(given: args.RunArguments) -> dict[str, Any]:
+    """The fields of `WorkloadBase`, which checks them."""
     for name, value in given.env.items():
         check_variable(name, value)
     cwd = folder_of(given)

@@ -188,10 +188,7 @@ async def compare_pair(
     if outcome == "agrees":
         # Parts of a node, and what matches none, differ by nature where the outputs agree.
         ranked = [row for row in ranked if row.status == "matches"]
-    other_constants = [
-        OtherConstant(name=each.name, launch=each.launch, elements=each.elements, different=each.different)
-        for each in done.all(events.ConstantDiffers)
-    ]
+    other_constants = [OtherConstant.model_validate(each) for each in done.all(events.ConstantDiffers)]
     judged: EveryLaunch | None = None
     if every and repeats.steady_eager:
         judged = every_launch(context, done, flows, nodes, other_constants, request)

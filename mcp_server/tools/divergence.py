@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypedDict
+from typing import Literal
 
 from pydantic import Field
 
@@ -282,14 +282,14 @@ def read_launches(known: Sequence[events.LaunchCompared], nodes: Nodes) -> list[
                 shape=event.shape,
                 status=status,
                 within_tf32=any(one.within_tf32 for one in closest),
-                **difference_fields(closest[0] if closest else None),
+                **dict(read_difference(closest[0] if closest else None)),
             )
         )
     return rows
 
 
 def read_output(event: events.Output) -> OutputCompared:
-    found, known = event.compared, difference_fields(event.compared)
+    found, known = event.compared, dict(read_difference(event.compared))
     if found is None or event.dtypes[0] != event.dtypes[1]:
         layouts = [f"{dtype} {shape}" for dtype, shape in zip(event.dtypes, event.shapes, strict=True)]
         return OutputCompared(index=event.index, agreement="layout", layouts=layouts, **known)
@@ -297,35 +297,9 @@ def read_output(event: events.Output) -> OutputCompared:
     return OutputCompared(index=event.index, agreement=agreement, non_finite=found.non_finite, **known)
 
 
-class DifferenceFields(TypedDict, total=False):
-    """Those of `Difference`."""
-
-    node: str
-    elements: int
-    beyond: int
-    error: float | None
-    eager_error: float | None
-    allowed: float | None
-    first: list[int]
-    values: list[str]
-
-
-def difference_fields(found: events.Closeness | None) -> DifferenceFields:
+def read_difference(found: events.Closeness | None) -> Difference:
     """What the worker measured; it writes inf and nan as text."""
-    if found is None:
-        return {}
-    numbers = (found.error, found.eager_error, found.allowed)
-    error, eager_error, allowed = (None if number is None else float(number) for number in numbers)
-    return {
-        "node": found.node,
-        "elements": found.elements,
-        "beyond": found.beyond,
-        "error": error,
-        "eager_error": eager_error,
-        "allowed": allowed,
-        "first": found.first,
-        "values": found.values,
-    }
+    return Difference() if found is None else Difference.model_validate(found)
 
 
 class DivergenceAnalysis:

@@ -208,7 +208,7 @@ async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
         for event in described.all(events.File):
             path = Path(str(event.path))
             saved = context.artifact(path, "tensor saved by printer level 1")
-            facts[str(path)] = measured(event, "", "before", event.unreadable, saved)
+            facts[str(path)] = measured(event, name="", when="before", value=event.unreadable, saved=saved)
     notes = [*DEFECTS["1"], MISSING]
     lost = len(report.saved) - len(paths)
     if lost:

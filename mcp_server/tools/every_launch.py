@@ -17,7 +17,6 @@ from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_, listed, quoted
 from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
-    Difference,
     EveryLaunch,
     Nodes,
     OtherConstant,
@@ -25,7 +24,7 @@ from mcp_server.tools.divergence import (
     PrecisionSearch,
     UnjudgedLaunch,
     WrongLaunch,
-    difference_fields,
+    read_difference,
 )
 from mcp_server.tools.requests import package_request
 from mcp_server.worker.events import JudgedOutputs, LaunchJudged, PrecisionFound, ShardLost
@@ -166,7 +165,7 @@ class Judgement:
 
     def _wrong(self, one: LaunchJudged) -> WrongLaunch:
         number, kernel = one.launch, one.kernel
-        difference = Difference(**difference_fields(one.compared))
+        difference = read_difference(one.compared)
         suspects = self._suspects(number)
         known = self.model.launch(number)
         targets = {argument.target for argument in known.tensors} if known is not None else set()

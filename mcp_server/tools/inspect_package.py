@@ -42,7 +42,6 @@ class Question(Record):
     constant: str | None = None
     location: str | None = None
     assertion: str | None = None
-    generated_file: str | None = None
     generated_line: int | None = None
 
 
@@ -163,9 +162,8 @@ def _inspect(
 
 def _answer(view: PackageView, question: Question) -> _Answer:
     if question.assertion is not None:
-        found = query.assertion_facts(
-            view, question.assertion, question.generated_file, question.generated_line, question.kernel
-        )
+        line, kernel = question.generated_line, question.kernel
+        found = query.assertion_facts(view, question.assertion, line=line, kernel=kernel)
         note = query.ambiguity(found) if found else query.no_holder(view)
         return _Answer(found, dict.fromkeys(f.launch for f in found), (note,) if note else ())
     if question.launch is not None:

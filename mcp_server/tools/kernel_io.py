@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 from pydantic import Field
 
@@ -21,7 +21,6 @@ from mcp_server.package.launches import Role
 from mcp_server.package.provenance import unbounded_first
 from mcp_server.package.view import PackageView
 from mcp_server.tools.failure import Failure
-from mcp_server.worker.capture.events import OddElement
 from mcp_server.worker.events import Argument, File
 
 Phase = Literal["before", "after"]
@@ -150,36 +149,11 @@ class KernelIO(Record):
     cost: Cost
 
 
-def measured(
-    seen: Argument | File, name: str, when: Phase, value: str, saved: Artifact | None
-) -> ArgumentValues:
-    """What the worker saw of an argument, or of a file of one."""
-    of_launch = seen if isinstance(seen, Argument) else Argument()
-    return ArgumentValues(
-        name=name,
-        when=when,
-        role=cast(Role, of_launch.role or "unknown"),
-        parameter=of_launch.parameter,
-        dtype=seen.dtype or "",
-        shape=seen.shape,
-        stride=seen.stride,
-        device=seen.device or "",
-        value=value,
-        nan=seen.nan,
-        inf=seen.inf,
-        zero=seen.zero,
-        min=seen.min,
-        max=seen.max,
-        mean=seen.mean,
-        checksum=seen.checksum or "",
-        non_finite=_bad_element(seen.non_finite),
-        outside=_bad_element(of_launch.outside),
-        saved=saved,
-    )
-
-
-def _bad_element(odd: OddElement | None) -> BadElement | None:
-    return BadElement(index=odd.index, value=odd.value, count=odd.count) if odd is not None else None
+def measured(seen: Argument | File, **more: object) -> ArgumentValues:
+    """What the worker saw of an argument, or of a file of one, and `more` facts."""
+    facts = {name: getattr(seen, name, None) for name in ArgumentValues.model_fields}
+    known = {name: value for name, value in facts.items() if value not in (None, "")}
+    return ArgumentValues.model_validate({**known, **more})
 
 
 _FIGURES = ("nan", "inf", "zero", "min", "max", "mean")

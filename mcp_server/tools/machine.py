@@ -142,7 +142,7 @@ def _interpreter(run: WorkerRun) -> Interpreter:
         cuda_available=cuda.available,
         cuda_problem=cuda.why or None,
         driver_cuda=f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
-        gpus=[Gpu.model_validate(gpu, from_attributes=True) for gpu in gpus],
+        gpus=[Gpu.model_validate(gpu) for gpu in gpus],
         unknown=unknown,
     )
 

@@ -12,7 +12,6 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import anyio.to_thread
 
@@ -32,7 +31,6 @@ from mcp_server.tools.kernel_io import (
     BadElement,
     Choice,
     LaunchValues,
-    Phase,
     last_of,
     launch_values,
     measured,
@@ -232,7 +230,7 @@ async def observe(
         directory=directory,
         workload=workload,
         env=instrumented.environment,
-        streamed=(Argument, events.NonFinite),
+        streamed=(Argument,),
     )
 
     def launches() -> Iterator[LaunchValues]:
@@ -329,4 +327,4 @@ def _compared(argument: ArgumentValues, bound: IndexBound) -> ArgumentValues:
 def _argument(context: Context, seen: Argument) -> ArgumentValues:
     value = "" if seen.value is None else str(seen.value)
     saved = context.artifact(Path(seen.saved), "tensor (safetensors)") if seen.saved else None
-    return measured(seen, seen.name, cast(Phase, seen.phase), value, saved)
+    return measured(seen, when=seen.phase, value=value, saved=saved)

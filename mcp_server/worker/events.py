@@ -313,18 +313,6 @@ class Repeated(Event):
 
 
 @dataclass(frozen=True)
-class OutputFacts:
-    """One output tensor: shape in elements, counts of NaN and infinities, digest of the values."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    device: str
-    nan: int
-    inf: int
-    checksum: str
-
-
-@dataclass(frozen=True)
 class OutputChange:
     """One output compared with that of another call.
 
@@ -432,7 +420,7 @@ class CallFacts(Event, event="intervened"):
     error_text: str = ""
     during: str = ""
     poisoned: bool = False
-    outputs: tuple[OutputFacts, ...] = ()
+    outputs: tuple[TensorFacts, ...] = ()
     inputs: tuple[InputChange, ...] = ()
     mutated: tuple[int, ...] = ()
     compared: Optional[Comparison] = None
@@ -475,17 +463,6 @@ class Argument(Event, TensorFacts):
     non_finite: Optional[OddElement] = None
     outside: Optional[OddElement] = None
     saved: Optional[str] = None
-
-
-@dataclass
-class NonFinite(OfLaunch):
-    """A launch wrote a value that is not finite; `bad_inputs` had one before, if they were looked at."""
-
-    first: OddElement
-    inputs_looked_at: bool
-    bad_inputs: list[str]
-    run: int = 0
-    runner: Optional[int] = None
 
 
 @dataclass

@@ -8,8 +8,9 @@ leases. It forks a supervisor, which forks the worker: the lifeline, the limits 
 left are those of a worker that was started by exec. It ends, and all that it forked with it, when the
 socket is closed.
 
-Only the import is shared. It makes no tensor and touches no device: CUDA cannot be used in a process that was
-forked after it was initialised (torch/csrc/cuda/utils.cpp, 2.13), so a server whose import did that gives up.
+Only the imports are shared, of torch and of what each request takes of the worker. They make no tensor and
+touch no device: CUDA cannot be used in a process that was forked after it was initialised
+(torch/csrc/cuda/utils.cpp, 2.13), so a server whose import did that gives up.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))
 PACKET_BYTES = 65536
 MOST_DESCRIPTORS = 64
+PREPARED = (".report", ".events", ".run")  # modules that every request would import, and what they import
 
 
 class Forked(BaseException):
@@ -150,6 +152,9 @@ def main(argv: list[str]) -> int:
         if not modules:
             return 1
         os.execv(sys.executable, [sys.executable, "-u", argv[0], loaded, argv[-1]])  # torch alone may do
+    worker.register_as_package()
+    for name in PREPARED:
+        importlib.import_module(worker.PACKAGE + name)
     if loaded:
         write_loaded_files(loaded)
     gc.freeze()  # the collector must not write to pages that are shared

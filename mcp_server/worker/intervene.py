@@ -18,7 +18,7 @@ import torch
 
 from .compare import compare_calls, differing, faults, input_change, is_part, text_of, unequal
 from .eager_launches import Replacement
-from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, OutputFacts, Smallest
+from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
 from .inputs import apply, arrange, flatten, load_file, read
 from .loading import load_captured, update_package
 from .process import on_stack, synchronize, take_if_used
@@ -26,7 +26,7 @@ from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction.minimise import minimise_while
 from .report import Refused, Report, facts
 from .run import as_captured, expectation, run_check
-from .tensors import checksum, dtype_name, nonfinite, only_tensors, unravel
+from .tensors import describe, only_tensors, unravel
 
 
 def operate(request: InterveneRequest, report: Report) -> None:
@@ -206,16 +206,12 @@ class Trial:
             expected = compare_calls("expectation", self.expected, made.outputs, self.limits)
         if planned.get("save"):
             torch.save(made.outputs, planned["save"])
-        outputs = []
-        for each in made.outputs:
-            shape, dtype, odd = tuple(each.shape), dtype_name(each.dtype), nonfinite(each)
-            outputs.append(OutputFacts(shape, dtype, str(each.device), **odd, checksum=checksum(each)))
         return CallFacts(
             label,
             key,
             "ok",
             seconds=seconds,
-            outputs=tuple(outputs),
+            outputs=tuple(map(describe, made.outputs)),
             inputs=made.changes,
             mutated=made.mutated,
             compared=compared,

@@ -63,7 +63,9 @@ def drop_script_dir() -> None:
 
 
 def register_as_package() -> None:
-    """Make this directory a package under a private name, here or in a process with the hook."""
+    """Make this directory a package under a private name, if it is none yet; also for the hook."""
+    if PACKAGE in sys.modules:
+        return
     spec = importlib.util.spec_from_file_location(
         PACKAGE, os.path.join(HERE, "__init__.py"), submodule_search_locations=[HERE]
     )

@@ -15,13 +15,13 @@ import ctypes
 import json
 import os
 import time
-from typing import Mapping, NamedTuple, Optional, cast
+from typing import Mapping, Optional, cast
 
 import torch
 
 from . import run
 from .events import Argument as ArgumentFacts
-from .events import LeftOut, NonFinite, NotSaved
+from .events import LeftOut, NotSaved
 from .probes import (
     AFTER,
     INTEGER,
@@ -46,7 +46,7 @@ SAVE_BYTES = 4 << 30  # of all tensors saved in one observation
 
 
 def operate(request: ObserveRequest, report: Report) -> None:
-    """Like `run`, with an event `argument` for each argument asked for, and `non_finite` for bad values."""
+    """Like `run`, with an event `argument` for each argument asked for."""
     if request.get("handoff"):
         request = received(request, report)
         if not request["probes"]:
@@ -134,6 +134,9 @@ def write(directory: str, stem: str, name: str, tensor: torch.Tensor, facts: Map
     return path
 
 
+METADATA = ("launch", "sequence", "run", "runner", "kernel", "stride", "device")  # of a saved tensor
+
+
 class Saver:
     """Saves into `directory`, or nowhere when that is None; `cap` bytes in all."""
 
@@ -142,7 +145,7 @@ class Saver:
         self.cap = self.left = cap
         self.refused = 0
 
-    def save(self, where: Where, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
+    def save(self, facts: ArgumentFacts, tensor: torch.Tensor) -> Optional[str]:
         """The path of the new file; None when nothing is to be saved, or this cannot be."""
         if self.directory is None:
             return None
@@ -150,8 +153,8 @@ class Saver:
         if size <= self.left and is_strided(tensor):
             self.left -= size
             name = facts.name or facts.parameter
-            metadata = {**where._asdict(), "stride": facts.stride, "device": facts.device}
-            place = stem(where.launch, where.kernel, name, facts.phase)
+            metadata = {key: getattr(facts, key) for key in METADATA}
+            place = stem(facts.launch, facts.kernel, name, facts.phase)
             # A dtype that the format does not have; a full disk.
             with contextlib.suppress(KeyError, OSError):
                 return write(self.directory, place, name, tensor, metadata)
@@ -160,16 +163,6 @@ class Saver:
 
 
 BITS = {"before": 1, "after": 2}
-
-
-class Where(NamedTuple):
-    """A launch of one call: its number in the package and its place in the call."""
-
-    launch: int
-    sequence: int
-    run: int
-    runner: Optional[int]
-    kernel: str
 
 
 class Observer:
@@ -185,7 +178,6 @@ class Observer:
         self._skip_before = {int(n): names for n, names in request.get("skip_before", {}).items()}
         self._saver = Saver(request.get("save"), request.get("save_bytes", SAVE_BYTES))
         self._events_left = MAX_EVENTS
-        self._bad_inputs: dict[Where, list[str]] = {}
         self._left_out = 0
 
     def mask(self) -> Optional[bytes]:
@@ -201,18 +193,18 @@ class Observer:
         phase = "after" if event.phase == AFTER else "before"
         if kernel not in self.request.get("kernels", [kernel]) or phase not in self.phases or capturing():
             return False
-        where = Where(event.launch, event.sequence, event.run, event.runner, kernel)
         synchronize()
-        bad = [self._argument(where, phase, argument) for argument in arguments(event)]
+        bad = [self._argument(event, kernel, phase, argument) for argument in arguments(event)]
         return any(bad) and self.request.get("stop_at_first_bad", False)
 
-    def _argument(self, where: Where, phase: str, argument: Argument) -> bool:
+    def _argument(self, event: Event, kernel: str, phase: str, argument: Argument) -> bool:
         """Report one argument. Returns whether its values are bad; minus infinity may be a mask."""
         name, parameter = argument.name.decode(), argument.parameter.decode()
         role = ROLES.get(argument.role, "unknown")
-        if not self._wants(where.launch, phase, name, parameter, role):
+        if not self._wants(event.launch, phase, name, parameter, role):
             return False
-        known = {**where._asdict(), "phase": phase, "name": name, "parameter": parameter, "role": role}
+        known = {"kernel": kernel, "phase": phase, "name": name, "parameter": parameter, "role": role}
+        known.update({key: getattr(event, key) for key in ("launch", "sequence", "run", "runner")})
         if argument.kind in (INTEGER, REAL):
             value = argument.integer if argument.kind == INTEGER else argument.real
             self._report(ArgumentFacts(**known, value=value))
@@ -222,19 +214,12 @@ class Observer:
             return False
         facts = ArgumentFacts(**{**vars(describe(tensor)), **known})
         facts.pointer = tensor.data_ptr() if is_strided(tensor) and not tensor.is_meta else 0
-        odd = first_non_finite(tensor) if facts.not_finite else None
-        bounds = (b for b in self.request.get("bounds", ()) if b["launch"] == where.launch)
+        odd = facts.non_finite = first_non_finite(tensor) if facts.not_finite else None
+        bounds = (b for b in self.request.get("bounds", ()) if b["launch"] == event.launch)
         bound = next((b for b in bounds if b["name"] in (name, parameter)), None)
-        facts.non_finite = odd
         facts.outside = first_outside(tensor, bound["low"], bound["high"]) if bound else None
-        facts.saved = self._saver.save(where, facts, tensor)
+        facts.saved = self._saver.save(facts, tensor)
         self._report(facts)
-        if odd is not None and phase == "before":
-            self._bad_inputs.setdefault(where, []).append(name)
-        elif odd is not None:
-            looked_at, bad = "before" in self.phases, self._bad_inputs.get(where, [])
-            place = where.launch, where.sequence, where.kernel, name
-            self.report.event(NonFinite(*place, odd, looked_at, bad))
         return facts.outside is not None or (odd is not None and odd.value != MASK)
 
     def _wants(self, launch: int, phase: str, name: str, parameter: str, role: str) -> bool:

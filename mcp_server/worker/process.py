@@ -17,7 +17,7 @@ import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.utils import _pytree
@@ -26,9 +26,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from .capture.events import Overrun
 from .lease import take
 from .tensors import is_plain, only_tensors, span
-
-if TYPE_CHECKING:
-    pass
 
 
 def process_limits() -> tuple[Optional[int], Optional[int]]:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
+from .capture.events import Number
+
 if TYPE_CHECKING:
     from .events import LaunchJudged
 
-Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
 Configs = dict[str, object]  # options of torch._inductor.config
 
 

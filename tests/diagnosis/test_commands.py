@@ -89,7 +89,7 @@ def test_a_launch_with_other_padding_can_be_made_alone(zoo: ZooPackage) -> None:
     """`reduce` leaves a script of that launch with the kernel's source next to it."""
     case = full_case(zoo)
     assert command_for("try_padding", case) == ""
-    case.padding["row_sum"] = Variant(3, sound=True, changed=Changed("out", by=1.0, reach=2.0))
+    case.padding["row_sum"] = Variant(3, changed=Changed("out", by=1.0, reach=2.0))
     line = command_for("try_padding", case)
     parse(line)
     assert "reduce --scope launch --launch 3" in line and "--package" in line

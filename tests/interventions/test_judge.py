@@ -19,11 +19,12 @@ from mcp_server.diagnosis.interventions.base import (
 from mcp_server.diagnosis.interventions.run import alike, chance_of, effect_of, side_effects_of
 from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.plurals import counted, listed, quoted, share
-from mcp_server.worker.events import CallFacts, Comparison, OutputChange, OutputFacts
+from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.events import CallFacts, Comparison, OutputChange
 
 
 def good(nan: int = 0, found: Comparison | None = None) -> Seen:
-    output = OutputFacts((4,), "float32", "cpu", nan, 0, "")
+    output = TensorFacts(nan=nan, inf=0)
     return Seen("ok", CallFacts("x", "k", "ok", outputs=(output,), compared=found))
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.tools.releases import INDEX, Environments, ReleaseTried, Result, Search, releases_of
@@ -19,7 +21,9 @@ from tests.zoo.names import thorough
 ALL = releases_of(f"{text(FIRST)}..{text(LAST)}")
 
 
-def searched(first_bad: Release | None, unknown: frozenset[Release] = frozenset()) -> Search:
+def searched(
+    first_bad: Release | None, unknown: frozenset[Release] = frozenset(), releases: list[Release] = ALL
+) -> Search:
     """A search in which every release from `first_bad` on fails, and some cannot be installed."""
 
     async def attempt(release: Release) -> ReleaseTried:
@@ -27,7 +31,7 @@ def searched(first_bad: Release | None, unknown: frozenset[Release] = frozenset(
         result: Result = "unknown" if release in unknown else "fails" if fails else "passes"
         return ReleaseTried(release=text(release), result=result, how="")
 
-    found = Search(ALL, attempt)
+    found = Search(releases, attempt)
     anyio.run(found.run)
     return found
 
@@ -38,6 +42,24 @@ def test_every_first_bad_release_is_named(bad: Release) -> None:
     found = searched(bad)
     assert found.ends == (ALL[ALL.index(bad) - 1], bad) and len(found.tried) <= 5
     assert found.conclusion()[0] == "first_bad"
+
+
+@given(
+    bad=st.sampled_from([None, *ALL]), unknown=st.frozensets(st.sampled_from(ALL)), start=st.integers(0, 3)
+)
+def test_what_is_named_was_tried(bad: Release | None, unknown: frozenset[Release], start: int) -> None:
+    """A first bad release was seen to fail and its neighbour to pass; where none is named, none could be."""
+    found = searched(bad, unknown, ALL[start:])
+    outcome, _ = found.conclusion()
+    good, first = found.ends
+    known = [release for release in ALL[start:] if release not in unknown]
+    fails = [release for release in known if bad is not None and release >= bad]
+    assert first == (fails[0] if fails else None)
+    assert good == max((release for release in known if release not in fails), default=None) or not fails
+    if outcome == "first_bad":
+        assert good is not None and first is not None and ALL.index(first) == ALL.index(good) + 1
+        assert found.tried[good].result == "passes" and found.tried[first].result == "fails"
+    assert (outcome == "not_found") == (not fails)
 
 
 def test_what_cannot_be_tried_leaves_an_honest_partial_answer() -> None:

@@ -23,6 +23,7 @@ from mcp_server.model import PackageWorkload
 from mcp_server.tools.context import decode, read_events
 from mcp_server.tools.requests import OPTIONS, run_request
 from mcp_server.worker import protocol
+from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import (
     CallFacts,
     CheckFacts,
@@ -32,7 +33,6 @@ from mcp_server.worker.events import (
     InputChange,
     NeededElement,
     OutputChange,
-    OutputFacts,
     Phase,
     Smallest,
 )
@@ -47,7 +47,7 @@ FULL = CallFacts(
     key="input:0",
     ended="ok",
     seconds=0.25,
-    outputs=(OutputFacts((2, 3), "float32", "cpu", 1, 0, "ab"),),
+    outputs=(TensorFacts(shape=[2, 3], dtype="float32", device="cpu", nan=1, inf=0),),
     inputs=(InputChange(0, 6, 1, first=(CHANGE,)),),
     mutated=(0,),
     compared=Comparison("before", (OutputChange(0, 6, changed=1, first=(CHANGE,), rows=(0,)),), cured=1),

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from mcp_server.worker import inputs as worker_inputs
 from mcp_server.worker.events import Argument, Inputs
-from mcp_server.worker.observe import _NAMES, Saver, Where, stem, write
+from mcp_server.worker.observe import _NAMES, Saver, stem, write
 from mcp_server.worker.report import Refused
 from mcp_server.worker.tensors import (
     TooLarge,
@@ -199,10 +199,10 @@ def test_the_same_launch_again_does_not_overwrite(tmp_path: Path) -> None:
 
 
 def test_metadata_says_where_the_tensor_was(tmp_path: Path) -> None:
-    """Launch, kernel, stride and device lie in the file as text."""
+    """Launch, kernel and stride lie in the file as text."""
     saver = Saver(str(tmp_path), 1 << 20)
-    facts = Argument(name="buf1", parameter="in_ptr0", phase="before", stride=[2, 1], device="cpu")
-    path = saver.save(Where(4, 0, 0, None, "at::_ops::sort"), facts, torch.ones(2, 2))
+    facts = Argument(launch=4, kernel="at::_ops::sort", name="buf1", phase="before", stride=[2, 1])
+    path = saver.save(facts, torch.ones(2, 2))
     assert path is not None and Path(path).name == "4-at___ops__sort-buf1-before.safetensors"
     with safe_open(path, "pt") as file:
         assert file.metadata()["stride"] == "[2, 1]" and file.metadata()["launch"] == "4"
@@ -211,10 +211,9 @@ def test_metadata_says_where_the_tensor_was(tmp_path: Path) -> None:
 def test_nothing_is_saved_beyond_the_cap(tmp_path: Path) -> None:
     """A tensor that would break the cap, and a dtype that the format lacks, are counted and left out."""
     saver = Saver(str(tmp_path), 10)
-    facts = Argument(name="a", phase="after")
-    where = Where(0, 0, 0, None, "k")
-    assert saver.save(where, facts, torch.ones(3)) is None
-    assert saver.save(where, facts, torch.ones(2)) is not None
+    facts = Argument(name="a", phase="after", launch=0, kernel="k")
+    assert saver.save(facts, torch.ones(3)) is None
+    assert saver.save(facts, torch.ones(2)) is not None
     assert saver.refused == 1 and saver.left == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -100,10 +101,12 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_what_a_node_lacks_comes_back_as_a_refusal() -> None:
-    """Not as a lost shard, which would be tried again."""
-    result = anyio.run(shards.judge, Shard(0, 5, 0, Path("no-such-python"), {}, {}))
-    assert isinstance(result, shards.Refused)
-    assert (result.what, result.details["value"]) == ("no such interpreter", "no-such-python")
+    """Not as a lost shard, which would be tried again; it is whole after its way between processes."""
+    made = anyio.run(shards.judge, Shard(0, 5, 0, Path("no-such-python"), {}, {}))
+    result = pickle.loads(pickle.dumps(made))
+    assert isinstance(result, ProblemError) and isinstance(made, ProblemError)
+    assert (result.what, result.value) == ("no such interpreter", "no-such-python")
+    assert result.next_call == made.next_call != ""
 
 
 class Here:
