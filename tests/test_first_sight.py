@@ -48,10 +48,12 @@ def test_the_page_has_the_figures_of_all_first_verdicts() -> None:
 
 
 @pytest.mark.parametrize("what", ["origin", "mechanism"])
-def test_the_page_has_what_a_reader_told(what: str) -> None:
-    """Of batch 5: one line for each first verdict on a program with a fault, and the counts on the page."""
-    told = json.loads((ask.HOME / "batch5" / "verdicts" / "origins.json").read_text())
-    first = ask.scores(ask.HOME / "batch5", ask.HOME / "batch5" / "verdicts" / f"{ask.FIRST['batch5']}.jsonl")
+@pytest.mark.parametrize("name", ["batch5", "batch6"])
+def test_the_page_has_what_a_reader_told(name: str, what: str) -> None:
+    """One line for each first verdict on a program with a fault, and the counts on the page."""
+    batch = ask.HOME / name
+    told = json.loads((batch / "verdicts" / "origins.json").read_text())
+    first = ask.scores(batch, batch / "verdicts" / f"{ask.FIRST[name]}.jsonl")
     faults = {(s.case, s.form) for s in first if s.judged and s.expected != "no_fault"}
     assert {(each["case"], each["form"]) for each in told} == faults
     counts = [[each[what] for each in told if each["form"] == form] for form in ("script", "package")]

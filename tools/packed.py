@@ -177,12 +177,12 @@ def _entries(files: Path, paths: list[Path]) -> Iterator[bytes]:
 
 
 def _in_steps(data: bytes, known: Known) -> bytes | None:
-    """None if that saves less than a quarter. The lines of `data` are known after it."""
+    """None if that saves less than a tenth. The lines of `data` are known after it."""
     if len(data) < LEAST_ALIKE or not data.endswith(b"\n"):
         known.add(data)
         return None
     steps = steps_from(known, data)
-    return b"%d of steps\n%s\n" % (len(steps), steps) if len(steps) * 4 < len(data) * 3 else None
+    return b"%d of steps\n%s\n" % (len(steps), steps) if len(steps) * 10 < len(data) * 9 else None
 
 
 def main() -> int:

@@ -46,7 +46,8 @@ def keep(tried: Tried, path: Path = HELD) -> Path:
     before = releases[tried.release].areas if tried.release in releases else {}
     areas = {area: {**before, **tried.areas}[area] for area in AREAS if area in {**before, **tried.areas}}
     releases[tried.release] = replace(tried, areas=areas)
-    path.write_text(json.dumps({one.release: asdict(one) for one in _sorted(releases)}, indent=1) + "\n")
+    lines = (f"{json.dumps(one.release)}: {json.dumps(asdict(one))}" for one in _sorted(releases))
+    path.write_text("{\n" + ",\n".join(lines) + "\n}\n")  # a line for each release
     return path
 
 
