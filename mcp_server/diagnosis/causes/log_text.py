@@ -103,7 +103,7 @@ def named(category: Category, root: ErrorFact) -> Named:
     value = fields.get("got") or fields.get("value")
     if category == "arch_mismatch" and "built_for" in fields:
         return Named("package", "the package", f"built for {fields['built_for']}, here {fields['here']}")
-    if category == "custom_op" and "at_function" in fields and "op" not in fields:
+    if category == "custom_op" and "at_function" in fields and root.family.id != "custom_op_call":
         return Named("op", fields["at_function"])
     for naming in root.family.names:
         if name := _fill(naming.name, root):
