@@ -17,8 +17,8 @@ from pathlib import Path
 
 import anyio
 
+from mcp_server.jobs.command import Command
 from mcp_server.jobs.run import run
-from mcp_server.jobs.types import Command
 
 PROGRAM = ("/bin/true",)
 LIMIT_MS = 30.0

@@ -26,7 +26,7 @@ import anyio
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.model import Record
 from mcp_server.operations.arguments import Operation
 from mcp_server.package.view import PackageView

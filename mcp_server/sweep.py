@@ -38,10 +38,10 @@ import yaml
 from pydantic import Field, ValidationError
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import Command
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import write_whole
-from mcp_server.jobs.types import Command
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import DIAGNOSE

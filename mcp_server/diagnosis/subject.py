@@ -12,7 +12,7 @@ from pydantic import Field
 
 from mcp_server import __version__
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.jobs.environment import child_environment, looks_secret
+from mcp_server.jobs.command import child_environment, looks_secret
 from mcp_server.jobs.store import storing
 from mcp_server.model import SUBJECT_FILE, Artifact, Record
 from mcp_server.tools.context import Context

@@ -8,7 +8,7 @@ from typing import Literal
 
 from mcp_server.diagnosis.interventions.base import Failure
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.tools.context import E, WorkerRun
 from mcp_server.worker import events

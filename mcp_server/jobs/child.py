@@ -16,8 +16,8 @@ from typing import Protocol
 import anyio
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import Ending
 from mcp_server.jobs.supervisor import STOP
-from mcp_server.jobs.types import Ending
 
 _STAGES = {
     "directory": "the working directory cannot be entered",

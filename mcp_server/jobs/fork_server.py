@@ -19,8 +19,8 @@ import anyio
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import SUPERVISOR, Child, Program
+from mcp_server.jobs.command import Command
 from mcp_server.jobs.run import run
-from mcp_server.jobs.types import Command
 
 READY = b"ready "  # followed by the process id
 READY_BYTES = 64

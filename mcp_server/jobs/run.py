@@ -17,11 +17,10 @@ import anyio.to_thread
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child, Program, Starter, decode, oom_kill_count
 from mcp_server.jobs.clock import Clock
-from mcp_server.jobs.environment import child_environment
+from mcp_server.jobs.command import STACKS_SIGNAL, STOOD_STILL, Command, Finished, child_environment
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased, on_request
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.supervisor import end_proxied
-from mcp_server.jobs.types import STACKS_SIGNAL, STOOD_STILL, Command, Finished
 
 MARK = "AOTI_DEBUG_CHILD"
 KILL_LIMIT_S = 2.0

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import TypeAdapter, ValidationError
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.environment import check_variable
+from mcp_server.jobs.command import check_variable
 from mcp_server.jobs.store import cause
 from mcp_server.model import (
     CommandWorkload,

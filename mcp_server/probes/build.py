@@ -14,8 +14,7 @@ import anyio
 from mcp_server import package as reader
 from mcp_server.errors import ProblemError
 from mcp_server.interpreter import interpreter_help
-from mcp_server.jobs.environment import child_environment
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.command import Command, child_environment
 from mcp_server.package.archive import Package, open_package
 from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values

@@ -13,8 +13,7 @@ from pydantic import Field
 from mcp_server import worker
 from mcp_server.errors import ProblemError
 from mcp_server.interpreter import interpreter_help
-from mcp_server.jobs.environment import child_environment
-from mcp_server.jobs.types import STACKS_SIGNAL, Command, Finished
+from mcp_server.jobs.command import STACKS_SIGNAL, Command, Finished, child_environment
 from mcp_server.logs.capture_journal import read_capture, stalled_call
 from mcp_server.logs.captured import Captured
 from mcp_server.model import CommandWorkload, ScriptWorkload

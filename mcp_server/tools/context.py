@@ -21,10 +21,10 @@ from mcp_server.errors import ProblemError, read_json
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.clock import JobClock
+from mcp_server.jobs.command import Command, Finished
 from mcp_server.jobs.gpus import Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME
-from mcp_server.jobs.types import Command, Finished
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.tools.failure import look_ahead

@@ -12,7 +12,7 @@ from typing import Literal
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.command import Command
 from mcp_server.logs.crash_reports import Access, SanitizerTool, read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.sanitizer import SanitizerReport, read_sanitizer_file
 from mcp_server.memory_faults.join import foreign_launches, match_sites, named_launches, read_call_sites

@@ -11,7 +11,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.command import Command
 from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import read_journal_file
 from mcp_server.memory_faults.situation import Evidence, ValueRange

@@ -12,7 +12,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.memory_faults.join import bare_fault, join_fault
 from mcp_server.memory_faults.records import Fault

@@ -17,7 +17,7 @@ import anyio.to_thread
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.command import Command
 from mcp_server.model import Cost, ExportedWorkload, Record, ScriptWorkload
 from mcp_server.package.exported import exported_device
 from mcp_server.probes.cache import default_root

@@ -28,9 +28,9 @@ from anyio.abc import TaskGroup
 from mcp_server import worker
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child, Starter
+from mcp_server.jobs.command import Command, Finished
 from mcp_server.jobs.fork_server import ForkServer, fork_server
 from mcp_server.jobs.supervisor import private_memory
-from mcp_server.jobs.types import Command, Finished
 
 FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
 

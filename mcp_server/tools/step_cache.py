@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from mcp_server.errors import read_json
-from mcp_server.jobs.types import STOOD_STILL, Command, Finished
+from mcp_server.jobs.command import STOOD_STILL, Command, Finished
 
 CARD = "step.json"
 STREAMS = ("output", "stdout", "stderr")

@@ -13,7 +13,7 @@ from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, 
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.jobs.types import Ending, Finished
+from mcp_server.jobs.command import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Category, Component, Evidence, PackageWorkload
 from mcp_server.package.archive import open_package

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence, ranked
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
 from mcp_server.model import ScriptWorkload

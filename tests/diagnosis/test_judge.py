@@ -26,7 +26,7 @@ from mcp_server.diagnosis.verdict import (
     placed,
     ranked,
 )
-from mcp_server.jobs.types import Ending, Finished
+from mcp_server.jobs.command import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict
 from mcp_server.tools.context import Context

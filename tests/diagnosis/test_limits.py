@@ -16,7 +16,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import ScriptWorkload
 from mcp_server.worker.process import processor_seconds

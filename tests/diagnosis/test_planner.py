@@ -20,7 +20,7 @@ from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.command import Command
 from mcp_server.model import (
     Category,
     CommandWorkload,

@@ -11,7 +11,7 @@ from mcp_server.diagnosis.observe.calls import CheckedProgram, may_be_a_host, na
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload

@@ -10,7 +10,7 @@ import pytest
 from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
-from mcp_server.jobs.types import Ending
+from mcp_server.jobs.command import Ending
 from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.worker.protocol import Step

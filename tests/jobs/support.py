@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from mcp_server.jobs.command import Command, Finished
 from mcp_server.jobs.run import run
-from mcp_server.jobs.types import Command, Finished
 
 # Starts a process in another session, writes both pids to the file argv[1], ignores SIGTERM in both, sleeps.
 FAMILY = """

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.environment import ALLOWED, child_environment, is_allowed, looks_secret
+from mcp_server.jobs.command import ALLOWED, child_environment, is_allowed, looks_secret
 
 NEEDED = (
     "HOME PATH LC_ALL TMPDIR CUDA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES LD_LIBRARY_PATH "

@@ -16,10 +16,10 @@ import anyio.to_thread
 import pytest
 
 from mcp_server import worker
+from mcp_server.jobs.command import Command, Finished
 from mcp_server.jobs.gpus import Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import try_lock
-from mcp_server.jobs.types import Command, Finished
 from tests.jobs.support import all_dead, appears, python, within
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -175,7 +175,7 @@ import sys, anyio
 from pathlib import Path
 import mcp_server.jobs.gpus as gpus
 from mcp_server.jobs.run import run
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.command import Command
 directory = Path(sys.argv[1])
 gpus.lease_root = lambda: directory / "leases"
 command = Command(tuple(sys.argv[2:]), directory, gpus=(0,), asks=True)

@@ -12,9 +12,9 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import STACKS_SIGNAL, Command
 from mcp_server.jobs.gpus import Waits
 from mcp_server.jobs.run import run
-from mcp_server.jobs.types import STACKS_SIGNAL, Command
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
 pytestmark = pytest.mark.anyio
@@ -71,7 +71,7 @@ async def test_success(tmp_path: Path) -> None:
 async def test_no_core_files_allowed(tmp_path: Path) -> None:
     """Under a hard limit of no core files at all (`ulimit -c 0`), a child starts as well."""
     script = "import asyncio; from pathlib import Path; from mcp_server.jobs.run import run; "
-    script += "from mcp_server.jobs.types import Command; "
+    script += "from mcp_server.jobs.command import Command; "
     script += f"command = Command(('true',), Path({str(tmp_path)!r})); "
     script += f"print(asyncio.run(run(command, Path({str(tmp_path / 'inner')!r}))).ending)"
     (tmp_path / "inner").mkdir()

@@ -136,7 +136,7 @@ def test_several_runners_and_threads_are_kept_apart(
     zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
 ) -> None:
     """Sixty calls from three threads: every call has its five launches in order, on one thread."""
-    from mcp_server.jobs.types import Command
+    from mcp_server.jobs.command import Command
     from mcp_server.logs.journal import read_journal_file
 
     script = tmp_path / "threads.py"

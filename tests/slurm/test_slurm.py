@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_server.jobs.command import Command
 from mcp_server.jobs.run import run
 from mcp_server.jobs.supervisor import children_of
-from mcp_server.jobs.types import Command
 from tests.conftest import ZooPackage
 from tests.jobs.support import all_dead, family, python, within
 from tests.slurm.cluster import Cluster

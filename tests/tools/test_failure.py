@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Ending, Finished
+from mcp_server.jobs.command import Ending, Finished
 from mcp_server.tools.failure import (
     SMALL_BYTES,
     look_ahead,

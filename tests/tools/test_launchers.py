@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from mcp_server.jobs.types import Command
+from mcp_server.jobs.command import Command
 from mcp_server.tools.context import Context
 from mcp_server.tools.launchers import ONLY_FIRST, launched, separate_ranks
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.tools.reduce.failing import FailureShown, Reduced, of_script
 from mcp_server.tools.reduce.reduce import reduce

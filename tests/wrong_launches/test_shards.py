@@ -20,7 +20,7 @@ from hypothesis import strategies as some
 from mcp_server import shards
 from mcp_server.cli.main import Exit, run
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.shards import Cluster, Lost, Result, Shard, Shards, merge, split
 from mcp_server.tools.compare_with_eager import compare_with_eager
 from mcp_server.tools.context import WorkerRun

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.tools.context import Context
 
 HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either

@@ -22,7 +22,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen, refuse_misfit
 from mcp_server.diagnosis.value_sources import checked_inputs
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.command import Command, Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.probes.build import instrument

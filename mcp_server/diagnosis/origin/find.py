@@ -26,7 +26,7 @@ from mcp_server.diagnosis.origin.condition import (
     finite,
     is_input,
 )
-from mcp_server.diagnosis.origin.elements import POINTWISE, PRODUCTS, RUNNING, offending
+from mcp_server.diagnosis.origin.elements import POINTWISE, PRODUCTS, RUNNING, offending, overflow_of
 from mcp_server.diagnosis.origin.expression import (
     Closing,
     Expression,
@@ -50,7 +50,6 @@ from mcp_server.diagnosis.origin.of_model import (
     tables_of,
     why_of_model,
 )
-from mcp_server.diagnosis.origin.overflow import overflow_of
 from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.diagnosis.origin.walk import (
     Computed,

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Command, Finished
+from mcp_server.jobs.command import Command, Finished
 from mcp_server.logs.families import BY_ID
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, PackageWorkload, Record
 from mcp_server.tools.context import WORKER_ENV, Context, WorkerRun

@@ -14,7 +14,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.types import Finished
+from mcp_server.jobs.command import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.statements import evaluate
