@@ -207,6 +207,8 @@ class CapturedCall(Phase):
     - `streams`: the program had switched to another CUDA stream before the call.
     - `headroom`: bytes that the process could still map, None without a limit; `headroom_of` is that limit.
     - `stack_bytes`: the size of the thread's stack, if limited. `current_device`: the thread's CUDA device.
+    - `settings`: numerical settings of the process that are not as in a new one, such as
+      `float32_matmul_precision`.
     - `plain`: the arguments that are not tensors, as `repr`, by `args[0]` or `kwargs['name']`.
     - `unmapped`: inputs whose memory no longer belonged to the process.
     - `overwritten`: (call, output, input) of each kept output of an earlier call that is a view of an input
@@ -237,6 +239,7 @@ class CapturedCall(Phase):
     headroom_of: str = ""
     stack_bytes: int | None = None
     current_device: int | None = None
+    settings: dict[str, str | bool] = Field(default_factory=dict)
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
     plain: dict[str, str] = Field(default_factory=dict)

@@ -152,7 +152,7 @@ class KernelIO(Record):
 def measured(seen: Argument | File, **more: object) -> ArgumentValues:
     """What the worker saw of an argument, or of a file of one, and `more` facts."""
     facts = {name: getattr(seen, name, None) for name in ArgumentValues.model_fields}
-    known = {name: value for name, value in facts.items() if value not in (None, "")}
+    known = {name: value for name, value in facts.items() if value is not None}
     return ArgumentValues.model_validate({**known, **more})
 
 

@@ -70,6 +70,7 @@ class Step(TypedDict, total=False):
     only_known: bool
     names: list[str]
     threads: int
+    settings: dict[str, str | bool]  # of `process.SETTINGS`
     headroom: int
     stack: int
 

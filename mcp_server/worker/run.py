@@ -16,7 +16,7 @@ from . import events
 from .compare import compare_all, compare_calls, distance, equal_by_name
 from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load, load_captured, update_package
-from .process import limited, on_stack, synchronize, take_if_used
+from .process import limited, on_stack, synchronize, take_if_used, with_settings
 from .protocol import ReplayRequest, RunRequest, Step
 from .report import Refused, Report
 from .tensors import layout, leaf_facts, only_tensors
@@ -99,10 +99,11 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
 
 @contextlib.contextmanager
 def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[None]:
-    """A call with the threads and the limit on memory that it had in the program."""
+    """A call with the threads, the numerical settings and the limit on memory that it had in the program."""
     if step.get("threads"):  # the number of threads decides how kernels split their work
         torch.set_num_threads(step["threads"])
-    with watching(request.get("operators"), report), limited(step.get("headroom")):
+    settings = with_settings(step.get("settings") or {})
+    with watching(request.get("operators"), report), limited(step.get("headroom")), settings:
         yield
 
 

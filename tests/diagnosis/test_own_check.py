@@ -8,18 +8,19 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import input_mismatch, wrong_output
+from mcp_server.diagnosis.causes import environment, input_mismatch, wrong_output
 from mcp_server.diagnosis.components import users_code
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
 from mcp_server.diagnosis.observe.intervene import against_program
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import checked_call, confidence, ranked
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.protocol import Step
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, capture, package_case, phase, run, worker_run
+from tests.diagnosis.support import called, capture, package_case, phase, run, trial, worker_run
 from tests.memory_faults.support import recorded
 
 RAISED = """Traceback (most recent call last):
@@ -178,3 +179,26 @@ def test_no_order_is_suspected_without_need(zoo: ZooPackage, why: str) -> None:
     if why == "expected as given":
         case.runs["plain"] = run("plain", "", called(), held(want=True))
     assert not list(input_mismatch.detect_argument_order(case))
+
+
+@pytest.mark.parametrize(("effect", "said"), [(None, "possible"), (Effect.GONE, "proven")])
+def test_a_setting_of_the_process_is_tried(tmp_path: Path, effect: Effect | None, said: str) -> None:
+    """The line that sets it, and the call without it; by itself the setting proves nothing."""
+    script = tmp_path / "serve.py"
+    script.write_text("import torch\ntorch.set_float32_matmul_precision('high')\n")
+    case = DiagnosisState(ScriptWorkload(script=script))
+    high: dict[str, str | bool] = {"float32_matmul_precision": "high"}
+    case.capture = capture(calls=[phase(1, **CALL, file="inputs.pt", settings=high)])
+    step: Step = {"do": "call", "file": "inputs.pt", "settings": high}
+    case.call = CallSpec("replay", {"steps": [step]}, Path("m.pt2"))
+    case.runs["script"] = run("script", RAISED)
+    case.runs["plain"] = run("plain", "", called(nan=3))
+    (found,) = environment.detect_settings(case)
+    assert (found.category, found.guilty.kind) == ("nan_or_inf", "environment")
+    assert found.guilty.model_locations[0].line == 2
+    assert found.intervention is not None
+    assert list(found.intervention.options.steps or ()) == [{"do": "call", "file": "inputs.pt"}]
+    if effect is not None:
+        case.trials[found.intervention.key] = trial(found.intervention, effect)
+        (found,) = environment.detect_settings(case)
+    assert confidence(found, case) == said

@@ -8,6 +8,9 @@ import pytest
 import torch
 
 from mcp_server.worker import events
+from mcp_server.worker.process import settings
+from mcp_server.worker.report import Report
+from mcp_server.worker.run import as_captured
 from tests.conftest import ZooPackage
 from tests.worker.support import saved, work
 
@@ -43,6 +46,15 @@ def test_a_good_call_reports_each_phase_and_the_same_outputs_each_time(
     assert first.shape == [8, 6, 4] and first.dtype == "float32"
     assert first.checksum == second.checksum
     assert first.nan == first.inf == 0 and first.min is not None and 0 < first.min < 1
+
+
+def test_a_captured_call_is_made_with_the_settings_of_the_program(tmp_path: Path) -> None:
+    """Read where they are not as in a new process, set for the call, and as before after it."""
+    assert settings() == {}
+    report = Report(str(tmp_path / "report.jsonl"))
+    with as_captured({}, {"settings": {"float32_matmul_precision": "high"}}, report):
+        assert settings() == {"float32_matmul_precision": "high"}
+    assert settings() == {}
 
 
 def test_outputs_are_those_of_eager(zoo: ZooPackage, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import PurePath, PurePosixPath
+from typing import cast
 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, WORKER, evidence_of, locations_of
 from mcp_server.diagnosis.components import component, line_in_script, reported, script_text, seen
@@ -23,6 +24,7 @@ from mcp_server.logs.facts import ThreadStack
 from mcp_server.logs.traceback import is_user_file
 from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
 from mcp_server.plurals import counted, quoted
+from mcp_server.worker.protocol import Step
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
@@ -356,3 +358,51 @@ def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
             harmful=case.failed,
             observed=whole,
         )
+
+
+# The functions and attributes of torch that change a numerical setting of the process (2.8-2.15).
+_SETTING = {
+    "float32_matmul_precision": re.compile(r"set_float32_matmul_precision|allow_tf32|fp32_precision"),
+    "deterministic_algorithms": re.compile(r"use_deterministic_algorithms"),
+}
+
+
+def detect_settings(case: DiagnosisState) -> Iterator[Suspect]:
+    """A numerical setting of the whole process under which the call was made; tried without it.
+
+    An operator of torch that the package calls follows it, whatever it was when the package was compiled.
+    """
+    call = case.suspect_call
+    steps = list(case.call.steps) if case.call is not None else []
+    if call is None or not call.settings or not steps or "settings" not in steps[-1]:
+        return
+    name, value = next(iter(call.settings.items()))
+    text = script_text(case)
+    found = [number for number, line in enumerate(text.splitlines(), 1) if _SETTING[name].search(line)]
+    lines = [line_in_script(case, text, number) for number in found[:2]]
+    usual = {key: each for key, each in steps[-1].items() if key != "settings"}
+    without = Intervention(
+        key=f"call:settings:{name}",
+        kind=Kind.CALL,
+        what=f"the call with {name} as in a new process",
+        options=Options(steps=(*steps[:-1], cast(Step, usual))),
+        before_code=lines[0].code if lines else "",
+        after_code=f"# without it: {name} as in a new process",
+    )
+    trial = case.trials.get(without.key)
+    proves = trial is not None and trial.proves
+    yield Suspect(
+        category="nan_or_inf" if case.outputs_nonfinite else "wrong_output",
+        guilty=component("environment", name, [*lines, *case.call_locations[:1]], value=str(value)),
+        summary=f"The program had set {name} to {value} for the whole process when it made the call: the "
+        "operators that the package calls follow it.",
+        level=CausalLevel.CALL if proves else CausalLevel.SYMPTOM,
+        evidence=(seen("capture", f"{name} was {value} at the call"),),
+        fix=Fix(
+            action=f"leave {name} as it is in a new process around the call",
+            before=lines[0].code if lines else None,
+        ),
+        intervention=without,
+        observed=False,
+        weak=not proves,
+    )

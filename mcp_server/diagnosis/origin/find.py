@@ -26,7 +26,7 @@ from mcp_server.diagnosis.origin.condition import (
     finite,
     is_input,
 )
-from mcp_server.diagnosis.origin.elements import POINTWISE, PRODUCTS, RUNNING, offending, overflow_of
+from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of
 from mcp_server.diagnosis.origin.expression import (
     Closing,
     Expression,
@@ -148,7 +148,7 @@ def behind(view: PackageView, fault: Fault) -> list[int]:
             if not isinstance(node, Launch) or node.index in found:
                 continue
             goes_on = through_all or node.kernel in view.wrapper.kernels or is_carrier(node)
-            if goes_on or operator_name(node) in POINTWISE | RUNNING | PRODUCTS:
+            if goes_on or operator_name(node) in POINTWISE | RUNNING:
                 found.add(node.index)
             queue += [(read, node) for read in node.reads] if goes_on else []
     return sorted(found)

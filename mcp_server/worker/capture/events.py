@@ -295,6 +295,7 @@ class Calling(JournalEvent):
     processor_s: Optional[int]
     stack_bytes: Optional[int]
     current_device: Optional[int]
+    settings: Dict[str, Any]
     again: List[int]
     plain: Dict[str, str]
     file: Optional[str]
