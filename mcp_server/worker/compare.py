@@ -144,26 +144,26 @@ def compare_calls(
     return Comparison(against, tuple(compared), cured, left, new)
 
 
-def is_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> bool:
-    """Whether outputs of a call with fewer elements are what the whole call gives for these, faults included.
+def faults_of_part(whole: Tensors, faulty: Tensors, part: Tensors, limits: Limits) -> Optional[int]:
+    """How many faults the part has that a call with fewer elements gives; None if it is no part of the whole.
 
     Each output has the values of the first or of the last elements along one dimension, or is as it was.
     """
-    cut = bad = False
+    cut, bad = False, 0
     for old, mask, new in zip(whole, faulty, part):
         dims = [dim for dim, (a, b) in enumerate(zip(old.shape, new.shape)) if a != b]
         if old.dim() != new.dim() or old.dtype != new.dtype or len(dims) > 1:
-            return False
+            return None
         dim = dims[0] if dims else 0
         least = old.shape[dim] - new.shape[dim] if dims else 0
         starts = [start for start in dict.fromkeys((0, least)) if dims and least > 0]
         slices = [(old.narrow(dim, start, new.shape[dim]), start) for start in starts] if dims else [(old, 0)]
         same = [start for each, start in slices if not bool(_differs(new, each, limits).any())]
         if not same:
-            return False
+            return None
         cut = cut or bool(dims)
-        bad = bad or bool((mask.narrow(dim, same[0], new.shape[dim]) if dims else mask).any())
-    return cut and bad and len(whole) == len(part)
+        bad += int((mask.narrow(dim, same[0], new.shape[dim]) if dims else mask).sum())
+    return bad if cut and len(whole) == len(part) else None
 
 
 def distance(want: torch.Tensor, got: torch.Tensor) -> tuple[Optional[float], Optional[float]]:

@@ -338,8 +338,8 @@ class Comparison:
     """All outputs of one call compared with those of another, `against`.
 
     `cured`, `left` and `new` count elements at fault there and not here, at both, and here alone. At fault is
-    what is not finite, or what differs from the expectation where there is one. `part`: the outputs are the
-    first or the last part of those, with elements at fault in it.
+    what is not finite, or what differs from the expectation where there is one. `part`: where the outputs
+    are the first or the last part of those, how many elements of that part are at fault.
     """
 
     against: str
@@ -347,7 +347,7 @@ class Comparison:
     cured: int = 0
     left: int = 0
     new: int = 0
-    part: bool = False
+    part: Optional[int] = None
 
     @property
     def layout(self) -> str:

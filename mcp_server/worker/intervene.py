@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence, cast
 
 import torch
 
-from .compare import compare_calls, differing, faults, input_change, is_part, text_of, unequal
+from .compare import compare_calls, differing, faults, faults_of_part, input_change, text_of, unequal
 from .eager_launches import Replacement
 from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
 from .inputs import apply, arrange, flatten, load_file, read
@@ -312,8 +312,9 @@ class Trial:
             before = [bad | more for bad, more in zip(before, reference.depends)]
         masks, expects = (before, after), self.expected is not None
         found = compare_calls(reference.label, reference.outputs, outputs, self.limits, masks, expects)
-        part = bool(found.layout) and is_part(reference.outputs, before, outputs, self.limits)
-        return replace(found, part=part)
+        if not found.layout:
+            return found
+        return replace(found, part=faults_of_part(reference.outputs, before, outputs, self.limits))
 
 
 def _poisoned() -> bool:

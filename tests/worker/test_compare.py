@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mcp_server.worker.compare import compare, tolerance
+from mcp_server.worker.compare import compare, faults_of_part, tolerance
 from mcp_server.worker.eager_values import Expected, measure
 from mcp_server.worker.encode import BY_OPERATOR, decode, encode
 
@@ -180,3 +180,27 @@ def test_nan_on_both_sides_is_equal_and_counted() -> None:
     found = measure(eager.clone(), Expected("n", eager, eager.double(), 1.0), 1.0)
     assert (found.equal, found.within, found.non_finite) == (True, True, 2)
     assert not measure(torch.tensor([2.0, NAN, INF]), Expected("n", eager, None, 1.0), 1.0).equal
+
+
+@given(
+    rows=st.integers(2, 9),
+    kept=st.integers(1, 9),
+    last=st.booleans(),
+    bad=st.sets(st.integers(0, 8)),
+    changed=st.booleans(),
+)
+def test_a_call_with_fewer_rows_is_a_part_of_the_whole(
+    rows: int, kept: int, last: bool, bad: set[int], changed: bool
+) -> None:
+    """Exactly the rows of the part count their faults; another value, or no fewer rows, is no part."""
+    kept = min(kept, rows)
+    whole = torch.arange(rows * 3.0).reshape(rows, 3)
+    faulty = torch.zeros(rows, 3, dtype=torch.bool)
+    faulty[[row for row in bad if row < rows]] = True
+    start = rows - kept if last else 0
+    part = whole[start : start + kept] + (1.0 if changed else 0.0)
+    found = faults_of_part([whole], [faulty], [part], (None, None))
+    if changed or kept == rows:
+        assert found is None
+    else:
+        assert found == 3 * sum(start <= row < start + kept for row in bad)

@@ -160,7 +160,7 @@ def judged(trial: Trial) -> Trial:
     """The trial of a call that ends well by what it returns, and one that no expectation fits, as open."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
-    if fails_by_values and cut is not None and cut.part:
+    if fails_by_values and cut is not None and cut.part:  # one with faults in it
         same = "the call with fewer elements gives for these what it gave before, wrong ones among them"
         return replace(trial, effect=Effect.SAME, reason=same)
     if fails_by_values and trial.intervention.leaves_out and not gone:
@@ -169,8 +169,9 @@ def judged(trial: Trial) -> Trial:
     after, again = (seen.facts.compared if seen.facts else None for seen in (trial.after, trial.again))
     if trial.before.failure != "none" or trial.after.failure != "none" or after is None:
         return trial
-    if after.equal:
-        return replace(trial, effect=Effect.SAME, reason="the call returns the same values")
+    if after.equal or after.part is not None:
+        same = "the same values" if after.equal else "for fewer elements what it returned before"
+        return replace(trial, effect=Effect.SAME, reason=f"the call returns {same}")
     if again is None or not again.equal:
         return trial
     return replace(
