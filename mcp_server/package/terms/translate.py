@@ -61,7 +61,10 @@ _NAMED = {
 _TESTS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "isnan", "isinf", "signbit"})
 _KEEPS_TYPE = frozenset({"abs", "sign", "pow", "floor", "ceil", "trunc"})
 _PLAIN = frozenset(
-    {"Vectorized", "VectorizedN", "VecMask", "broadcast_to", "reshape", "expand_dims", "promote_to_tensor"}
+    {
+        *("Vectorized", "VectorizedN", "VecMask", "broadcast_to", "reshape", "view", "expand_dims"),
+        *("promote_to_tensor", "multiple_of", "max_contiguous"),
+    }
 )
 _MASK = re.compile(r"[xyzr]\d*_?mask\b|\bmask_?[xyzr]?$")
 _DTYPE = re.compile(r"^(?:const\s+)?(?:(?:at|c10|std)::)?([\w.]+)")

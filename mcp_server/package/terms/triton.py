@@ -91,8 +91,7 @@ def read_triton_program(kernel: Kernel) -> Program:
             reader.look(node.name, at)
 
     def value_at(name: str, line: int) -> Value:
-        lines = [each.line if isinstance(each, _Assign) else each.lineno for each in reader.statements]
-        value = reader.look(name, sum(each < line for each in lines))
+        value = reader.look(name, reader.above(line))
         return value, reader.ranges((value,))
 
     return Program(tuple(stores), tuple(checks), tuple(reader.translator.loads), value_at)
@@ -107,8 +106,11 @@ def function_of(kernel: Kernel) -> ast.FunctionDef | None:
     return next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)), None)
 
 
-def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
-    """Assignments and calls in the order of the text; the body of a loop counts once."""
+def flat(body: list[ast.stmt], *, while_loops: bool = False) -> Iterator[_Assign | ast.Call]:
+    """Assignments and calls in the order of the text; the body of a loop counts once.
+
+    Those of `while` only on request: what they do differs from turn to turn.
+    """
     for node in body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -132,12 +134,13 @@ def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
                 yield call
             case ast.For(target=ast.Name(id=name), iter=values, body=inner):
                 yield _Assign(name, values, node.lineno)
-                yield from _flat(inner)
+                yield from flat(inner, while_loops=while_loops)
             case ast.For(body=inner) | ast.With(body=inner):
-                yield from _flat(inner)
+                yield from flat(inner, while_loops=while_loops)
+            case ast.While(body=inner) if while_loops:
+                yield from flat(inner, while_loops=True)
             case ast.If(body=inner, orelse=other):
-                yield from _flat(inner)
-                yield from _flat(other)
+                yield from flat([*inner, *other], while_loops=while_loops)
 
 
 def _names(nodes: list[ast.expr]) -> set[str]:
@@ -165,10 +168,15 @@ class Reader:
         }
         self.grid = kernel.grid
         self.translator = Translator(self.pointers)
-        self.statements = tuple(_flat(function.body))
+        self.statements = tuple(flat(function.body))
         self.loops: dict[str, Range] = {}
         self._known: dict[_Assign, Term] = {}
         self._places: dict[_Assign, Place | None] = {}
+
+    def above(self, line: int) -> int:
+        """How many statements begin above a line."""
+        lines = (each.line if isinstance(each, _Assign) else each.lineno for each in self.statements)
+        return sum(each < line for each in lines)
 
     def term(self, node: ast.expr, at: int, line: int) -> Term:
         """The value of an expression just before statement number `at`."""
