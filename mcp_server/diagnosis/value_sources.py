@@ -350,6 +350,6 @@ def _in_library(at: ModelLocation, case: DiagnosisState) -> Iterator[str]:
     """What modules of libraries do that are called below that line: the operator may be theirs."""
     provenance = [case.view.provenance(launch) for launch in case.launches] if case.view is not None else []
     for stack in (stack for each in provenance for stack in each.stacks):
-        own = [frame for frame in stack if not frame.library]
-        if own and (own[-1].file, own[-1].line) == (at.file, at.line) and stack[-1].library:
+        own = [frame for frame in stack if frame.user]
+        if own and (own[-1].file, own[-1].line) == (at.file, at.line) and not stack[-1].user:
             yield stack[-1].code

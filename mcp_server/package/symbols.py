@@ -12,6 +12,7 @@ from typing import Literal
 
 from mcp_server.package.launches import Launch, substitute
 from mcp_server.package.signature import CompiledInput
+from mcp_server.package.statements import evaluate_whole
 
 SymbolKind = Literal["size", "stride", "value", "computed"]
 
@@ -66,6 +67,16 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
         if symbol.kind == "computed":
             queue += names_in(symbol.expression)
     return tuple(found.values())
+
+
+def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict[str, int]:
+    """The symbols of a wrapper that follow from those given."""
+    found = dict(given)
+    for symbol in symbols.values():
+        value = evaluate_whole(symbol.expression, found) if symbol.kind == "computed" else None
+        if value is not None:
+            found.setdefault(symbol.name, value)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
