@@ -19,7 +19,7 @@ from mcp_server.package.kernels import Kernel, constants_of
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.statements import evaluate_whole
-from mcp_server.package.symbols import known_sizes, plain, resolve_bound
+from mcp_server.package.symbols import known_sizes, plain, resolve_bound, scalar_values
 from mcp_server.package.terms.program import indexed_by
 from mcp_server.package.view import PackageView
 
@@ -100,12 +100,7 @@ class Situation:
     def scalars(self) -> dict[str, int]:
         """Integer arguments by parameter: from the journal, else evaluated from the symbols."""
         found = {n: int(a.value) for n, a in self.arguments.items() if isinstance(a.value, int)}
-        for argument in self.launch.arguments:
-            if argument.name and not argument.is_tensor and argument.name not in found:
-                value = evaluate_whole(argument.expression, self.symbols)
-                if value is not None:
-                    found[argument.name] = value
-        return found
+        return scalar_values(self.launch, self.symbols) | found
 
     @cached_property
     def accesses(self) -> tuple[LineAccess, ...]:

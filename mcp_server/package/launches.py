@@ -159,6 +159,11 @@ class Launch:
         return tuple(a for a in self.arguments if a.is_tensor)
 
     @property
+    def passed(self) -> dict[str, str]:
+        """The expression for each parameter whose name is known."""
+        return {a.name: a.expression for a in self.arguments if a.name}
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """Variables whose values the launch may use."""
         return tuple(dict.fromkeys(a.target for a in self.tensors if a.target and a.role != "written"))

@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from mcp_server.package.assertion import source_location
+from mcp_server.package.assertion import source_location, without_number
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
 from mcp_server.package.statements import closing, evaluate_whole
-from mcp_server.package.symbols import known_sizes
+from mcp_server.package.symbols import known_sizes, scalar_values
 from mcp_server.package.terms.accesses import Access, Lane, Spans, first_lanes, lanes, read_accesses
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.program import read_program
-from mcp_server.package.terms.syntax import NotRead, read_cpp
-from mcp_server.package.terms.term import Apply, Size, Term, elements, itemsize_of, parts, say
-from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.term import Apply, Term, elements, itemsize_of, parts, say
+from mcp_server.package.terms.translate import size_term
 from mcp_server.package.terms.triton import function_of
 from mcp_server.package.view import PackageView
 
@@ -90,7 +89,7 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
 
 def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
     """Such arithmetic with the names of what the launch is given."""
-    labels = {each.name: view.label(each.target).rpartition("(")[2].rstrip(")") for each in launch.tensors}
+    labels = {each.name: without_number(view.label(each.target)) for each in launch.tensors}
     text = say(term, lambda element: labels.get(element.parameter, element.parameter))
     return f"`{text}` in {itemsize_of(term.dtype) * 8} bits, where it may not fit"
 
@@ -118,12 +117,7 @@ class _Launched:
 
     def __init__(self, view: PackageView, launch: Launch, kernel: Kernel, known: Mapping[str, int]) -> None:
         self.view, self.launch, self.kernel, self.known = view, launch, kernel, known
-        values = {
-            a.name: evaluate_whole(a.expression, known)
-            for a in launch.arguments
-            if a.name and not a.is_tensor
-        }
-        self.sizes = {name: value for name, value in values.items() if name and value is not None}
+        self.sizes = scalar_values(launch, known)
         self.grid = [self._blocks(text) for text in kernel.grid]
         for axis, blocks in enumerate(self.grid):
             if blocks is not None:
@@ -134,9 +128,10 @@ class _Launched:
                 self.sizes |= dict.fromkeys(tuned, blocks)
 
     def _blocks(self, text: str) -> int | None:
+        term = size_term(text)
         try:
-            return int(Lane({}, self.sizes).value(Translator({}).term(read_cpp(text), Size, 0)))
-        except (NotRead, *_OPEN):
+            return int(Lane({}, self.sizes).value(term)) if term is not None else None
+        except _OPEN:
             return None
 
     def findings(self) -> Iterator[Finding]:

@@ -79,6 +79,13 @@ def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict
     return found
 
 
+def scalar_values(launch: Launch, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The whole numbers that a launch passes, by parameter, for these values of the symbols."""
+    passed = {a.name: a.expression for a in launch.arguments if a.name and not a.is_tensor}
+    values = {name: evaluate_whole(text, sizes) for name, text in passed.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 @dataclass(frozen=True, slots=True)
 class SizeOrigin:
     """A size that a bound depends on: dimension `dim` of input `input_index`, or of the wrapper's `tensor`.
@@ -134,8 +141,7 @@ def resolve_bound(
     text: str, launch: Launch, symbols: Mapping[str, Symbol], inputs: Sequence[CompiledInput]
 ) -> Bound:
     """Resolve the bound `text` of a kernel at one of its launches."""
-    values = {a.name: a.expression for a in launch.arguments if a.name}
-    expression = plain(substitute(text, values))
+    expression = plain(substitute(text, launch.passed))
     value = int(expression) if re.fullmatch(r"-?\d+", expression) else None
     sizes = []
     for symbol in origins(expression, symbols):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel, constants_of, signature_of
 from mcp_server.package.terms.program import Check, Program, Store, Value
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp, read_python
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_python
 from mcp_server.package.terms.term import (
     Fold,
     Number,
@@ -25,7 +25,7 @@ from mcp_server.package.terms.term import (
     promoted,
     whole_dtype,
 )
-from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
+from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator, size_term
 
 _INDEX = re.compile(r"(?P<axis>[xyz]|r\d*_?)index$")
 _POINTERS = {
@@ -294,10 +294,9 @@ class Reader:
                 Number(int(e), "int64") if e.isdigit() else self.look(e, 0) for e in (ends[0], ends[-1])
             )
             return Range(name, first, last)
-        try:  # the number of programs along an axis, from the C++ of the launcher
-            return Range(name, start, Translator({}).term(read_cpp(self.grid[int(inner)]), Size, 0))
-        except (NotRead, ValueError, IndexError):
-            return Range(name, start, Unread("grid"))
+        # The number of programs along an axis, from the C++ of the launcher.
+        blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(inner)
+        return Range(name, start, blocks or Unread("grid"))
 
     def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
         """The store of a call; none unless its pointer is a parameter plus an index."""
