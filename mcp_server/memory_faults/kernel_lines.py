@@ -15,10 +15,10 @@ from mcp_server.package.terms import term as terms
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.syntax import Call
 from mcp_server.package.terms.translate import Lookup, Translator
-from mcp_server.package.terms.triton import Reader, flat
+from mcp_server.package.terms.triton import Reader, accesses_in, argument_of, flat, parsed
 
 TermKind = Literal["pointer", "load", "scalar", "other"]
-_MAX_SOURCE = 400_000
+_DIRECTIONS = {"load": "read", "store": "write", "update": "atomic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +100,6 @@ def merge(a: Sum, b: Sum) -> Sum:
         if a.terms[term] != b.terms[term]:
             terms[term] = None
     return Sum(terms, a.constant if a.constant == b.constant else None, True)
-
-
-def argument_of(node: ast.Call, name: str, position: int) -> ast.expr | None:
-    """An argument given by name or by position; None without one."""
-    by_name = next((word.value for word in node.keywords if word.arg == name), None)
-    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
 
 
 Limit = Literal["low", "high"]
@@ -217,27 +211,18 @@ def _triton_accesses(use: KernelUse, line: int | None) -> Iterator[LineAccess]:
     nodes = ast.walk(tree) if tree is not None else ()
     for function in [node for node in nodes if isinstance(node, ast.FunctionDef)]:
         reader = _Reader(use, tree, function)
-        for node in ast.walk(function):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
+        for kind, node, mask in accesses_in(function):
             if line is not None and not node.lineno <= line <= (node.end_lineno or node.lineno):
                 continue
-            name = ast.unparse(node.func).rpartition(".")[2]
-            direction = {"load": "read", "store": "write"}.get(name)
-            direction = "atomic" if name.startswith("atomic_") else direction
-            if direction is None:
-                continue
             address = _sum_of(reader.value(node.args[0], node.lineno), use)
-            mask = argument_of(node, "mask", 1 if direction == "read" else 2)
-            masked = mask is not None and not (isinstance(mask, ast.Constant) and mask.value is None)
-            test = reader.value(mask, node.lineno) if masked and mask is not None else None
+            test = reader.value(mask, node.lineno) if mask is not None else None
             yield LineAccess(
-                direction=direction,
+                direction=_DIRECTIONS[kind],
                 code=" ".join((ast.get_source_segment(text, node) or "").split())[:500],
                 line=node.lineno,
                 parameters=tuple(term.name for term in address.of("pointer")),
                 address=address,
-                masked=masked,
+                masked=mask is not None,
                 limits=_limits(test, frozenset(address.of("load")), use),
             )
 
@@ -254,14 +239,6 @@ def _limits(test: terms.Term | None, loads: frozenset[Term], use: KernelUse) -> 
             sides: list[tuple[terms.Term, Limit]] = [(small, "high"), (large, "low")]
             return frozenset(side for part, side in sides if loads & set(_sum_of(part, use).of("load")))
     return frozenset()
-
-
-def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a kernel's source; None if it does not parse or is too long."""
-    try:
-        return ast.parse(textwrap.dedent(source)) if len(source) <= _MAX_SOURCE else None
-    except (SyntaxError, ValueError, RecursionError):
-        return None
 
 
 class _Translator(Translator):

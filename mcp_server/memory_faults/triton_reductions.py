@@ -19,9 +19,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mcp_server.memory_faults.kernel_lines import argument_of, parsed
 from mcp_server.package.kernels import signature_of
 from mcp_server.package.terms.evaluate import FUNCTIONS, applied
+from mcp_server.package.terms.triton import argument_of, parsed
 
 UNKNOWN = math.nan
 _OF_ONE = frozenset({"exp", "exp2", "log", "sqrt", "abs", "sin", "cos", "sigmoid"})

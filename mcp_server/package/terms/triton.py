@@ -27,6 +27,7 @@ from mcp_server.package.terms.term import (
 )
 from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator, size_term
 
+_LONGEST = 400_000  # letters of a source
 _INDEX = re.compile(r"(?P<axis>[xyz]|r\d*_?)index$")
 _POINTERS = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -99,11 +100,34 @@ def read_triton_program(kernel: Kernel) -> Program:
 
 def function_of(kernel: Kernel) -> ast.FunctionDef | None:
     """The kernel's own function, the last one of its source; None if that cannot be parsed."""
+    tree = parsed(kernel.source)
+    body = reversed(tree.body) if tree is not None else ()
+    return next((node for node in body if isinstance(node, ast.FunctionDef)), None)
+
+
+def parsed(source: str) -> ast.Module | None:
+    """The syntax tree of a kernel's source, without its indentation; None if it is none, or too long."""
     try:
-        tree = ast.parse(textwrap.dedent(kernel.source))
+        return ast.parse(textwrap.dedent(source)) if len(source) <= _LONGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)), None)
+
+
+def accesses_in(tree: ast.AST) -> Iterator[tuple[str, ast.Call, ast.expr | None]]:
+    """Each load, store and (atomic) update with its kind, and its mask if it has one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            name = ast.unparse(node.func).rpartition(".")[2]
+            kind = "update" if name.startswith("atomic_") else name
+            if kind in ("load", "store", "update"):
+                mask = argument_of(node, "mask", 1 if kind == "load" else 2)
+                yield kind, node, None if isinstance(mask, ast.Constant) and mask.value is None else mask
+
+
+def argument_of(node: ast.Call, name: str, position: int) -> ast.expr | None:
+    """An argument given by name or by position; None without one."""
+    by_name = next((word.value for word in node.keywords if word.arg == name), None)
+    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
 
 
 def flat(body: list[ast.stmt], *, while_loops: bool = False) -> Iterator[_Assign | ast.Call]:
