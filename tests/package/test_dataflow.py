@@ -185,7 +185,8 @@ def test_a_slice_is_what_the_elements_depend_on(calls: list[tuple[Part, Part, Pa
             shown = slice(offset, offset + 4) if views and offset is not None else slice(8)
             places.append((names[at], shown))
         (out, written), *read = places
-        behind.append({number}.union(*(each for name, part in read for each in memory[name][part])))
+        read_from = [each for name, part in read for each in memory[name][part]]
+        behind.append(set[int | str]({number}).union(*read_from))
         memory[out][written] = [behind[-1]] * len(memory[out][written])
         lines.append(mm(*(view(n, part.start or 0) if part != slice(8) else n for n, part in places)))
     flow = Dataflow(body(*lines).run)
