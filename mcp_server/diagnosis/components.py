@@ -91,7 +91,7 @@ def changed_launches(
 def own_operators(case: DiagnosisState) -> list[str]:
     """Operators outside torch that the package calls, as `namespace::name`."""
     nodes = case.package.proxy_nodes if case.package is not None else ()
-    return sorted({node.target for node in nodes if not node.target.startswith(TORCHS)})
+    return sorted({target for target in nodes if not target.startswith(TORCHS)})
 
 
 def users_code(case: DiagnosisState) -> list[str]:

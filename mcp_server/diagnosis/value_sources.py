@@ -17,6 +17,7 @@ from mcp_server.package.assertion import Candidate, Division, IndexSource, divis
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
 from mcp_server.package.statements import evaluate
+from mcp_server.package.symbols import scalar_values
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.linear import affine
 from mcp_server.package.terms.program import read_program, slice_read
@@ -120,9 +121,7 @@ def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) ->
 
 def _scalars(candidate: Candidate, case: DiagnosisState) -> dict[str, int]:
     """The sizes that the launch passes in this call, by parameter."""
-    passed = {a.name: a.expression for a in candidate.launch.arguments if a.name and not a.is_tensor}
-    values = {name: evaluate(text, case.sizes) for name, text in passed.items()}
-    return {name: int(value) for name, value in values.items() if value is not None}
+    return scalar_values(candidate.launch, case.sizes)
 
 
 def _slice_read(
@@ -350,6 +349,6 @@ def _in_library(at: ModelLocation, case: DiagnosisState) -> Iterator[str]:
     """What modules of libraries do that are called below that line: the operator may be theirs."""
     provenance = [case.view.provenance(launch) for launch in case.launches] if case.view is not None else []
     for stack in (stack for each in provenance for stack in each.stacks):
-        own = [frame for frame in stack if not frame.library]
-        if own and (own[-1].file, own[-1].line) == (at.file, at.line) and stack[-1].library:
+        own = [frame for frame in stack if frame.user]
+        if own and (own[-1].file, own[-1].line) == (at.file, at.line) and not stack[-1].user:
             yield stack[-1].code

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -78,22 +78,14 @@ class SavedTensor:
 Printed = PrintedTensor | PrintedScalar | SavedTensor
 
 
-@dataclass(frozen=True)
-class SavedFiles:
-    """The files of a run in the order of its output; `dropped` are those beyond the limit."""
+def read_saved(lines: Iterable[str], kernels: Collection[str] = ()) -> tuple[list[SavedTensor], int]:
+    """The files that level 1 names in a run's output, in its order, and the number of those beyond the limit.
 
-    saved: tuple[SavedTensor, ...]
-    dropped: int
-
-
-def read_saved(lines: Iterable[str], kernels: Collection[str] = ()) -> SavedFiles:
-    """The files that level 1 names in a run's output. `kernels` helps to split their names."""
-    saved: list[SavedTensor] = []
-    dropped = 0
-    for record in read_printer(lines):
-        if isinstance(record, SavedTensor):
-            dropped += len(saved) >= MAX_SAVED
-            saved += [record] if len(saved) < MAX_SAVED else []
+    `kernels` helps to split their names.
+    """
+    records = (record for record in read_printer(lines) if isinstance(record, SavedTensor))
+    saved = list(islice(records, MAX_SAVED))
+    dropped = sum(1 for _ in records)
     # Names such as `kernel_0_blocks_0_weight` are split by the kernels that are known, the longest first.
     known = sorted({*kernels, *(record.kernel for record in saved if record.kernel)}, key=len, reverse=True)
     named = []
@@ -102,7 +94,7 @@ def read_saved(lines: Iterable[str], kernels: Collection[str] = ()) -> SavedFile
         kernel = next((name for name in known if whole.startswith(f"{name}_")), record.kernel)
         argument = whole.removeprefix(f"{kernel}_") if kernel else whole
         named.append(replace(record, kernel=kernel, argument=argument))
-    return SavedFiles(tuple(named), dropped)
+    return named, dropped
 
 
 def _number(text: str) -> float | None:

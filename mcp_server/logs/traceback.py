@@ -28,7 +28,7 @@ _EXCEPTION = re.compile(r"(?P<type>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _CERTAIN = re.compile(r"(?:Error|Exception|Interrupt|Exit|Failure|Timeout)$|\.[A-Z]\w+$")
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python\d|^<frozen |^<__array_function__|"
-    r"[/\\]mcp_server[/\\]worker[/\\]|[/\\]c[a-z2-7]{51}\.py$|[/\\]torch[/\\](?:_inductor|_dynamo|export|fx|_functorch)[/\\]"
+    r"[/\\]mcp_server[/\\]worker[/\\]|[/\\]c[a-z2-7]{51}\.py$|[/\\]torch[/\\](?:nn|fx|export|_\w+)[/\\]"
 )
 _RELATIONS: dict[str, Relation] = {
     "The above exception was the direct cause of the following exception:": "cause",

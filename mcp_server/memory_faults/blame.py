@@ -287,16 +287,9 @@ class BlameRules:
         found = self._input(name, part.input_index, "index_out_of_bounds", reasons)
         return found.model_copy(update={"model": part.model})
 
-    def _input(self, name: str, index: int | None, category: Category | None, reasons: list[str]) -> Blame:
-        return Blame(
-            kind="input",
-            name=name,
-            category=category,
-            confidence="likely",
-            received=True,
-            input_index=index,
-            reasons=reasons,
-        )
+    def _input(self, name: str, index: int | None, category: Category, reasons: list[str]) -> Blame:
+        found = self._component("input", name, category, reasons)
+        return found.model_copy(update={"input_index": index, "model": []})
 
     def _kernel(self, reasons: list[str], *, sure: bool) -> Blame:
         name = self._name(self.launch)

@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from mcp_server.package.assertion import generated_line
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms import term as terms
 from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.syntax import Call
+from mcp_server.package.terms.translate import Lookup, Translator
+from mcp_server.package.terms.triton import Reader, accesses_in, argument_of, flat, parsed
 
 TermKind = Literal["pointer", "load", "scalar", "other"]
-_MAX_SOURCE = 400_000
+_DIRECTIONS = {"load": "read", "store": "write", "update": "atomic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +57,12 @@ class Sum:
         return Sum(terms, None if self.constant is None else self.constant * number, self.wraps)
 
 
-def plus(a: Sum, b: Sum, sign: int = 1) -> Sum:
-    """`a + sign * b`."""
+def plus(a: Sum, b: Sum) -> Sum:
     terms = dict(a.terms)
     for term, factor in b.terms.items():
         old = terms.get(term, 0)
-        terms[term] = None if factor is None or old is None else old + sign * factor
-    constant = None if a.constant is None or b.constant is None else a.constant + sign * b.constant
+        terms[term] = None if factor is None or old is None else old + factor
+    constant = None if a.constant is None or b.constant is None else a.constant + b.constant
     return Sum(terms, constant, a.wraps or b.wraps)
 
 
@@ -99,36 +102,6 @@ def merge(a: Sum, b: Sum) -> Sum:
     return Sum(terms, a.constant if a.constant == b.constant else None, True)
 
 
-LOADS = frozenset({"load", "descriptor_load"})
-_PASS_THROUGH = frozenset(
-    {
-        *("to", "cast", "multiple_of", "max_contiguous", "broadcast_to"),
-        *("expand_dims", "reshape", "view", "full", "debug_barrier"),
-    }
-)
-_CHOICES = frozenset({"where", "maximum", "minimum", "min", "max", "clamp"})
-
-
-def callee(node: ast.Call) -> tuple[str, ast.expr | None]:
-    """The name of the called function, and for a method call the object expression."""
-    match node.func:
-        case ast.Name(id=name):
-            return name, None
-        case ast.Attribute(attr=name, value=ast.Name(id="tl" | "triton" | "libdevice")):
-            return name, None
-        case ast.Attribute(attr=name, value=ast.Attribute(value=ast.Name(id="tl"))):  # tl.math and the like
-            return name, None
-        case ast.Attribute(attr=name, value=owner):
-            return name, owner
-    return "", None
-
-
-def argument_of(node: ast.Call, name: str, position: int) -> ast.expr | None:
-    """An argument given by name or by position; None without one."""
-    by_name = next((word.value for word in node.keywords if word.arg == name), None)
-    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
-
-
 Limit = Literal["low", "high"]
 
 
@@ -157,6 +130,7 @@ class KernelUse:
     tensors: frozenset[str]
     scalars: frozenset[str]
     values: Mapping[str, int]
+    sums: dict[terms.Term, Sum] = field(default_factory=dict, repr=False)  # each shared term is read once
 
 
 def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
@@ -184,26 +158,39 @@ def cpp_accesses_on(use: KernelUse, line: int) -> tuple[LineAccess, ...]:
 
 
 def _sum_of(term: terms.Term, use: KernelUse) -> Sum:
-    """A place in a C++ kernel. Known factors of loaded elements show what these may be."""
+    """A place as a sum. Known factors of loaded elements show what these may be."""
+    if term not in use.sums:
+        use.sums[term] = _summed(term, use)
+    return use.sums[term]
+
+
+def _summed(term: terms.Term, use: KernelUse) -> Sum:
     match term:
-        case terms.Number(value=int() as number):
+        case terms.Number(value=int() as number) if not isinstance(number, bool):
             return Sum(constant=number)
         case terms.Position(name=name):
-            return Sum.single("other", name)
+            return Sum({Term("other", name): 1}, None)  # a mask may let it begin anywhere
         case terms.Size(name=name):
-            return Sum.single("scalar" if name in use.scalars else "other", name)
+            if name in use.tensors:
+                return Sum.single("pointer", name)
+            if name in use.scalars or name not in use.values:
+                return Sum.single("scalar" if name in use.scalars else "other", name)
+            return Sum(constant=use.values[name])
         case terms.Element(parameter=name, line=line):
-            return Sum({Term("load", name, line + use.kernel.first_line - 1): 1})
+            return Sum({Term("load", name, generated_line(use.kernel, line)): 1})
         case terms.Apply(op="cast", args=(inner,)):
             return _sum_of(inner, use)
+        case terms.Apply(op="neg", args=(inner,)):
+            return _sum_of(inner, use).scaled(-1)
         case terms.Apply(op="add" | "sub" | "mul" as op, args=(left, right)):
             first, second = _sum_of(left, use), _sum_of(right, use)
             if op == "mul":
                 return times(first, second, use.values)
-            return plus(first, second, 1 if op == "add" else -1)
-        case terms.Apply() if (index := terms.unwrapped(term)) is not term:
-            found = _sum_of(index, use)
-            return Sum(found.terms, found.constant, wraps=True)
+            return plus(first, second if op == "add" else second.scaled(-1))
+        case terms.Apply(op="where", args=(_, first_choice, second_choice)):
+            index = terms.unwrapped(term)
+            either = (first_choice, second_choice) if index is term else (index, index)
+            return merge(*(_sum_of(each, use) for each in either))
     total = Sum()
     for each in terms.parts(term):
         if isinstance(each, terms.Element | terms.Size | terms.Position):
@@ -220,179 +207,96 @@ def triton_accesses_on(use: KernelUse, line: int | None) -> tuple[LineAccess, ..
 
 
 def _triton_accesses(use: KernelUse, line: int | None) -> Iterator[LineAccess]:
-    tree = parsed(use.kernel.source)
-    nodes = list(ast.walk(tree)) if tree is not None else []
-    functions = {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
-    text = textwrap.dedent(use.kernel.source)
-    for function in functions.values():
-        scope = _Scope(use, tree, functions, function)
-        for node in ast.walk(function):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
+    tree, text = parsed(use.kernel.source), textwrap.dedent(use.kernel.source)
+    nodes = ast.walk(tree) if tree is not None else ()
+    for function in [node for node in nodes if isinstance(node, ast.FunctionDef)]:
+        reader = _Reader(use, tree, function)
+        for kind, node, mask in accesses_in(function):
             if line is not None and not node.lineno <= line <= (node.end_lineno or node.lineno):
                 continue
-            name = callee(node)[0]
-            direction = {"load": "read", "store": "write"}.get(name)
-            direction = "atomic" if name.startswith("atomic_") else direction
-            if direction is None:
-                continue
-            address = scope.read(node.args[0])
-            mask = argument_of(node, "mask", 1 if direction == "read" else 2)
+            address = _sum_of(reader.value(node.args[0], node.lineno), use)
+            test = reader.value(mask, node.lineno) if mask is not None else None
             yield LineAccess(
-                direction=direction,
+                direction=_DIRECTIONS[kind],
                 code=" ".join((ast.get_source_segment(text, node) or "").split())[:500],
                 line=node.lineno,
                 parameters=tuple(term.name for term in address.of("pointer")),
                 address=address,
-                masked=not (mask is None or (isinstance(mask, ast.Constant) and mask.value is None)),
-                limits=scope.limits(mask, frozenset(address.of("load"))),
+                masked=mask is not None,
+                limits=_limits(test, frozenset(address.of("load")), use),
             )
 
 
-def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a kernel's source; None if it does not parse or is too long."""
-    try:
-        return ast.parse(textwrap.dedent(source)) if len(source) <= _MAX_SOURCE else None
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+def _limits(test: terms.Term | None, loads: frozenset[Term], use: KernelUse) -> frozenset[Limit]:
+    """The sides on which a mask bounds what depends on these loads; only tests joined by `&` count."""
+    match test:
+        case terms.Apply(op="and" | "bitand", args=(left, right)):
+            return _limits(left, loads, use) | _limits(right, loads, use)
+        case (
+            terms.Apply(op="lt" | "le", args=(small, large))
+            | terms.Apply(op="gt" | "ge", args=(large, small))
+        ):
+            sides: list[tuple[terms.Term, Limit]] = [(small, "high"), (large, "low")]
+            return frozenset(side for part, side in sides if loads & set(_sum_of(part, use).of("load")))
+    return frozenset()
 
 
-class _Scope:
-    """Turns expressions of one function into sums.
+class _Translator(Translator):
+    """What is loaded is an element of the first tensor in its address, wherever it is, under any mask."""
 
-    A name stands for what was last assigned to it, else for the caller's argument, else for a constant of the
-    module. `functions` are all those of the source, which may call each other; `outer` callers were followed.
+    def _call(self, call: Call, look: Lookup, line: int) -> terms.Term:
+        if call.name.rpartition(".")[2] != "load" or not (call.receiver or call.args):
+            return super()._call(call, look, line)
+        address = terms.parts(self.term(call.receiver or call.args[0], look, line))
+        names = (each.name for each in address if isinstance(each, terms.Size) and each.name in self.pointers)
+        name = next(names, None)
+        return terms.Element(name, terms.Number(0, "int64"), "int64", line) if name else terms.Unread("load")
+
+
+class _Reader(Reader):
+    """Follows names of one function of a source, whose functions may call each other.
+
+    A tensor is a name in a sum. A parameter of a helper is what its first caller passes; `outer` callers were
+    followed.
     """
 
     def __init__(
-        self,
-        use: KernelUse,
-        tree: ast.Module | None,
-        functions: Mapping[str, ast.FunctionDef],
-        function: ast.FunctionDef,
-        outer: int = 0,
+        self, use: KernelUse, tree: ast.Module | None, function: ast.FunctionDef, outer: int = 0
     ) -> None:
-        self.use, self.tree, self.functions, self.function, self.outer = use, tree, functions, function, outer
+        super().__init__(use.kernel, function)
+        self.use, self.tree, self.function, self.outer = use, tree, function, outer
         self.parameters = [argument.arg for argument in function.args.args]
-        self.assigned: dict[str, dict[int, ast.expr | None]] = {}  # by name and line
-        for line, name, value in _assignments(ast.walk(function)):
-            self.assigned.setdefault(name, {})[line] = value
-        self._known: dict[tuple[str, int], Sum] = {}
+        self.statements = tuple(flat(function.body, while_loops=True))
+        pointers = dict.fromkeys(use.tensors, "int64")
+        self.translator = _Translator(pointers, masks_hold=use.kernel.kind != "user_triton")
 
-    def read(self, node: ast.expr) -> Sum:
-        match node:
-            case ast.Constant(value=bool()):
-                return Sum(constant=None)
-            case ast.Constant(value=int() as number):
-                return Sum(constant=number)
-            case ast.Name(id=name) | ast.Attribute(value=ast.Name(id=name)) if name not in ("tl", "triton"):
-                return self._resolve(name, node.lineno)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return plus(self.read(left), self.read(right))
-            case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                return plus(self.read(left), self.read(right), -1)
-            case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return times(self.read(left), self.read(right), self.use.values)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return plus(Sum(), self.read(operand), -1)
-            case ast.Subscript(value=value):
-                return self.read(value)
-            case ast.Call():
-                return self._call(node)
-            case ast.IfExp(body=body, orelse=orelse):
-                return merge(self.read(body), self.read(orelse))
-        # Any other operation makes the factors unknown.
-        return self._all([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr)])
+    def value(self, node: ast.expr, line: int) -> terms.Term:
+        """What an expression on a line stands for."""
+        return self.term(node, self.above(line), line)
 
-    def _call(self, node: ast.Call) -> Sum:
-        name, owner = callee(node)
-        arguments = [*node.args, *(k.value for k in node.keywords if k.arg not in ("mask", "other"))]
-        if name in LOADS and arguments:
-            pointers = self.read(arguments[0]).of("pointer")
-            return Sum({Term("load", p.name, node.lineno): 1 for p in pointers}, 0)
-        operands = [*([owner] if owner is not None else []), *arguments]
-        if name in _PASS_THROUGH:
-            return self.read(operands[0]) if operands else Sum(constant=None)
-        if name in _CHOICES:
-            choices = [self.read(argument) for argument in arguments[name == "where" :]]
-            return merge(choices[0], choices[1]) if len(choices) >= 2 else Sum(constant=None)
-        found = self._all(operands)
-        # make_block_ptr, advance, make_tensor_descriptor: the pointer is one of the arguments
-        return Sum({**found.terms, Term("other", name): None}, None, found.wraps)
-
-    def _all(self, nodes: list[ast.expr]) -> Sum:
-        found = Sum()
-        for node in nodes:
-            found = plus(found, self.read(node).unknown())
-        return found.unknown()
-
-    def limits(self, mask: ast.expr | None, loads: frozenset[Term]) -> frozenset[Limit]:
-        """The sides on which a mask bounds what depends on these loads; only tests joined by `&` count."""
-        match mask:
-            case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
-                return self.limits(left, loads) | self.limits(right, loads)
-            case ast.Name(id=name):
-                line = self._last(name, mask.lineno)
-                return self.limits(self.assigned[name][line], loads) if line else frozenset()
-            case ast.Compare(left=left, ops=[ast.Lt() | ast.LtE()], comparators=[right]):
-                small, large = left, right
-            case ast.Compare(left=left, ops=[ast.Gt() | ast.GtE()], comparators=[right]):
-                small, large = right, left
-            case _:
-                return frozenset()
-        sides: list[tuple[ast.expr, Limit]] = [(small, "high"), (large, "low")]
-        return frozenset(side for part, side in sides if loads & set(self.read(part).of("load")))
-
-    def _last(self, name: str, line: int) -> int:
-        """The line of the last assignment to a name above a line; 0 without one."""
-        return max((at for at in self.assigned.get(name, ()) if at < line), default=0)
-
-    def _resolve(self, name: str, line: int) -> Sum:
-        if at := self._last(name, line):
-            if (name, at) not in self._known:
-                value = self.assigned[name][at]
-                self._known[name, at] = Sum({Term("other", name): None}, None)  # for what depends on itself
-                if value is not None:
-                    self._known[name, at] = self.read(value)
-            return self._known[name, at]
+    def look(self, name: str, at: int) -> terms.Term:
+        if self._definition(name, at) is not None:
+            return super().look(name, at)
         if name in self.parameters:
-            return self._parameter(name)
-        for _, constant, value in _assignments(self.tree.body if self.tree is not None else ()):
-            if constant == name and isinstance(value, ast.Constant) and isinstance(value.value, int):
-                return Sum(constant=value.value)  # a module-level integer such as `NAME = 16`
-        return Sum.single("other", name)
+            return self._passed(name)
+        for node in self.tree.body if self.tree is not None else ():
+            match node:  # a module-level integer such as `NAME = 16`
+                case ast.Assign(targets=[ast.Name(id=known)], value=ast.Constant(value=int() as number)) if (
+                    known == name
+                ):
+                    return terms.Number(number, "int64")
+        return super().look(name, at)
 
-    def _parameter(self, name: str) -> Sum:
+    def _passed(self, name: str) -> terms.Term:
         """What the first caller in the source passes; of the kernel itself, what the launch passes."""
-        use = self.use
-        for caller in self.functions.values() if self.outer < 8 else ():
+        callers = ast.walk(self.tree) if self.tree is not None and self.outer < 8 else ()
+        for caller in [node for node in callers if isinstance(node, ast.FunctionDef)]:
             for node in ast.walk(caller):
-                if isinstance(node, ast.Call) and callee(node)[0] == self.function.name:
-                    argument = argument_of(node, name, self.parameters.index(name))
-                    scope = _Scope(use, self.tree, self.functions, caller, self.outer + 1)
-                    return scope.read(argument) if argument is not None else Sum.single("other", name)
-        if name in use.tensors:
-            return Sum.single("pointer", name)
-        if name in use.scalars:
-            return Sum.single("scalar", name)
-        return Sum(constant=use.values[name]) if name in use.values else Sum.single("other", name)
-
-
-def _assignments(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str, ast.expr | None]]:
-    """Line, name and expression of each assignment; None for the variable of a loop."""
-    for node in nodes:
-        match node:
-            case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
-                for target, value in zip(targets, values, strict=False):
-                    if isinstance(target, ast.Name):
-                        yield node.lineno, target.id, value
-            case ast.Assign(targets=targets, value=value):
-                names = (each for target in targets for each in ast.walk(target))
-                yield from ((node.lineno, each.id, value) for each in names if isinstance(each, ast.Name))
-            case ast.AnnAssign(target=ast.Name(id=name), value=value):
-                yield node.lineno, name, value
-            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
-                before = ast.Name(name, lineno=node.lineno)
-                yield node.lineno, name, ast.BinOp(before, op, value)
-            case ast.For(target=ast.Name(id=name)):
-                yield node.lineno, name, None
+                match node:
+                    case ast.Call(func=ast.Name(id=called)) if called == self.function.name:
+                        argument = argument_of(node, name, self.parameters.index(name))
+                        reader = _Reader(self.use, self.tree, caller, self.outer + 1)
+                        return (
+                            reader.value(argument, node.lineno) if argument is not None else terms.Size(name)
+                        )
+        return terms.Size(name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import cached_property, partial
 from math import prod
 from typing import Literal
@@ -19,8 +18,8 @@ from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.kernels import Kernel, constants_of
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.package.statements import evaluate
-from mcp_server.package.symbols import plain, resolve_bound
+from mcp_server.package.statements import evaluate_whole
+from mcp_server.package.symbols import known_sizes, plain, resolve_bound, scalar_values
 from mcp_server.package.terms.program import indexed_by
 from mcp_server.package.view import PackageView
 
@@ -90,28 +89,18 @@ class Situation:
             return {}
         launches = [launch for launch in journal.launches if launch.run == seen.run]
         tensors = {a.name: a.tensor for launch in launches for a in launch.arguments if a.tensor}
-        found: dict[str, int] = {}
+        given: dict[str, int] = {}
         for symbol in self.view.wrapper.symbols.values():
-            value: Fraction | int | None = None
             tensor = tensors.get(symbol.tensor or "")
             if tensor is not None and symbol.dim is not None and symbol.dim < len(tensor.shape):
-                value = (tensor.shape if symbol.kind == "size" else tensor.stride)[symbol.dim]
-            elif symbol.kind == "computed":
-                value = evaluate(symbol.expression, found)
-            if value is not None:
-                found[symbol.name] = int(value)
-        return found
+                given[symbol.name] = (tensor.shape if symbol.kind == "size" else tensor.stride)[symbol.dim]
+        return known_sizes(self.view.wrapper.symbols, given)
 
     @cached_property
     def scalars(self) -> dict[str, int]:
         """Integer arguments by parameter: from the journal, else evaluated from the symbols."""
         found = {n: int(a.value) for n, a in self.arguments.items() if isinstance(a.value, int)}
-        for argument in self.launch.arguments:
-            if argument.name and not argument.is_tensor and argument.name not in found:
-                value = evaluate(argument.expression, self.symbols)
-                if value is not None and value.denominator == 1:
-                    found[argument.name] = int(value)
-        return found
+        return scalar_values(self.launch, self.symbols) | found
 
     @cached_property
     def accesses(self) -> tuple[LineAccess, ...]:
@@ -250,8 +239,8 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
     first = next((a for a in situation.launch.tensors if a.target == variable), None)
     buffer = situation.view.wrapper.buffers.get(variable)
     if buffer is not None and buffer.sizes is not None and first is not None and first.view is None:
-        sizes = [evaluate(size, situation.symbols) for size in buffer.sizes]
-        declared = [int(size) for size in sizes if size is not None]
+        sizes = [evaluate_whole(size, situation.symbols) for size in buffer.sizes]
+        declared = [size for size in sizes if size is not None]
         if len(declared) < len(sizes) or prod(declared) == prod(tensor.shape):
             declared = None
     start, end = extent(tensor)

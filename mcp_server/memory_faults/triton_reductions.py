@@ -19,14 +19,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from mcp_server.memory_faults.kernel_lines import argument_of, parsed
 from mcp_server.package.kernels import signature_of
+from mcp_server.package.terms.evaluate import FUNCTIONS, applied
+from mcp_server.package.terms.triton import argument_of, parsed
 
 UNKNOWN = math.nan
-_FLOAT: dict[str, Callable[[float], float]] = {
-    "exp": math.exp, "exp2": lambda x: 2.0**x, "log": math.log, "sqrt": math.sqrt, "abs": abs,
-    "sin": math.sin, "cos": math.cos, "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
-}  # fmt: skip
+_OF_ONE = frozenset({"exp", "exp2", "log", "sqrt", "abs", "sin", "cos", "sigmoid"})
 _NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid"})
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
 _NARROW = frozenset({"float16", "bfloat16"})
@@ -220,20 +218,14 @@ class _Reader:
             self.check(node, name, first)
             return Value(UNKNOWN, uniform=True, narrow=first.narrow)
         if name in ("maximum", "minimum") and len(arguments) == 2:
-            pick, other = (max if name == "maximum" else min), others[0]
-
-            def picked(x: float, y: float) -> float:
-                return UNKNOWN if math.isnan(x) or math.isnan(y) else pick(x, y)
-
+            other = others[0]
             # The maximum with a value >= 0 is never negative.
-            clamped = pick is max and other.uniform and other.never_negative
-            return combined(first, other, picked, clamped or (first.never_negative and other.never_negative))
-        if first.filler is None or name not in _FLOAT:
+            clamped = name == "maximum" and other.uniform and other.never_negative
+            positive = clamped or (first.never_negative and other.never_negative)
+            return combined(first, other, FUNCTIONS[name], positive)
+        if first.filler is None or name not in _OF_ONE:
             return Value(narrow=first.narrow)
-        try:
-            filler = _FLOAT[name](first.filler)
-        except (ValueError, OverflowError):
-            filler = UNKNOWN
+        filler = float(applied(name, [first.filler], "float64"))
         return replace(first, filler=filler, never_negative=name in _NEVER_NEGATIVE)
 
     def loaded(self, node: ast.Call) -> Value:

@@ -78,20 +78,16 @@ def read_metadata(text: str) -> Metadata:
     )
 
 
-@dataclass(frozen=True)
-class ProxyNode:
-    """One node of `<hash>.wrapper.json`: an operator called by the proxy executor. In call order."""
+def read_proxy_nodes(text: str) -> tuple[str, ...]:
+    """The operators that the proxy executor calls, in call order, from `<hash>.wrapper.json`.
 
-    target: str
-
-
-def read_proxy_nodes(text: str) -> tuple[ProxyNode, ...]:
-    """Parse `<hash>.wrapper.json`. Raises `ValueError` for text that is not a node list."""
+    Raises `ValueError` for text that is not a node list.
+    """
     raw = read_json(text)
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
     nodes = (entry.get("node") for entry in raw["nodes"] if isinstance(entry, dict))
-    return tuple(ProxyNode(str(n.get("target", "")) if isinstance(n, dict) else "") for n in nodes)
+    return tuple(str(n.get("target", "")) if isinstance(n, dict) else "" for n in nodes)
 
 
 @dataclass(frozen=True)
@@ -237,7 +233,7 @@ class Package:
         return raw if isinstance(raw, dict) else {}
 
     @cached_property
-    def proxy_nodes(self) -> tuple[ProxyNode, ...]:
+    def proxy_nodes(self) -> tuple[str, ...]:
         try:
             return read_proxy_nodes(self._text(self.files.proxy_nodes) or '{"nodes": []}')
         except ValueError:
@@ -245,7 +241,7 @@ class Package:
 
     def proxy_target(self, index: int | None) -> str:
         """The operator of proxy node `index` as `namespace::name`; empty without such a node."""
-        return self.proxy_nodes[index].target if index is not None and index < len(self.proxy_nodes) else ""
+        return self.proxy_nodes[index] if index is not None and index < len(self.proxy_nodes) else ""
 
     @cached_property
     def library(self) -> Library | None:

@@ -297,7 +297,7 @@ def propose(candidate: Candidate) -> Fix:
     for source in candidate.sources:
         ends = source.allowed.texts(lambda name: _host_size(name, candidate)) if source.allowed else None
         if source.direct and ends is not None:
-            name = _variable(source.label)
+            name = without_number(source.label)
             return Fix(
                 action=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
                 after=f"assert {ends[0]} <= int({name}.min()) and int({name}.max()) <= {ends[1]}",
@@ -318,8 +318,7 @@ def propose(candidate: Candidate) -> Fix:
 
 def _size_in_words(name: str, candidate: Candidate) -> str:
     """The wrapper expression passed for a kernel argument: `s77` for `ks0`."""
-    values = {a.name: a.expression for a in candidate.launch.arguments if a.name}
-    return plain(values.get(name, name))
+    return plain(candidate.launch.passed.get(name, name))
 
 
 def _host_size(text: str, candidate: Candidate) -> str:
@@ -330,10 +329,10 @@ def _host_size(text: str, candidate: Candidate) -> str:
     size = sizes.get(expression)
     if size is None or size.dim is None:
         return expression
-    return f"{_variable(size.label or size.tensor)}.shape[{size.dim}]"
+    return f"{without_number(size.label or size.tensor)}.shape[{size.dim}]"
 
 
-def _variable(label: str) -> str:
+def without_number(label: str) -> str:
     """The caller's name in `input 0 (ids)`."""
     inner = label.rpartition("(")[2].rstrip(")")
     return inner or label

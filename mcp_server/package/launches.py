@@ -68,7 +68,7 @@ _DEVICE = re.compile(r"^aoti_torch_(?:(?:cpu|cuda|xpu|mps|aten)_)?")
 _OVERLOAD = re.compile(r".*__(?:Scalar|Tensor|float|source_Tensor|source_Storage)$")
 
 
-def operator_name(shim: str) -> str:
+def shim_operator(shim: str) -> str:
     """`addmm_out` of `aoti_torch_cuda_addmm_out`."""
     return _DEVICE.sub("", shim)
 
@@ -80,7 +80,7 @@ def shim_parameters(shim: str, count: int) -> list[tuple[str, Role]]:
     called with `out` equal to `self`. A trailing underscore (or an in-place overload such as `fill__Scalar`)
     mutates the first. All other tensors are read.
     """
-    name = operator_name(shim)
+    name = shim_operator(shim)
     first: Role = "read"
     if name.endswith("_out"):
         first = "read_write" if name.startswith(("scatter", "index_put")) else "written"
@@ -157,6 +157,11 @@ class Launch:
     @property
     def tensors(self) -> tuple[Argument, ...]:
         return tuple(a for a in self.arguments if a.is_tensor)
+
+    @property
+    def passed(self) -> dict[str, str]:
+        """The expression for each parameter whose name is known."""
+        return {a.name: a.expression for a in self.arguments if a.name}
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from typing import Literal
 
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
-from mcp_server.package.statements import evaluate, whole_number
+from mcp_server.package.statements import evaluate, evaluate_whole, whole_number
 from mcp_server.package.symbols import names_in
 
 Severity = Literal["fatal", "suspicious"]
@@ -385,10 +385,7 @@ def _out_of_range(
 
 
 def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -> Iterator[Mismatch]:
-    expected: list[int | None] = []
-    for stride in item.strides:
-        value = evaluate(stride, values) if isinstance(stride, str) else stride
-        expected.append(int(value) if value is not None and value.denominator == 1 else None)
+    expected = [evaluate_whole(each, values) if isinstance(each, str) else each for each in item.strides]
     pairs = enumerate(zip(expected, tensor.strides, strict=False))
     wrong = [dim for dim, (want, got) in pairs if want is not None and want != got]
     if not wrong:

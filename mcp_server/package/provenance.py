@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from mcp_server.logs.facts import Frame
+from mcp_server.logs.traceback import is_user_file
 from mcp_server.model import ModelLocation
 from mcp_server.package.launches import Launch
 
@@ -23,25 +25,6 @@ _FRAME = re.compile(
     r'File "(?P<file>[^"\n]*)", line (?P<line>\d+)(?:, in (?P<function>[^\n]*))?'
     r"(?:\n +(?P<code>[^\n]*))?"
 )
-_LIBRARY = re.compile(
-    r"[/\\](?:site|dist)-packages[/\\]|^<|[/\\]lib[/\\]python\d"
-    r"|[/\\]torch[/\\](?:nn|fx|export|_\w+)[/\\]"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One frame of a model stack trace. Stacks are outermost first; `line` is 1-based."""
-
-    file: str
-    line: int
-    function: str
-    code: str
-
-    @property
-    def library(self) -> bool:
-        """Whether the frame is in torch, another installed package or generated code."""
-        return bool(_LIBRARY.search(self.file))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +50,22 @@ class Provenance:
     @property
     def folded(self) -> int:
         """Number of library frames that `locations` omits."""
-        return sum(frame.library for stack in self.stacks for frame in stack)
+        return sum(not frame.user for stack in self.stacks for frame in stack)
 
 
 def read_stack(text: str) -> tuple[Frame, ...]:
-    """The frames of a Python traceback text."""
-    return tuple(
-        Frame(m["file"], int(m["line"]), (m["function"] or "").strip(), (m["code"] or "").strip())
-        for m in _FRAME.finditer(text)
-    )
+    """The frames of a Python traceback text, outermost first. What is not in a file was generated."""
+    found = []
+    for match in _FRAME.finditer(text):
+        function, code = ((match[name] or "").strip() for name in ("function", "code"))
+        user = not match["file"].startswith("<") and is_user_file(match["file"])
+        found.append(Frame(match["file"], int(match["line"]), function, code, user))
+    return tuple(found)
 
 
 def innermost(stack: Iterable[Frame]) -> ModelLocation | None:
     """The innermost line of the user's own code."""
-    own = [frame for frame in stack if not frame.library]
+    own = [frame for frame in stack if frame.user]
     return ModelLocation(file=own[-1].file, line=own[-1].line, code=own[-1].code) if own else None
 
 
@@ -126,7 +111,7 @@ def indexing_first(provenance: Provenance, indexed: Collection[str]) -> Provenan
         modules += names[-1:]
 
     def distance(stack: tuple[Frame, ...]) -> int:
-        own = [frame.code for frame in stack if not frame.library]
+        own = [frame.code for frame in stack if frame.user]
         named = any(re.search(rf"\.{re.escape(name)}\b", code) for name in modules for code in own)
         return -2 * named - bool(stack and INDEXES.search(stack[-1].code))
 

@@ -14,18 +14,17 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from mcp_server.package.assertion import source_location
+from mcp_server.package.assertion import source_location, without_number
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
-from mcp_server.package.statements import closing, evaluate
-from mcp_server.package.symbols import Symbol
+from mcp_server.package.statements import closing, evaluate_whole
+from mcp_server.package.symbols import known_sizes, scalar_values
 from mcp_server.package.terms.accesses import Access, Lane, Spans, first_lanes, lanes, read_accesses
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.program import read_program
-from mcp_server.package.terms.syntax import NotRead, read_cpp
-from mcp_server.package.terms.term import Apply, Size, Term, elements, itemsize_of, parts, say
-from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.term import Apply, Term, elements, itemsize_of, parts, say
+from mcp_server.package.terms.translate import size_term
 from mcp_server.package.terms.triton import function_of
 from mcp_server.package.view import PackageView
 
@@ -90,7 +89,7 @@ def narrow_arithmetic(view: PackageView) -> list[Finding]:
 
 def _in_model(term: Apply, launch: Launch, view: PackageView) -> str:
     """Such arithmetic with the names of what the launch is given."""
-    labels = {each.name: view.label(each.target).rpartition("(")[2].rstrip(")") for each in launch.tensors}
+    labels = {each.name: without_number(view.label(each.target)) for each in launch.tensors}
     text = say(term, lambda element: labels.get(element.parameter, element.parameter))
     return f"`{text}` in {itemsize_of(term.dtype) * 8} bits, where it may not fit"
 
@@ -100,16 +99,6 @@ def _narrow(term: Term) -> Apply | None:
     every = [each for each in parts(term, inside_indices=True) if isinstance(each, Apply)]
     narrow = [e for e in every if e.op in _GROWING and e.dtype in _NARROW and elements(e)]
     return max(narrow, key=lambda each: len(say(each)), default=None)
-
-
-def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict[str, int]:
-    """The symbols of a wrapper that follow from those given."""
-    found = dict(given)
-    for symbol in symbols.values():
-        value = _whole(symbol.expression, found) if symbol.kind == "computed" else None
-        if value is not None:
-            found.setdefault(symbol.name, value)
-    return found
 
 
 def largest_sizes(view: PackageView) -> dict[str, int]:
@@ -123,18 +112,12 @@ def largest_sizes(view: PackageView) -> dict[str, int]:
     return found
 
 
-def _whole(text: str, values: Mapping[str, int]) -> int | None:
-    value = evaluate(text, values)
-    return int(value) if value is not None and value.denominator == 1 else None
-
-
 class _Launched:
     """A kernel with the sizes of one launch."""
 
     def __init__(self, view: PackageView, launch: Launch, kernel: Kernel, known: Mapping[str, int]) -> None:
         self.view, self.launch, self.kernel, self.known = view, launch, kernel, known
-        values = {a.name: _whole(a.expression, known) for a in launch.arguments if a.name and not a.is_tensor}
-        self.sizes = {name: value for name, value in values.items() if value is not None}
+        self.sizes = scalar_values(launch, known)
         self.grid = [self._blocks(text) for text in kernel.grid]
         for axis, blocks in enumerate(self.grid):
             if blocks is not None:
@@ -145,9 +128,10 @@ class _Launched:
                 self.sizes |= dict.fromkeys(tuned, blocks)
 
     def _blocks(self, text: str) -> int | None:
+        term = size_term(text)
         try:
-            return int(Lane({}, self.sizes).value(Translator({}).term(read_cpp(text), Size, 0)))
-        except (NotRead, *_OPEN):
+            return int(Lane({}, self.sizes).value(term)) if term is not None else None
+        except _OPEN:
             return None
 
     def findings(self) -> Iterator[Finding]:
@@ -189,7 +173,7 @@ class _Launched:
     def _shape(self, argument: Argument) -> str:
         buffer = self.view.wrapper.buffers.get(argument.target or "")
         sizes = argument.view.sizes if argument.view else buffer.sizes if buffer else None
-        values = [_whole(size, self.known) for size in sizes or ()]
+        values = [evaluate_whole(size, self.known) for size in sizes or ()]
         return f"shape {values}" if sizes is not None and None not in values else "of unknown shape"
 
     def _overflow(self, access: Access, spans: Spans) -> Finding | None:
@@ -237,8 +221,8 @@ class _Launched:
             return None
         offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
         steps = list(zip(root.sizes or (), root.strides or (), strict=False))
-        extent = [_whole(f"({size} - 1) * ({step})", self.known) for size, step in steps]
-        skipped, counts = _whole(offset, self.known), [each for each in extent if each is not None]
+        extent = [evaluate_whole(f"({size} - 1) * ({step})", self.known) for size, step in steps]
+        skipped, counts = evaluate_whole(offset, self.known), [each for each in extent if each is not None]
         if skipped is None or root.sizes is None or len(counts) < len(root.sizes):
             return None
         before = skipped * itemsize_of(buffer.dtype)

@@ -351,6 +351,12 @@ def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
         return None
 
 
+def evaluate_whole(text: str, values: Mapping[str, int]) -> int | None:
+    """The value of a shape expression where it is a whole number; else None."""
+    value = evaluate(text, values)
+    return int(value) if value is not None and value.denominator == 1 else None
+
+
 def _value(expression: syntax.Syntax, values: Mapping[str, int]) -> Fraction:
     match expression:
         case syntax.Literal(value=number):

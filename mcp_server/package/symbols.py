@@ -12,6 +12,7 @@ from typing import Literal
 
 from mcp_server.package.launches import Launch, substitute
 from mcp_server.package.signature import CompiledInput
+from mcp_server.package.statements import evaluate_whole
 
 SymbolKind = Literal["size", "stride", "value", "computed"]
 
@@ -66,6 +67,23 @@ def origins(name: str, symbols: Mapping[str, Symbol]) -> tuple[Symbol, ...]:
         if symbol.kind == "computed":
             queue += names_in(symbol.expression)
     return tuple(found.values())
+
+
+def known_sizes(symbols: Mapping[str, Symbol], given: Mapping[str, int]) -> dict[str, int]:
+    """The symbols of a wrapper that follow from those given."""
+    found = dict(given)
+    for symbol in symbols.values():
+        value = evaluate_whole(symbol.expression, found) if symbol.kind == "computed" else None
+        if value is not None:
+            found.setdefault(symbol.name, value)
+    return found
+
+
+def scalar_values(launch: Launch, sizes: Mapping[str, int]) -> dict[str, int]:
+    """The whole numbers that a launch passes, by parameter, for these values of the symbols."""
+    passed = {a.name: a.expression for a in launch.arguments if a.name and not a.is_tensor}
+    values = {name: evaluate_whole(text, sizes) for name, text in passed.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +141,7 @@ def resolve_bound(
     text: str, launch: Launch, symbols: Mapping[str, Symbol], inputs: Sequence[CompiledInput]
 ) -> Bound:
     """Resolve the bound `text` of a kernel at one of its launches."""
-    values = {a.name: a.expression for a in launch.arguments if a.name}
-    expression = plain(substitute(text, values))
+    expression = plain(substitute(text, launch.passed))
     value = int(expression) if re.fullmatch(r"-?\d+", expression) else None
     sizes = []
     for symbol in origins(expression, symbols):

@@ -286,8 +286,7 @@ class Wrapper:
         kernel = self.kernels.get(launch.kernel)
         if kernel is None:
             return ()
-        values = {a.name: a.expression for a in launch.arguments if a.name}
-        return tuple(substitute(part, values) for part in kernel.grid)
+        return tuple(substitute(part, launch.passed) for part in kernel.grid)
 
     def uses(self, name: str) -> tuple[int, ...]:
         """The lines of `run_impl` that use a name."""

@@ -17,6 +17,7 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import DOMAINS, Domain
 from mcp_server.package.terms.syntax import NotRead, Syntax, cpp_spans, read_python
 from mcp_server.package.terms.translate import operation_of
+from mcp_server.package.terms.triton import parsed
 
 _VALUE = re.compile(r"^\s*(?:const\s+)?(?:auto|float|double)\s+\w+ = (?P<value>[^;]+);$", re.M)
 _TINY, _HALF_EPSILON = 1.1754943508222875e-38, 2.0**-24  # of float32: the next numbers above 0 and below 1
@@ -119,13 +120,12 @@ def _cpp_number(value: float) -> str:
 
 def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
     """The texts to insert, with their places. `%` and `//` are those of indices and stay."""
-    dedented = textwrap.dedent(kernel.source)
-    try:
-        tree = ast.parse(dedented)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = parsed(kernel.source)
+    if tree is None:
         return
     starts, place = [], 0  # of the lines, without the indentation that all of them have
-    for line, short in zip(kernel.source.split("\n"), dedented.split("\n"), strict=True):
+    dedented = textwrap.dedent(kernel.source).split("\n")
+    for line, short in zip(kernel.source.split("\n"), dedented, strict=True):
         starts.append(place + len(line) - len(short))
         place += len(line) + 1
     for node in ast.walk(tree):

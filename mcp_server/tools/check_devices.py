@@ -250,7 +250,7 @@ def _facts(package: Package) -> PackageFacts:
         weights_bytes=package.weights.bytes,
         constants=len(package.constants) if package.signature.known else None,
         kernel_binaries=len(package.files.kernel_binaries),
-        custom_ops=list(dict.fromkeys(node.target for node in package.proxy_nodes)),
+        custom_ops=list(dict.fromkeys(package.proxy_nodes)),
         outputs=package.signature.output_count,
         model_lines=bool(package.kernel_information),
         files={Path(member.name).name: member.size for member in largest},

@@ -200,9 +200,9 @@ def _lines(done: WorkerRun) -> Iterator[str]:
 async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
     """Level 1: only the last file of a name still holds what its record says."""
     kernels = {launch.kernel for launch in model.wrapper.launches}
-    report = await anyio.to_thread.run_sync(read_saved, _lines(done), kernels)
+    tensors, dropped = await anyio.to_thread.run_sync(read_saved, _lines(done), kernels)
     facts: dict[str, ArgumentValues] = {}
-    paths = sorted({record.path for record in report.saved})
+    paths = sorted({record.path for record in tensors})
     if paths:
         described = await context.worker("describe_files", {"files": paths}, python=done.python)
         for event in described.all(events.File):
@@ -210,14 +210,14 @@ async def _saved(context: Context, model: PackageView, done: WorkerRun) -> Seen:
             saved = context.artifact(path, "tensor saved by printer level 1")
             facts[str(path)] = measured(event, name="", when="before", value=event.unreadable, saved=saved)
     notes = [*DEFECTS["1"], MISSING]
-    lost = len(report.saved) - len(paths)
+    lost = len(tensors) - len(paths)
     if lost:
         notes.append(
             f"{lost} tensors were overwritten by a later launch of the same kernel, and show its values"
         )
-    if report.dropped:
-        notes.append(f"{report.dropped} files were left out")
-    return Seen(lambda: printed_launches(report.saved, model, facts), notes, done)
+    if dropped:
+        notes.append(f"{dropped} files were left out")
+    return Seen(lambda: printed_launches(tensors, model, facts), notes, done)
 
 
 async def dump_kernel_io(

@@ -380,7 +380,7 @@ def find_problems(package: Package, machine: Machine, device_index: int = -1) ->
     if package.files.built_at_load and not machine.compiler.works:
         what = f"the package is compiled at load and {machine.compiler.path} does not work"
         found.append(_problem("toolchain", what, _COMPILER_FIX))
-    ops = dict.fromkeys(node.target for node in package.proxy_nodes if not node.target.startswith("aten::"))
+    ops = dict.fromkeys(target for target in package.proxy_nodes if not target.startswith("aten::"))
     if ops:
         what = f"needs custom operators registered before the load: {', '.join(list(ops)[:8])}"
         action = "import the modules that register them first (extra_imports)"

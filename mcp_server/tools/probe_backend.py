@@ -18,7 +18,7 @@ import anyio.to_thread
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import Assertion, Candidate, generated_line
 from mcp_server.package.kernel_code import find_asserts
-from mcp_server.package.launches import Launch, operator_name
+from mcp_server.package.launches import Launch, shim_operator
 from mcp_server.package.symbols import plain
 from mcp_server.package.terms.linear import Allowed, over_loops
 from mcp_server.package.terms.term import elements
@@ -148,7 +148,7 @@ OPERATORS: dict[str, Indexing] = {
 
 def operator_bounds(launch: Launch, seen: Sequence[ArgumentValues]) -> dict[str, IndexBound]:
     """Bounds of the index arguments of an extern launch, by variable; `seen` has the shapes of the call."""
-    rule = OPERATORS.get(operator_name(launch.kernel).removesuffix("_out"))
+    rule = OPERATORS.get(shim_operator(launch.kernel).removesuffix("_out"))
     if rule is None or launch.kind not in ("extern", "fallback_shim"):
         return {}
     read = {a.name: a for a in seen if a.when == "before"}

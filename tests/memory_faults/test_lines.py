@@ -59,10 +59,42 @@ def test_a_product_with_an_unknown_has_an_unknown_factor() -> None:
     assert factors(first(source, "tl.load"))["scalar stride"] is None
 
 
-def test_block_pointers_keep_their_base() -> None:
-    """`tl.make_block_ptr(table, …)` starts at the table."""
-    source = "def k(table):\n    p = tl.make_block_ptr(table, (8,), (1,), (0,), (8,), (0,))\n    tl.load(p)\n"
-    assert first(source, "tl.load(p)").parameters == ("table",)
+@pytest.mark.parametrize(
+    "pointer",
+    [
+        "tl.make_block_ptr(table, (8,), (1,), (0,), (8,), (0,))",
+        "tl.make_block_ptr(base=table + 4, shape=(8,), strides=(1,), offsets=(0,), block_shape=(8,))",
+        "tl.advance(tl.make_block_ptr(table, (8,), (1,), (0,), (8,), (0,)), (8,))",
+        "tl.multiple_of(table, 16) + tl.max_contiguous(tl.arange(0, 8), 8)",
+        "table.to(tl.pointer_type(tl.int64))",
+    ],
+)
+def test_pointers_keep_their_base(pointer: str) -> None:
+    """Through block pointers, hints and casts, by position or by name."""
+    assert first(f"def k(table):\n    p = {pointer}\n    tl.load(p)\n", "tl.load(p)").parameters == ("table",)
+
+
+def test_either_pointer_of_a_choice_may_be_meant() -> None:
+    """`x if n else table`, and the same by `tl.where`."""
+    for choice in ("x if n else table", "tl.where(n > 0, x, table)"):
+        source = f"def k(x, table, n):\n    p = {choice}\n    tl.load(p)\n"
+        assert first(source, "tl.load(p)").parameters == ("x", "table")
+
+
+def test_an_index_is_followed_inside_a_while_loop() -> None:
+    """As inside any other loop."""
+    source = (
+        "def k(x, table, n):\n    i = 0\n    while i < n:\n        row = tl.load(x + i, i < n, other=0)\n"
+        "        v = tl.load(table + row * 8)\n        i += 1\n"
+    )
+    assert factors(first(source, "table + ")) == {"pointer table": 1, "load x": 8}
+
+
+def test_shared_terms_are_read_once() -> None:
+    """A sum that is doubled in each line has 2**60 terms written out."""
+    doubled = "".join(f"    i{n + 1} = i{n} + i{n}\n" for n in range(60))
+    source = f"def k(x, table):\n    i0 = tl.load(x)\n{doubled}    v = tl.load(table + i60)\n"
+    assert factors(first(source, "table + "))["load x"] == 1 << 60
 
 
 def test_masks_and_directions_are_told() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.wrapper import Wrapper, read_wrapper
@@ -159,6 +161,41 @@ def test_a_loop_does_not_reach_what_ran_before_it() -> None:
         "}",
     )
     assert Dataflow(wrapper.run).forward(["arg0_1"]).launches == (2,)
+
+
+Part = tuple[int, int | None]
+"""A buffer by its number, and the offset of the half of it that a view shows."""
+_PARTS = st.tuples(st.integers(0, 2), st.sampled_from([None, 0, 4]))
+
+
+@given(st.lists(st.tuples(_PARTS, _PARTS, _PARTS), min_size=3, max_size=8), st.booleans())
+def test_a_slice_is_what_the_elements_depend_on(calls: list[tuple[Part, Part, Part]], views: bool) -> None:
+    """Against memory in which each element remembers the launches and inputs that went into it.
+
+    With views a slice may have more, since a part that is overwritten does not end an earlier value.
+    """
+    names = ("arg0_1", "buf0", "buf1")
+    lines = [allocate(name) for name in names[1:]]
+    memory: dict[str, list[set[int | str]]] = {name: [set() for _ in range(8)] for name in names}
+    memory["arg0_1"] = [{"arg0_1"} for _ in range(8)]
+    behind: list[set[int | str]] = []
+    for number, parts in enumerate(calls):
+        places = []
+        for at, offset in parts:
+            shown = slice(offset, offset + 4) if views and offset is not None else slice(8)
+            places.append((names[at], shown))
+        (out, written), *read = places
+        read_from = [each for name, part in read for each in memory[name][part]]
+        behind.append(set[int | str]({number}).union(*read_from))
+        memory[out][written] = [behind[-1]] * len(memory[out][written])
+        lines.append(mm(*(view(n, part.start or 0) if part != slice(8) else n for n, part in places)))
+    flow = Dataflow(body(*lines).run)
+    for number, expected in enumerate(behind):
+        found = flow.backward_from(number)
+        depends = {*found.launches, *found.inputs}
+        assert depends >= expected if views else depends == expected
+    reached, due = set(flow.forward(["arg0_1"]).launches), {n for n, b in enumerate(behind) if "arg0_1" in b}
+    assert reached >= due if views else reached == due
 
 
 def test_a_long_chain() -> None:

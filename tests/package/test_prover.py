@@ -122,6 +122,16 @@ def test_an_index_has_the_type_of_its_code(numel: int, wide: bool, wrong: bool) 
     assert last.offset(access) == (numel - 1 if not wrong else -(1 << 31))
 
 
+@pytest.mark.parametrize("mask", ["", ", None", ", mask=None"])
+def test_without_a_mask_every_lane_makes_the_access(mask: str) -> None:
+    """Inductor writes `None` where the sizes fill the blocks."""
+    kernel = triton(f"tl.store(out_ptr0 + (2 * xindex), 0{mask})", {"out_ptr0": "*i8", "xnumel": "i32"})
+    (access,) = read_accesses(kernel)
+    sizes = {"xnumel": 8, "XBLOCK": 8, "tl.num_programs(0)": 1}
+    assert access.test is None
+    assert max(lane.offset(access) or 0 for lane in lanes(access, sizes)) == 14
+
+
 USER = """
 @triton_heuristics.user_autotune(triton_meta={'signature': {'x': '*fp32', 'out': '*fp32', 'stride': 'i32',
     'n': 'i32', 'block': 'constexpr'}, 'constants': {'block': 64}})

@@ -116,7 +116,7 @@ def test_proxy_call_of_a_custom_operator(zoo: ZooPackage) -> None:
     launch = next(n for n in read(zoo, "plugin").launches if n.kind == "proxy_executor")
     assert [a.role for a in launch.tensors] == ["read", "written"]
     assert launch.proxy_index is not None
-    assert package.proxy_nodes[launch.proxy_index].target == "aotizoo::halve_rows"
+    assert package.proxy_nodes[launch.proxy_index] == "aotizoo::halve_rows"
 
 
 def test_user_kernels_have_two_names() -> None:

@@ -80,7 +80,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
     """A load that misses an operator which the package itself lists."""
     if case.package is None:
         return
-    needed = ", ".join(sorted({node.target for node in case.package.proxy_nodes}))
+    needed = ", ".join(sorted(set(case.package.proxy_nodes)))
     failed = [load for load in case.captured.loads if load.outcome != "ok"]
     here = ""
     if isinstance(case.workload, PackageWorkload) and not case.workload.extra_imports:

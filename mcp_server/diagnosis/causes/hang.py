@@ -26,7 +26,7 @@ def operator_inside(stacks: Sequence[ThreadStack], case: DiagnosisState) -> str:
     named = {frame.function for stack in stacks for frame in stack.frames if frame.user}
     functions = {name.rpartition(".")[2] for name in named}
     nodes = case.package.proxy_nodes if case.package is not None else ()
-    names = ((node.target, node.target.partition("::")[2].partition(".")[0]) for node in nodes)
+    names = ((target, target.partition("::")[2].partition(".")[0]) for target in nodes)
     return next((target for target, name in names if name in functions), "")
 
 

@@ -290,7 +290,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     lines = lines or case.failing_locations or case.exit_locations
     at = _stopped_at(root, case) if category == "compile_failure" and not who.name else None
     if at is not None:
-        own = [frame for frame in reversed(read_stack(at.stack)) if not frame.library]
+        own = [frame for frame in reversed(read_stack(at.stack)) if frame.user]
         made = [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in own]
         return component("op", _operator(at), [*made, *lines], value=who.value)
     by_line = f"{lines[0].file}:{lines[0].line}" if category in _BY_LINE and lines else ""

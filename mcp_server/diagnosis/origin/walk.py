@@ -15,7 +15,7 @@ from functools import partial
 
 from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.package.dataflow import SOURCES, Dataflow, Step
-from mcp_server.package.launches import Argument, Launch, shifted
+from mcp_server.package.launches import Argument, Launch, shifted, shim_operator
 from mcp_server.package.statements import whole_number
 from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.program import Program, position_of, read_program
@@ -28,7 +28,6 @@ _FOLDED = 4096  # points of a reduction
 
 # Operators whose first result holds values of an input, by their names in the wrapper's shims
 # (`aoti_torch_cpu_sort_stable`), torch 2.8 to 2.15. Their other results (places) are computed.
-_SHIM = re.compile(r"^aoti_torch_(?:cpu|cuda|xpu|mps)?_?")
 _SUFFIX = re.compile(r"(?:_out|_default|_Tensor|_dim|_values|_src|_stable|_int|_self|_using_ints)+$")
 _CARRIERS = re.compile(
     r"as_strided|cat|clone|concat|constant_pad_nd|contiguous|copy_?|cummax|cummin|diagonal|embedding|expand"
@@ -41,7 +40,7 @@ _CARRIERS = re.compile(
 
 def operator_name(launch: Launch) -> str:
     """`sort` for the shim `aoti_torch_cpu_sort_stable`."""
-    return _SUFFIX.sub("", _SHIM.sub("", launch.callee or launch.kernel)).strip("_")
+    return _SUFFIX.sub("", shim_operator(launch.callee or launch.kernel)).strip("_")
 
 
 def operator_label(launch: Launch, view: PackageView) -> str:

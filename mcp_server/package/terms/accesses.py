@@ -35,9 +35,8 @@ from mcp_server.package.terms.term import (
     understood,
 )
 from mcp_server.package.terms.translate import Translator, dtype_of
-from mcp_server.package.terms.triton import Place, Reader, function_of
+from mcp_server.package.terms.triton import Place, Reader, accesses_in, function_of
 
-_KINDS = {"tl.load": "load", "tl.store": "store"}  # all other calls of `tl.atomic_*` are updates
 _OTHER_PATH = (ast.If, ast.While, ast.Try, ast.FunctionDef, ast.Match)
 
 _MOST_LANES = 4096
@@ -146,27 +145,17 @@ def _of_triton(kernel: Kernel) -> Iterator[Access]:
     if function is None:
         return
     reader = _SureReader(kernel, function)
-    for at, statement in enumerate(reader.statements):
-        for node in ast.walk(statement if isinstance(statement, ast.Call) else statement.value):
-            if not isinstance(node, ast.Call) or not node.args:
-                continue
-            name = ast.unparse(node.func)
-            kind = _KINDS.get(name, "update" if name.startswith("tl.atomic_") else "")
-            loops = reader.reached(node.lineno, at) if kind else None
-            place = reader.place(node.args[0], at, node.lineno) if loops is not None else None
-            if loops is None or place is None:
-                continue
-            mask = next((word.value for word in node.keywords if word.arg == "mask"), None)
-            position = 1 if kind == "load" else 2
-            if mask is None and len(node.args) > position:
-                mask = node.args[position]
-            test = reader.term(mask, at, node.lineno) if mask is not None else None
-            test = None if isinstance(test, Number) and test.value else test
-            terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
-            ranges = {each.name: each for each in (*loops, *reader.ranges(terms))}
-            yield Access(
-                kind, place.parameter, place.parts, place.itemsize, tuple(ranges.values()), test, node.lineno
-            )
+    for kind, node, mask in sorted(accesses_in(function), key=lambda found: found[1].lineno):
+        line, at = node.lineno, reader.above(node.lineno)
+        loops = reader.reached(line, at)
+        place = reader.place(node.args[0], at, line) if loops is not None else None
+        if loops is None or place is None:
+            continue
+        test = reader.term(mask, at, line) if mask is not None else None
+        test = None if isinstance(test, Number) and test.value else test
+        terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
+        ranges = {each.name: each for each in (*loops, *reader.ranges(terms))}
+        yield Access(kind, place.parameter, place.parts, place.itemsize, tuple(ranges.values()), test, line)
 
 
 def _stored(node: ast.AST) -> set[str]:

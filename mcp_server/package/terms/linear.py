@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor, gcd
 
-from mcp_server.package.terms.syntax import NotRead, read_cpp
 from mcp_server.package.terms.term import (
     Apply,
     Element,
@@ -28,7 +27,7 @@ from mcp_server.package.terms.term import (
     understood,
     unwrapped,
 )
-from mcp_server.package.terms.translate import Translator
+from mcp_server.package.terms.translate import size_term
 
 
 @dataclass(frozen=True)
@@ -197,10 +196,8 @@ def allowed_elements(form: IndexForm, load: Element, lower: str | None, upper: s
 
 def _bound(text: str | None) -> Linear | None:
     """An end of a check, over sizes."""
-    try:
-        return linear(Translator({}).term(read_cpp(text), Size, 0)) if text else None
-    except (NotRead, RecursionError, IndexError):
-        return None
+    term = size_term(text) if text else None
+    return linear(term) if term is not None else None
 
 
 def position_limit(value: Term, ranges: Sequence[Range]) -> str | None:

@@ -277,8 +277,8 @@ def read_python(node: ast.expr) -> Syntax:
         case ast.Call(func=function, args=args, keywords=keywords):
             known = [read_python(each) for each in args if not isinstance(each, ast.List | ast.Tuple)]
             named = {word.arg: word.value for word in keywords}
-            if not known and "axis" in named:
-                known.append(read_python(named["axis"]))
+            if not known and (first := named.get("axis") or named.get("base")):
+                known.append(read_python(first))
             if "mask" in named:
                 known.append(read_python(named["mask"]))
             if "other" in named:

@@ -61,7 +61,10 @@ _NAMED = {
 _TESTS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "isnan", "isinf", "signbit"})
 _KEEPS_TYPE = frozenset({"abs", "sign", "pow", "floor", "ceil", "trunc"})
 _PLAIN = frozenset(
-    {"Vectorized", "VectorizedN", "VecMask", "broadcast_to", "reshape", "expand_dims", "promote_to_tensor"}
+    {
+        *("Vectorized", "VectorizedN", "VecMask", "broadcast_to", "reshape", "view", "expand_dims"),
+        *("promote_to_tensor", "multiple_of", "max_contiguous"),
+    }
 )
 _MASK = re.compile(r"[xyzr]\d*_?mask\b|\bmask_?[xyzr]?$")
 _DTYPE = re.compile(r"^(?:const\s+)?(?:(?:at|c10|std)::)?([\w.]+)")
@@ -319,11 +322,16 @@ def _is_same(a: Term, b: Term | None) -> bool:
 
 def in_words(text: str) -> str:
     """A C++ expression over sizes as a model has it: `s71 // 2`; as it is where it is not understood."""
+    term = size_term(text)
+    return say(term) if term is not None and understood(term) else text
+
+
+def size_term(text: str) -> Term | None:
+    """A C++ expression over sizes as a term; None for other text."""
     try:
-        term = Translator({}).term(read_cpp(text), lambda name: Size(name), 0)
+        return Translator({}).term(read_cpp(text), Size, 0)
     except (NotRead, RecursionError, IndexError):
-        return text
-    return say(term) if understood(term) else text
+        return None
 
 
 def operator(op: str, args: tuple[Term, ...]) -> Term:

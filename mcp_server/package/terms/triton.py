@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from mcp_server.package.kernel_code import IndexAssert, find_asserts
 from mcp_server.package.kernels import Kernel, constants_of, signature_of
 from mcp_server.package.terms.program import Check, Program, Store, Value
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp, read_python
+from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_python
 from mcp_server.package.terms.term import (
     Fold,
     Number,
@@ -25,8 +25,9 @@ from mcp_server.package.terms.term import (
     promoted,
     whole_dtype,
 )
-from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator
+from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator, size_term
 
+_LONGEST = 400_000  # letters of a source
 _INDEX = re.compile(r"(?P<axis>[xyz]|r\d*_?)index$")
 _POINTERS = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -91,8 +92,7 @@ def read_triton_program(kernel: Kernel) -> Program:
             reader.look(node.name, at)
 
     def value_at(name: str, line: int) -> Value:
-        lines = [each.line if isinstance(each, _Assign) else each.lineno for each in reader.statements]
-        value = reader.look(name, sum(each < line for each in lines))
+        value = reader.look(name, reader.above(line))
         return value, reader.ranges((value,))
 
     return Program(tuple(stores), tuple(checks), tuple(reader.translator.loads), value_at)
@@ -100,15 +100,41 @@ def read_triton_program(kernel: Kernel) -> Program:
 
 def function_of(kernel: Kernel) -> ast.FunctionDef | None:
     """The kernel's own function, the last one of its source; None if that cannot be parsed."""
+    tree = parsed(kernel.source)
+    body = reversed(tree.body) if tree is not None else ()
+    return next((node for node in body if isinstance(node, ast.FunctionDef)), None)
+
+
+def parsed(source: str) -> ast.Module | None:
+    """The syntax tree of a kernel's source, without its indentation; None if it is none, or too long."""
     try:
-        tree = ast.parse(textwrap.dedent(kernel.source))
+        return ast.parse(textwrap.dedent(source)) if len(source) <= _LONGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
-    return next((node for node in reversed(tree.body) if isinstance(node, ast.FunctionDef)), None)
 
 
-def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
-    """Assignments and calls in the order of the text; the body of a loop counts once."""
+def accesses_in(tree: ast.AST) -> Iterator[tuple[str, ast.Call, ast.expr | None]]:
+    """Each load, store and (atomic) update with its kind, and its mask if it has one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and node.args:
+            name = ast.unparse(node.func).rpartition(".")[2]
+            kind = "update" if name.startswith("atomic_") else name
+            if kind in ("load", "store", "update"):
+                mask = argument_of(node, "mask", 1 if kind == "load" else 2)
+                yield kind, node, None if isinstance(mask, ast.Constant) and mask.value is None else mask
+
+
+def argument_of(node: ast.Call, name: str, position: int) -> ast.expr | None:
+    """An argument given by name or by position; None without one."""
+    by_name = next((word.value for word in node.keywords if word.arg == name), None)
+    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
+
+
+def flat(body: list[ast.stmt], *, while_loops: bool = False) -> Iterator[_Assign | ast.Call]:
+    """Assignments and calls in the order of the text; the body of a loop counts once.
+
+    Those of `while` only on request: what they do differs from turn to turn.
+    """
     for node in body:
         match node:
             case ast.Assign(targets=[ast.Name(id=name)], value=value):
@@ -132,12 +158,13 @@ def _flat(body: list[ast.stmt]) -> Iterator[_Assign | ast.Call]:
                 yield call
             case ast.For(target=ast.Name(id=name), iter=values, body=inner):
                 yield _Assign(name, values, node.lineno)
-                yield from _flat(inner)
+                yield from flat(inner, while_loops=while_loops)
             case ast.For(body=inner) | ast.With(body=inner):
-                yield from _flat(inner)
+                yield from flat(inner, while_loops=while_loops)
+            case ast.While(body=inner) if while_loops:
+                yield from flat(inner, while_loops=True)
             case ast.If(body=inner, orelse=other):
-                yield from _flat(inner)
-                yield from _flat(other)
+                yield from flat([*inner, *other], while_loops=while_loops)
 
 
 def _names(nodes: list[ast.expr]) -> set[str]:
@@ -165,10 +192,15 @@ class Reader:
         }
         self.grid = kernel.grid
         self.translator = Translator(self.pointers)
-        self.statements = tuple(_flat(function.body))
+        self.statements = tuple(flat(function.body))
         self.loops: dict[str, Range] = {}
         self._known: dict[_Assign, Term] = {}
         self._places: dict[_Assign, Place | None] = {}
+
+    def above(self, line: int) -> int:
+        """How many statements begin above a line."""
+        lines = (each.line if isinstance(each, _Assign) else each.lineno for each in self.statements)
+        return sum(each < line for each in lines)
 
     def term(self, node: ast.expr, at: int, line: int) -> Term:
         """The value of an expression just before statement number `at`."""
@@ -286,10 +318,9 @@ class Reader:
                 Number(int(e), "int64") if e.isdigit() else self.look(e, 0) for e in (ends[0], ends[-1])
             )
             return Range(name, first, last)
-        try:  # the number of programs along an axis, from the C++ of the launcher
-            return Range(name, start, Translator({}).term(read_cpp(self.grid[int(inner)]), Size, 0))
-        except (NotRead, ValueError, IndexError):
-            return Range(name, start, Unread("grid"))
+        # The number of programs along an axis, from the C++ of the launcher.
+        blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(inner)
+        return Range(name, start, blocks or Unread("grid"))
 
     def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
         """The store of a call; none unless its pointer is a parameter plus an index."""
