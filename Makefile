@@ -14,8 +14,8 @@ STAMP := $(VENV)/.installed
 TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
 PYTEST_ARGS ?=
-# One more than there are cores, since tests wait for programs, limits and locks.
-PYTEST_JOBS ?= $(shell echo $$(($$(nproc) + 1)))
+# Two more than there are cores, since tests wait for programs, limits and locks.
+PYTEST_JOBS ?= $(shell echo $$(($$(nproc) + 2)))
 CORPUS_ARGS ?=
 CLIENTS ?= $(MADE)/clients
 SCANNER ?= $(MADE)/scanner
