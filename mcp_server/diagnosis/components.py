@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import Intervention
@@ -120,6 +121,13 @@ def script_text(case: DiagnosisState) -> str:
         return workload.script.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+def lines_in_script(case: DiagnosisState, wanted: re.Pattern[str], most: int = 2) -> list[ModelLocation]:
+    """The first lines of the script in which the pattern is found."""
+    text = script_text(case)
+    found = (number for number, line in enumerate(text.splitlines(), 1) if wanted.search(line))
+    return [line_in_script(case, text, number) for number in islice(found, most)]
 
 
 def line_in_script(case: DiagnosisState, text: str, line: int) -> ModelLocation:

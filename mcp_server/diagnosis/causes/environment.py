@@ -15,7 +15,14 @@ from pathlib import PurePath, PurePosixPath
 from typing import cast
 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, WORKER, evidence_of, locations_of
-from mcp_server.diagnosis.components import component, line_in_script, reported, script_text, seen
+from mcp_server.diagnosis.components import (
+    component,
+    line_in_script,
+    lines_in_script,
+    reported,
+    script_text,
+    seen,
+)
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
@@ -377,9 +384,7 @@ def detect_settings(case: DiagnosisState) -> Iterator[Suspect]:
     if call is None or not call.settings or not steps or "settings" not in steps[-1]:
         return
     name, value = next(iter(call.settings.items()))
-    text = script_text(case)
-    found = [number for number, line in enumerate(text.splitlines(), 1) if _SETTING[name].search(line)]
-    lines = [line_in_script(case, text, number) for number in found[:2]]
+    lines = lines_in_script(case, _SETTING[name])
     usual = {key: each for key, each in steps[-1].items() if key != "settings"}
     without = Intervention(
         key=f"call:settings:{name}",

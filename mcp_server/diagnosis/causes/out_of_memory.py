@@ -19,10 +19,9 @@ from mcp_server.diagnosis.components import (
     is_whole,
     launch_component,
     leaf_of,
-    line_in_script,
+    lines_in_script,
     reported,
     said,
-    script_text,
     seen,
 )
 from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
@@ -297,12 +296,10 @@ def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) 
 def _putting(holder: str, case: DiagnosisState) -> list[ModelLocation]:
     """The lines of the script that put something into the holder: `tiles.append(`, `tiles[k] =`."""
     name = re.escape(holder.partition(",")[0].partition(" ")[0].rpartition(".")[2])
-    text = script_text(case)
     puts = re.compile(
         rf"\b{name}(?:\.(?:append|add|extend|insert|appendleft|update)\(|\[[^\]]+\]\s*=[^=]|\s*\+=)"
     )
-    found = [number for number, line in enumerate(text.splitlines(), 1) if puts.search(line)]
-    return [line_in_script(case, text, number) for number in found[:2]]
+    return lines_in_script(case, puts)
 
 
 def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:
