@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # From PyPI torch is the build for CUDA (3 GB); for the CPU: TORCH_INDEX=https://download.pytorch.org/whl/cpu (0.2 GB)
 TORCH_INDEX ?=
-PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install -q --disable-pip-version-check -c tools/constraints.txt
 PYTEST_ARGS ?=
 # Two more than there are cores, since tests wait for programs, limits and locks.
 PYTEST_JOBS ?= $(shell echo $$(($$(nproc) + 2)))
@@ -24,21 +24,21 @@ SITE ?= $(MADE)/site
 SOURCES := mcp_server examples tools tests benchmarks
 
 .PRECIOUS: %/.runs %/.installed
-.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-two corpus-gpu scan scan-shipped lint format clean
+.PHONY: help env demo docs generated test test-thorough coverage test-gpu test-clients test-ray test-slurm corpus corpus-gpu scan scan-shipped lint format clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 # What the program needs, and torch; tests need more. Each is a file in its environment: `make .venv/.installed`.
-%/.runs: pyproject.toml constraints.txt
+%/.runs: pyproject.toml tools/constraints.txt
 	test -x $*/bin/python || $(PYTHON) -m venv $*
-	$*/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$*/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	$*/bin/python -m pip install -q --disable-pip-version-check -c tools/constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$*/bin/python -m pip install -q --disable-pip-version-check -c tools/constraints.txt -e .
 	touch $@
 
 %/.installed: %/.runs
-	$*/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[test]'
+	$*/bin/python -m pip install -q --disable-pip-version-check -c tools/constraints.txt -e '.[test]'
 	touch $@
 
 env: ## print where the environment is
@@ -59,7 +59,7 @@ coverage: $(STAMP) ## run the fast tests, and print which lines of the product t
 test-gpu: ## run the tests that need a CUDA device, with the python3 that has torch
 	$(PYTHON) -m pytest -m gpu $(PYTEST_ARGS)
 
-test-ray: $(STAMP) ## run the tests of sweep and shards on a local Ray cluster of two nodes
+test-ray: $(STAMP) ## run the tests of sweep on a local Ray cluster of two nodes
 	$(PIP) -e '.[ray]'
 	$(BIN)/python -m pytest -m ray $(PYTEST_ARGS)
 
@@ -80,9 +80,6 @@ test-clients: $(STAMP) $(CLIENTS)/.installed ## install the coding agents from n
 corpus: $(STAMP) ## score diagnose on the failing programs that need no GPU; CORPUS_ARGS="--cases NAME"
 	$(BIN)/python -m benchmarks.corpus.score --needs cpu $(CORPUS_ARGS)
 
-corpus-two: $(STAMP) ## score diagnose on the programs with two defects that need no GPU
-	$(BIN)/python -m benchmarks.corpus.score --set two_defects --needs cpu --forms script package $(CORPUS_ARGS)
-
 corpus-gpu: ## score diagnose on the failing programs that need a CUDA device
 	$(PYTHON) -m benchmarks.corpus.score --needs cuda $(CORPUS_ARGS)
 
@@ -99,11 +96,10 @@ scan-shipped: $(STAMP) $(SCANNER)/.installed ## the same without tests and bench
 
 docs: $(STAMP) generated ## build the documentation's site; a dead link fails
 	$(PIP) -e '.[docs]'
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -f tools/mkdocs.yml --strict --quiet --site-dir $(SITE)
 
 generated: $(STAMP) ## compare the files that are made from tables of the code
 	$(BIN)/python tools/manifests.py --check
-	$(BIN)/python tools/flag_table.py --check
 	$(BIN)/python tools/pages.py --check
 
 lint: $(STAMP) ## style and types

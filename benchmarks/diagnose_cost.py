@@ -24,7 +24,7 @@ import torch
 
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import Program, Question, program
-from benchmarks.corpus.validate import CASES, select
+from benchmarks.corpus.validate import select
 from benchmarks.warm_worker import PLAIN, ROOT
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -84,9 +84,7 @@ def measured(asked: Program) -> Measured:
 def chosen(needs: str, names: Sequence[str], most: int) -> list[Answer]:
     """Failing programs of the corpus that ask for this hardware and end by themselves, evenly spread."""
     fitting = [
-        answer
-        for answer in select(CASES, needs, [])
-        if answer.outcome == "fault" and answer.category != "hang"
+        answer for answer in select(needs, []) if answer.outcome == "fault" and answer.category != "hang"
     ]
     if names:
         return [answer for answer in fitting if answer.name in names]
@@ -118,7 +116,7 @@ def main() -> int:
     options = parser.parse_args()
     rows: dict[str, Measured] = {}
     for answer in chosen(options.needs, options.names, options.programs):
-        rows[answer.name] = measured(program(answer, CASES))
+        rows[answer.name] = measured(program(answer))
         keep(rows, options.needs)
     return 0
 

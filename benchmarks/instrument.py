@@ -32,7 +32,7 @@ from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import ROOT, build
 
 LAUNCHES = 1000

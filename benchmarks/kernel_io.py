@@ -33,7 +33,7 @@ from mcp_server.model import PackageWorkload
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import WORKER_ENV, Context, stream_events
+from mcp_server.runtime.context import WORKER_ENV, Context, stream_events
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.kernel_io import KernelIO
 from mcp_server.worker.events import Called, Torch

@@ -31,7 +31,7 @@ from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import CACHE, Program, Question, program
 from benchmarks.corpus.judge import Score, judge
 from benchmarks.corpus.score import ask
-from benchmarks.corpus.validate import CASES, select
+from benchmarks.corpus.validate import select
 from benchmarks.official import LEFT, follow
 from benchmarks.races import FORMS, Diagnosis, Race, print_races
 
@@ -48,7 +48,7 @@ def race(
 
     What `diagnose` is asked with is made before either, so that neither finds a colder disk.
     """
-    case = program(answer, CASES)
+    case = program(answer)
     questions = [(form, question) for form in forms if (question := case.question(form))]
     if not questions:
         return None
@@ -119,7 +119,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     given = arguments()
     console = Console(width=160 if not sys.stdout.isatty() else None)
-    answers = [a for a in select(CASES, given.needs, given.cases) if a.outcome == "fault"]
+    answers = [a for a in select(given.needs, given.cases) if a.outcome == "fault"]
 
     def one(answer: Answer) -> Race | None:
         return race(answer, given.form, given.budget_s, given.official_limit_s, cold=given.cold)

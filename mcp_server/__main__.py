@@ -6,7 +6,7 @@ import gc
 import sys
 
 
-def main() -> None:
+def main(tools: str = "") -> None:
     """Serve. Garbage is not collected during the imports: that is a tenth of the time to start (measured)."""
     gc.disable()
     from mcp_server.errors import ProblemError
@@ -15,7 +15,7 @@ def main() -> None:
     gc.freeze()
     gc.enable()
     try:
-        serve()
+        serve(tools)
     except ProblemError as problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)

@@ -3,6 +3,7 @@
 Field names of `Verdict` are part of the public JSON. History of `FORMAT_VERSION`:
   1  first release
   2  causes, intervention, bystanders; elements and expression of a party; what a fix did; waited_s
+  3  headline, call, eager, confirmed, remarks; `fix.action` is `fix.text`; what a fix did is in `confirmed`
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 Category = Literal[
     "device_mismatch",
@@ -33,6 +34,7 @@ Category = Literal[
     "concurrency",
     "environment",
     "script_error",
+    "cost",
 ]
 
 CATEGORIES: dict[Category, str] = {
@@ -54,7 +56,11 @@ CATEGORIES: dict[Category, str] = {
     "concurrency": "threads, streams, CUDA graphs, runner sharing, aliased or freed inputs",
     "environment": "driver, visible devices, missing tools, permissions, temp space",
     "script_error": "the user's own code fails outside AOTInductor",
+    "cost": "time that a change wins back: of a call, or of the load",
 }
+
+FAILURES = tuple(category for category in CATEGORIES if category != "cost")
+"""Categories of what fails; a call that costs too much does not."""
 
 Outcome = Literal["fault", "no_fault", "inconclusive"]
 Confidence = Literal["proven", "likely", "possible"]
@@ -165,6 +171,7 @@ class Evidence(Record):
     command: str = ""
 
 
+PROOF_FILE = "proof.py"  # of a proven verdict: its experiment in a few lines
 SUBJECT_FILE = "subject.json"  # of a job: what was diagnosed, from which report and bundle are made
 
 
@@ -183,17 +190,33 @@ class FixRun(Record):
 
 
 class Fix(Record):
-    """What to change; `before` and `after` are code where that helps.
+    """What a careful engineer would ship; `before` and `after` are code where that helps.
 
-    `ran` is there once the call was made with the fix and came back well; `side_effects` says what it did to
-    rows and elements of the outputs that were not at fault.
+    `ran` is there if the call was made with this very change and came back well. A clamp, a guard or a
+    replaced element is never a fix: see `Confirmed`.
     """
 
-    action: str
+    text: str
     before: str | None = None
     after: str | None = None
     ran: FixRun | None = None
+
+
+class Confirmed(Record):
+    """The experiment that confirms a cause: one change of the failing call, and what came of it.
+
+    The call ended with `before`, with `after` once `what` was changed, and with `again` without the change.
+    `side_effects` says what else in the outputs changed; `not_for_shipping` what would be wrong if the change
+    were shipped, empty where it is the fix.
+    """
+
+    what: str
+    before: str
+    after: str
+    again: str
+    command: str = ""
     side_effects: str = ""
+    not_for_shipping: str = ""
 
 
 class InterventionRun(Record):
@@ -244,28 +267,65 @@ class Cost(Record):
     waited_s: float = 0.0
 
 
+class CallNumber(Record):
+    """Which call of a process was examined, counted from 1, and how many it made."""
+
+    number: int = Field(ge=1)
+    of: int = Field(ge=1)
+
+
+Eager = Literal["same", "differs", "not_known"]
+
+
 class Verdict(Record):
     """The answer of `diagnose`.
 
     `proven` means that the failure went when the cause was removed and came back with it (`intervention`), or
     that the system itself refused and named the component. `causes` are all that were found, the first to fix
-    first; `bystanders` are out of order as well, and were cleared by a run.
+    first; `bystanders` are out of order as well, and were cleared by a run. `headline` names the failure in
+    words that need no table. `eager`: whether the model fails in the same way without the compiler. `remarks`
+    are facts beside the cause, `program` the launch at fault as PyTorch.
     """
 
     format_version: int = FORMAT_VERSION
     outcome: Outcome
     category: Category | None = None
     confidence: Confidence = "possible"
+    headline: str = ""
     summary: str
+    call: CallNumber | None = None
+    eager: Eager = "not_known"
     guilty: Component | None = None
     crashing: Component | None = None
+    program: list[str] = Field(default_factory=list)
     causes: list[Cause] = Field(default_factory=list)
     intervention: InterventionRun | None = None
     evidence: list[Evidence] = Field(default_factory=list)
     bystanders: list[RuledOut] = Field(default_factory=list)
     ruled_out: list[RuledOut] = Field(default_factory=list)
+    remarks: list[str] = Field(default_factory=list)
     fix: Fix | None = None
+    confirmed: Confirmed | None = None
     next_steps: list[NextStep] = Field(default_factory=list)
     decisions: list[str] = Field(default_factory=list)
     cost: Cost = Field(default_factory=Cost)
     artifacts: list[Artifact] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_format_2(cls, given: object) -> object:
+        """A stored verdict of format 2: what its fix did becomes `confirmed`."""
+        fix = given.get("fix") if isinstance(given, dict) else None
+        if not isinstance(given, dict) or not isinstance(fix, dict) or "action" not in fix:
+            return given
+        told = {name: value for name, value in fix.items() if name not in ("action", "side_effects")}
+        run, tried = fix.get("ran"), given.get("intervention")
+        confirmed = None
+        if run and tried:
+            confirmed = {
+                **{name: tried[name] for name in ("what", "before", "after")},
+                "again": tried["before"],
+                "command": run.get("command", ""),
+                "side_effects": fix.get("side_effects", ""),
+            }
+        return {**given, "fix": {"text": fix["action"], **told}, "confirmed": confirmed}

@@ -17,12 +17,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from mcp_server import brief
 from mcp_server.model import (
     CATEGORIES,
     SUBJECT_FILE,
     Artifact,
     Component,
-    Cost,
     Evidence,
     Fix,
     ModelLocation,
@@ -32,7 +32,6 @@ from mcp_server.model import (
     Verdict,
 )
 from mcp_server.operations.table import command_line
-from mcp_server.plurals import counted
 from mcp_server.tools.machine import Checkup, Standing
 
 UNPRINTABLE = {code: "�" for code in [*range(32), *range(127, 160)] if chr(code) not in "\n\t"}
@@ -221,25 +220,36 @@ def checkup_lines(checkup: Checkup) -> Iterator[RenderableType]:
 
 
 OUTCOME_STYLE = {"fault": "bold red", "no_fault": "bold green", "inconclusive": "bold yellow"}
-SHOWN_WAIT_S = 0.1
+ROLE_STYLE: dict[brief.Role, str] = {"removed": "red", "added": "green", "command": "green"}
 MOST_ELEMENTS = 4
 PLANNED = re.compile(r" \(gain [\d.]+, about \d+ s(?:; open: [\w, ]+)?\)$")  # of `diagnose.perform`
-HEALTHY = {"likely": "as far as this call shows", "possible": "the numbers were not checked"}
-OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
 
 
-def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[RenderableType]:
-    """All parts of a verdict that are not empty; with `verbose` also why each check was chosen."""
-    title = Text(OUTCOME_TITLE[verdict.outcome], style=OUTCOME_STYLE[verdict.outcome])
+def brief_lines(verdict: Verdict) -> Iterator[RenderableType]:
+    """The verdict in about eleven lines; long ones are folded beside their label."""
+    for line in brief.lines(verdict):
+        if line.role == "title":
+            yield plain(line.text, OUTCOME_STYLE[verdict.outcome])
+        elif line.role == "text":
+            yield plain(line.text)
+        else:
+            grid = Table.grid()
+            grid.add_column(width=brief.LABEL)
+            grid.add_column(overflow="fold")
+            grid.add_row(
+                plain(line.label, "dim"), plain(f"{line.mark}{line.text}", ROLE_STYLE.get(line.role, ""))
+            )
+            yield grid
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[RenderableType]:
+    """All parts of a verdict that are not empty, with why each check was chosen."""
+    yield plain(brief.title_of(verdict), OUTCOME_STYLE[verdict.outcome])
     if verdict.category:
-        title.append(f"  {verdict.category}", style="bold")
-        title.append(f" ({CATEGORIES[verdict.category]})", style="dim")
-    if verdict.outcome != "inconclusive":
-        title.append(f"  {verdict.confidence}", style="bold" if verdict.confidence == "proven" else "")
-    if verdict.outcome == "no_fault" and verdict.confidence != "proven":
-        title.append(f" ({HEALTHY[verdict.confidence]})", style="dim")
-    yield title
+        yield plain(f"{verdict.category}: {CATEGORIES[verdict.category]}", "dim")
     yield plain(verdict.summary)
+    if verdict.call:
+        yield plain(f"It was call {verdict.call.number} of {verdict.call.of}.")
     if verdict.guilty or verdict.crashing:
         yield Text()
     if verdict.guilty:
@@ -252,9 +262,16 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
     yield from _list(
         "Not the cause", [f"{item.hypothesis.rstrip('.')}: {item.by}" for item in verdict.bystanders]
     )
-    yield from _list("Follows from it", [item.hypothesis for item in verdict.ruled_out])
+    yield from _list("Explained by the cause", [item.hypothesis for item in verdict.ruled_out])
+    yield from _list("Notes", verdict.remarks)
     if verdict.fix:
         yield from _fix(verdict.fix)
+    if verdict.confirmed:
+        yield heading("Confirmed")
+        for sentence in brief.confirmation(verdict.confirmed):
+            yield indented(sentence)
+        if verdict.confirmed.command:
+            yield indented(f"$ {verdict.confirmed.command}", "green", by=4)
     if verdict.next_steps:
         yield heading("Next")
     for step in verdict.next_steps:
@@ -262,11 +279,11 @@ def verdict_lines(verdict: Verdict, verbose: bool = False) -> Iterator[Renderabl
     if verdict.decisions:
         yield heading("Checks run")
     for number, decision in enumerate(verdict.decisions, 1):
-        yield indented(f"{number}. {decision if verbose else check_name(decision)}", "dim")
+        yield indented(f"{number}. {decision}", "dim")
     yield Text()
-    yield labelled("Cost", cost_in_words(verdict.cost))
+    yield labelled("Cost", brief.cost_in_words(verdict.cost))
     for artifact in verdict.artifacts:
-        job = _OF_JOB.fullmatch(artifact.uri)
+        job = brief.OF_JOB.fullmatch(artifact.uri)
         if job is not None and job["file"] == SUBJECT_FILE:
             yield labelled("Job", f"{job['job']} (aoti-debug report {job['job']} --out FOLDER)", "dim")
         else:
@@ -295,12 +312,9 @@ def _party(label: str, party: Component, shown: Sequence[ModelLocation] = ()) ->
             yield labelled("", scalar(place), "cyan")
 
 
-_OF_JOB = re.compile(r"aoti-debug://jobs/(?P<job>\w+)/(?P<file>.+)")
-
-
 def _path(source: str, artifacts: Sequence[Artifact]) -> str:
     """A file of a job by its path, which a shell can open, in place of the address that MCP clients read."""
-    found = _OF_JOB.fullmatch(source)
+    found = brief.OF_JOB.fullmatch(source)
     folders = [str(each.path).partition(f"/{found['job']}/") for each in artifacts] if found else []
     known = next((before for before, middle, _ in folders if middle), None)
     return f"{known}/{found['job']}/{found['file']}" if found and known is not None else source
@@ -319,16 +333,10 @@ def _evidence(evidence: list[Evidence], artifacts: Sequence[Artifact]) -> Iterat
 
 def _fix(fix: Fix) -> Iterator[RenderableType]:
     yield heading("Fix")
-    yield indented(fix.action)
+    yield indented(fix.text)
     for text, mark, style in ((fix.before, "-", "red"), (fix.after, "+", "green")):
         for line in (text or "").splitlines():
             yield indented(f"{mark} {line}", style, by=4)
-    if fix.ran:
-        yield indented(f"This was run: {fix.ran.result}", by=4)
-    if fix.side_effects:
-        yield indented(f"Side effects: {fix.side_effects}", by=4)
-    if fix.ran and fix.ran.command:
-        yield indented(f"$ {fix.ran.command}", "green", by=4)
 
 
 def check_name(decision: str) -> str:
@@ -339,19 +347,14 @@ def check_name(decision: str) -> str:
     return re.sub(r"^intervene_\d+$", "call with one thing changed", name).replace("_", " ")
 
 
-def cost_in_words(cost: Cost) -> str:
-    waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
-    return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"
-
-
 PIPE_WIDTH = 10_000
 """Columns in a pipe: nothing is folded there, so that commands can be copied and lines searched."""
 
 
 def rendered(result: Record, verbose: bool = False) -> Iterator[RenderableType]:
-    """The parts of a result in reading order; `verbose` adds to a verdict why each check was chosen."""
+    """The parts of a result in reading order; of a verdict the few that one acts on, unless `verbose`."""
     if isinstance(result, Verdict):
-        return verdict_lines(result, verbose)
+        return verdict_lines(result) if verbose else brief_lines(result)
     return checkup_lines(result) if isinstance(result, Checkup) else _fields(_named(result))
 
 

@@ -37,6 +37,7 @@ import anyio
 import yaml
 from pydantic import Field, ValidationError
 
+from mcp_server.cluster import Cluster
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command
 from mcp_server.jobs.manager import JobState, Manager
@@ -46,7 +47,6 @@ from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import DiagnoseArguments
 from mcp_server.operations.table import DIAGNOSE
 from mcp_server.operations.work import open_store, work_of
-from mcp_server.shards import Cluster
 
 FILES = ("package", "exported", "script", "log", "inputs")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

@@ -29,9 +29,6 @@ def text(release: Release) -> str:
 
 RANGE = f"{text(FIRST)} to {text(LAST)}"  # for sentences: `torch 2.8 to 2.15`
 
-REQUIREMENT = f"torch>={text(FIRST)},<{LAST[0]}.{LAST[1] + 1}"
-"""What `pyproject.toml` asks for; a test compares the two."""
-
 
 def release_of(version: str) -> Release | None:
     """The release of `torch.__version__`, such as `2.13.0+cpu` or `2.15.0a0+git1234`; None of other texts."""

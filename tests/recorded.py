@@ -1,9 +1,40 @@
-"""The recorded outputs below `tests/recordings`, each in a file of its own."""
+"""The recorded outputs below `tests/recordings`, each in a file of its own.
+
+Long ones lie there as they are. Short ones are rows of `texts.jsonl`: the name of the file, and its lines or
+the file that it equals.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import shutil
+import tempfile
 from pathlib import Path
 
-from tools.packed import unpacked
+from tools.made import MADE
 
-RECORDINGS = unpacked(Path(__file__).resolve().parent / "recordings")
+HOME = Path(__file__).resolve().parent / "recordings"
+TEXTS = HOME / "texts.jsonl"
+
+
+def _laid_out() -> Path:
+    """A folder with all files, made once for each content of the recordings."""
+    files = sorted(path for path in HOME.rglob("*") if path.is_file())
+    digest = hashlib.sha256(b"".join(bytes(path) + path.read_bytes() for path in files)).hexdigest()[:12]
+    target = MADE / "recordings" / digest
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            new = Path(shutil.copytree(HOME, Path(work) / "new"))
+            for row in map(json.loads, TEXTS.read_text().splitlines()):
+                (new / row["file"]).parent.mkdir(parents=True, exist_ok=True)
+                same = row.get("same_as")
+                text = (HOME / same).read_text() if same else "\n".join(row["lines"])
+                (new / row["file"]).write_text(text)
+            if not target.is_dir():  # another process may have been faster
+                new.rename(target)
+    return target
+
+
+RECORDINGS = _laid_out()

@@ -115,7 +115,7 @@ def test_a_race_asks_only_in_forms_that_exist_and_keeps_the_verdict(
         return {"outcome": "fault", "category": "constants", "confidence": "likely", "summary": "stale"}
 
     monkeypatch.setattr(time_to_verdict, "CACHE", tmp_path)
-    monkeypatch.setattr(time_to_verdict, "program", lambda answer, _: Raced(tmp_path / "made_up-1"))
+    monkeypatch.setattr(time_to_verdict, "program", lambda answer, *_: Raced(tmp_path / "made_up-1"))
     monkeypatch.setattr(time_to_verdict, "follow", lambda *_: GUIDE)
     monkeypatch.setattr(time_to_verdict, "ask", ask)
     found = race(ANSWER, ["script", "package"], 60)

@@ -44,7 +44,7 @@ def files() -> Iterator[str]:
     """The files of the bundle, sorted, relative to the root: the package, the launcher, the guides."""
     for name in tracked():
         guide = "/" not in name and PurePosixPath(name).suffix == ".md"
-        if guide or name in TOP or name.startswith(("mcp_server/", "reference/")):
+        if guide or name in TOP or name.startswith(("mcp_server/", "guides/")):
             yield name
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/demo.svg: what `make demo` prints, line after line as in a recording. Run `make demo` first.
+"""Writes docs/demo.svg, which the README shows: what `make demo` prints. First run that.
 
 The picture loads nothing: text in the viewer's own monospace font, and an animation in CSS.
 """
@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import textwrap
 from html import escape
 from pathlib import Path
 
-from made import MADE
+from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = MADE / "demo"
@@ -22,21 +23,22 @@ COLOURS = (
     (re.compile(r"^FAULT"), "#ff6e6e"),
     (re.compile(r"^ +\+ "), "#50fa7b"),
     (re.compile(r"^ +- "), "#ff9580"),
-    (re.compile(r"^(?:Guilty|Root cause|Crashed|Crash site|Evidence|Fix|Next)\b"), "#f1fa8c"),
-    (re.compile(r"^ +\$ "), "#7d8799"),
+    (re.compile(r"^(?:Where|Kernel|Fix|Confirmed)\b"), "#f1fa8c"),
 )
-END = re.compile(r"^(?:Next|Looked at|Checks run|Cost|File)\b")
+LABELLED = re.compile(r"^(?:[A-Z]\w*)? {2,}")
+END = re.compile(r"^(?:Proof|Next|Cost)\b")  # what differs from run to run
 
 
 def printed() -> list[str]:
-    """The command and its verdict up to the fix, with paths as a user in that directory sees them."""
+    """The command and its verdict up to the confirmation, with paths as a user in that folder sees them."""
     argv = [str(Path(sys.executable).with_name("aoti-debug")), "diagnose", "ranker.pt2", "--inputs", "bad.pt"]
     done = subprocess.run(argv, cwd=DEMO, capture_output=True, text=True, check=False)
     lines = ["$ aoti-debug diagnose ranker.pt2 --inputs bad.pt", ""]
     for line in done.stdout.replace(f"{DEMO}/", "").replace(f"{ROOT}/examples/", "").splitlines():
         if END.match(line):
             break
-        lines.append(line if len(line) <= WIDTH else line[: WIDTH - 1] + "…")
+        label = LABELLED.match(line)
+        lines += textwrap.wrap(line, WIDTH, subsequent_indent=" " * len(label[0]) if label else "")
     return lines
 
 

@@ -34,7 +34,7 @@ TITLE = "AOTInductor debugger"
 ICON = "docs/icon.svg"
 OWNED = (
     "README.md",
-    "mkdocs.yml",
+    "tools/mkdocs.yml",
     "pyproject.toml",
     "docs/install.md",
     ".github/ISSUE_TEMPLATE/config.yml",
@@ -85,7 +85,6 @@ def manifests() -> dict[str, Manifest]:
         "plugin.json": agent_plugin(facts),
         "mcp.json": agent_servers(),
         "gemini-extension.json": gemini_extension(facts),
-        "server.json": registry_server(facts),
     }
 
 

@@ -1,4 +1,4 @@
-"""A hook of mkdocs: puts the guides, which are at the root of the repository, below `guides/` of the site.
+"""A hook of mkdocs: adds the README as the start of the site, the guides, and `llms.txt`.
 
 Links between pages are written for the repository. Here each becomes a link of the site, or a link to the
 file in the repository; one that leads to no file ends the build.
@@ -18,45 +18,65 @@ ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r"(?<=\]\()(?!https?:|#|mailto:)([^)#\s]+)(#[^)\s]*)?(?=\))")
 # Guides name each other without a link: see tests/test_guides.py.
 NAMED = re.compile(r"(?<!\[)`((?:[a-z]+-)+[a-z]+\.md)`")
-GUIDES = sorted([*ROOT.glob("*-*.md"), ROOT / "SKILL.md", *ROOT.glob("reference/*.md")])
+SKILL, INDEX_GUIDE = ROOT / "SKILL.md", ROOT / "triton-index-out-of-bounds.md"
+PAGES = {
+    "index.md": ROOT / "README.md",
+    **{f"guides/{path.name}": path for path in (SKILL, INDEX_GUIDE, *sorted(ROOT.glob("guides/*.md")))},
+}
+"""The pages of the site that do not lie in docs/, by their name there."""
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the guides and reference pages."""
-    for path in GUIDES:
-        text = path.read_text(encoding="utf-8")
-        if text.startswith("---\n"):  # the frontmatter of a skill is no page's
-            text = text.split("---\n", 2)[2]
-        files.append(File.generated(config, f"guides/{path.relative_to(ROOT).as_posix()}", content=text))
+    """Add the README, the guides and reference pages."""
+    for name, path in PAGES.items():
+        files.append(File.generated(config, name, content=_body(path)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
     """Turn the repository's links into the site's."""
-    if page.file.src_uri.startswith("guides/"):
-        markdown = NAMED.sub(lambda found: f"[{found[1]}]({_up(page.file.src_uri)}{found[1]})", markdown)
-    return LINK.sub(lambda found: _link(found[1], found[2] or "", page.file.src_uri, config), markdown)
+    name = page.file.src_uri
+    if name.startswith("guides/"):
+        markdown = NAMED.sub(lambda found: f"[{found[1]}]({found[1]})", markdown)
+        return LINK.sub(lambda found: _link(_beside(found[1]), found[2] or "", name, config), markdown)
+    return LINK.sub(lambda found: _link(found[1], found[2] or "", name, config), markdown)
 
 
-def _up(page: str) -> str:
-    return "../" if page.startswith("guides/reference/") else ""
+def on_post_build(config: Any) -> None:
+    """Write the site for a language model (llmstxt.org): one line, then every page with its address."""
+    lines = ["# aoti-debug", "", f"> {config.site_description}", ""]
+    pages = {**PAGES, **{path.name: path for path in sorted((ROOT / "docs").glob("*.md"))}}
+    for name, path in pages.items():
+        title = _body(path).lstrip().partition("\n")[0].removeprefix("# ")
+        address = (name.removesuffix(".md") + "/").removesuffix("index/")
+        lines.append(f"- [{title}]({config.site_url}{address})")
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _body(path: Path) -> str:
+    """The text of a page; the frontmatter of a skill is not part of it."""
+    text = path.read_text(encoding="utf-8")
+    return text.split("---\n", 2)[2] if text.startswith("---\n") else text
+
+
+def _beside(link: str) -> str:
+    """All guides lie in one folder of the site, while two lie at the top of the repository."""
+    name = PurePosixPath(link).name
+    return os.path.relpath(PAGES[f"guides/{name}"], ROOT / "guides") if f"guides/{name}" in PAGES else link
 
 
 def _link(link: str, anchor: str, page: str, config: Any) -> str:
-    source = _source(page)
-    target = Path(os.path.normpath(source.parent / link))
+    source = PAGES.get(page, ROOT / "docs" / page)
+    folder = ROOT / "guides" if page.startswith("guides/") else source.parent
+    target = Path(os.path.normpath(folder / link))
     if not target.exists():
         raise PluginError(f"{page}: {link} leads to no file")
     inside = target.relative_to(ROOT).as_posix()
-    if target in GUIDES:
-        inside = f"guides/{inside}"
+    names = [name for name, path in PAGES.items() if path == target]
+    if names:
+        inside = names[0]
     elif inside.startswith("docs/"):
         inside = inside.removeprefix("docs/")
     else:
         return f"{config.repo_url}/blob/main/{inside}{anchor}"
     return os.path.relpath(inside, PurePosixPath(page).parent) + anchor
-
-
-def _source(page: str) -> Path:
-    """The file in the repository that a page of the site is made of."""
-    return ROOT / page.removeprefix("guides/") if page.startswith("guides/") else ROOT / "docs" / page

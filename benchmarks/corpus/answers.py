@@ -1,18 +1,12 @@
-"""Reads the answers beside the cases: a small, documented part of YAML, with the standard library alone.
-
-`KEY: VALUE` per line. A value is JSON (`[…]`, `{…}`, `"…"`), a `'…'` string, or plain text; indented lines
-continue the value above, and `- ITEM` lines make a list. Anything else raises `ValueError`.
-"""
+"""Reads what is right about each program: `answers.yaml`, one document with a program's name as the key."""
 
 from __future__ import annotations
 
-import json
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-KEY = re.compile(r"([a-z_]+):(?: (.*))?$")
+import yaml
 
 
 @dataclass(frozen=True)
@@ -72,26 +66,26 @@ class Answer:
         return frozenset({self.category, *self.also_accepted})
 
 
-def read_answer(path: Path) -> Answer:
-    """The answer in `path`; raises `ValueError` for a file that is not in the format."""
-    fields = parse(path.read_text())
-    category = fields["category"]
-    healthy = fields.get("outcome") == "no_fault" or category == "no_fault" or fields.get("detail") == "none"
-    guilty = fields.get("guilty")
-    causes, bystanders = fields.get("causes") or [], fields.get("bystanders") or []
+def read_answers(path: Path) -> list[Answer]:
+    """The answers in `path`, by name of the program."""
+    return [_answer(name, fields) for name, fields in sorted(yaml.safe_load(path.read_text()).items())]
+
+
+def _answer(name: str, fields: dict[str, Any]) -> Answer:
+    causes, bystanders = fields.get("causes", []), fields.get("bystanders", [])
     return Answer(
-        name=path.stem,
+        name=name,
         needs=fields["needs"],
-        outcome="no_fault" if healthy else "fault",
-        category=None if healthy else category,
-        also_accepted=tuple(fields.get("also_accepted") or ()),
-        guilty=tuple(guilty) if isinstance(guilty, list) else (),
-        model_lines=tuple(fields.get("model_lines") or ()),
-        forms=tuple(fields.get("forms") or ("script", "package", "log")),
-        log_accepts=tuple(fields.get("log_accepts") or ()),
-        looks_like=tuple(fields.get("looks_like") or ()),
-        expected_error=str(fields["expected_error"]),
-        timeout_s=float(fields.get("timeout_s", 120)),
+        outcome=fields["outcome"],
+        category=fields["category"],
+        also_accepted=tuple(fields.get("also_accepted", ())),
+        guilty=tuple(fields.get("guilty", ())),
+        model_lines=tuple(fields.get("model_lines", ())),
+        forms=tuple(fields.get("forms", ("script", "package", "log"))),
+        log_accepts=tuple(fields.get("log_accepts", ())),
+        looks_like=tuple(fields.get("looks_like", ())),
+        expected_error=fields["expected_error"],
+        timeout_s=fields.get("timeout_s", 120),
         causes=tuple(_defect({**fields, **cause} if cause is causes[0] else cause) for cause in causes),
         bystanders=tuple(_defect(bystander) for bystander in bystanders),
         fields=fields,
@@ -101,44 +95,9 @@ def read_answer(path: Path) -> Answer:
 def _defect(entry: dict[str, Any]) -> Defect:
     """The defect that `entry` describes; the first cause takes what it leaves out from the answer."""
     return Defect(
-        categories=frozenset({entry["category"], *(entry.get("also_accepted") or ())}),
-        guilty=tuple(entry["guilty"]),
+        categories=frozenset({entry["category"], *entry.get("also_accepted", ())}),
+        guilty=tuple(entry.get("guilty", ())),
         why=entry["why"] if "why" in entry else entry["cause"],
-        expected_error=str(entry.get("expected_error", "")),
+        expected_error=entry.get("expected_error", ""),
         fixed=tuple((old, new) for old, new in entry["fixed"]),
     )
-
-
-def parse(text: str) -> dict[str, Any]:
-    """The mapping that `text` writes down."""
-    return {key: _value(lines) for key, lines in _entries(text)}
-
-
-def _entries(text: str) -> list[tuple[str, list[str]]]:
-    """Keys with the lines of their values, the first of which follows the colon."""
-    entries: list[tuple[str, list[str]]] = []
-    for line in text.splitlines():
-        found = KEY.match(line)
-        if found:
-            entries.append((found[1], [found[2] or ""]))
-        elif line.strip() and not entries:
-            raise ValueError(f"a value without a key: {line!r}")
-        elif line.strip():
-            entries[-1][1].append(line)
-    return entries
-
-
-def _value(lines: list[str]) -> Any:
-    if not lines[0].strip() and lines[1:] and all(line.lstrip().startswith("- ") for line in lines[1:]):
-        return [_scalar(line.lstrip()[2:]) for line in lines[1:]]
-    return _scalar(" ".join(line.strip() for line in lines).strip())
-
-
-def _scalar(text: str) -> Any:
-    if text[:1] in ("[", "{", '"'):
-        return json.loads(text)
-    if text[:1] == "'" and text[-1:] == "'":
-        return text[1:-1].replace("''", "'")
-    if re.fullmatch(r"\d+(\.\d+)?", text):
-        return float(text) if "." in text else int(text)
-    return None if text in ("", "null") else text

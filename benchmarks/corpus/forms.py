@@ -17,11 +17,11 @@ from pathlib import Path
 import anyio
 
 from benchmarks.corpus.answers import Answer
-from benchmarks.corpus.validate import run_case
+from benchmarks.corpus.validate import PROGRAMS, run_case
 from mcp_server.diagnosis.observe.calls import suspect_call
 from mcp_server.model import ScriptWorkload
+from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.context import Context
 from tools.made import MADE
 
 FORMS = ("script", "package", "log")
@@ -117,7 +117,7 @@ def _kept(source: Path, target: Path) -> str:
     return str(target)
 
 
-def program(answer: Answer, directory: Path) -> Program:
+def program(answer: Answer, directory: Path = PROGRAMS) -> Program:
     """The case of `answer`, whose script lies in `directory`."""
     source = directory / f"{answer.name}.py"
     digest = hashlib.sha256(source.read_bytes()).hexdigest()[:12]

@@ -6,19 +6,17 @@ log form of the corpus on these, since running the programs takes too long there
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.corpus.answers import Answer
-from benchmarks.corpus.forms import CACHE, Program, program
-from benchmarks.corpus.validate import CASES, ROOT, select
-from tests.recorded import RECORDINGS
-from tools.made import MADE
-from tools.packed import pack
+from benchmarks.corpus.forms import CACHE, program
+from benchmarks.corpus.validate import ROOT, select
 
-LOGS = RECORDINGS / "corpus"
+LOGS = ROOT / "tests" / "recordings" / "program-logs.jsonl"
 
 
 def neutral(text: str) -> str:
@@ -26,7 +24,6 @@ def neutral(text: str) -> str:
     replaced = {
         rf"{re.escape(str(CACHE))}/programs/[^/\s]+/script": "/srv/app",
         rf"{re.escape(str(CACHE))}/inductor/\w+": "/var/cache/inductor",
-        rf"{re.escape(str(MADE))}/unpacked/[^/\s]+": "/srv/app",
         re.escape(sys.prefix): "/opt/venv",
         re.escape(sys.base_prefix): "/usr",
         re.escape(str(ROOT)): "/srv/app",
@@ -38,21 +35,27 @@ def neutral(text: str) -> str:
     return text
 
 
+def logs() -> dict[str, str]:
+    """The kept log of each program."""
+    rows = map(json.loads, LOGS.read_text().splitlines())
+    return {row["program"]: "\n".join(row["log"]) + "\n" for row in rows}
+
+
 def made() -> Iterator[tuple[Answer, Path]]:
     """Each CPU case whose plain run was made, with its log."""
-    for answer in select(CASES, "cpu", []):
-        case: Program = program(answer, CASES)
-        log = case.home / "plain" / f"{answer.name}.log"
+    for answer in select("cpu"):
+        log = program(answer).home / "plain" / f"{answer.name}.log"
         if "log" in answer.forms and log.with_suffix(".json").exists():
             yield answer, log
 
 
 def main() -> int:
-    LOGS.mkdir(parents=True, exist_ok=True)
+    kept = logs()
     for answer, log in made():
-        (LOGS / f"{answer.name}.log").write_text(neutral(log.read_text(errors="replace")))
+        kept[answer.name] = neutral(log.read_text(errors="replace"))
         print(answer.name)
-    pack(RECORDINGS, ROOT / "tests" / "recordings")
+    rows = [{"program": name, "log": kept[name].splitlines()} for name in sorted(kept)]
+    LOGS.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
     return 0
 
 

@@ -23,7 +23,7 @@ from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import CACHE, FORMS, Question, program
 from benchmarks.corpus.judge import Score, Share, calibration, judge, shares
 from benchmarks.corpus.judge_defects import defect_shares, summary, with_defects
-from benchmarks.corpus.validate import ROOT, SETS, select
+from benchmarks.corpus.validate import HOME, PROGRAMS, ROOT, select
 
 SLACK_S = 120
 COMMAND_LINE = "from mcp_server.cli.main import main; main()"
@@ -87,14 +87,10 @@ def run(given: argparse.Namespace, console: Console) -> list[Score]:
 
 
 def chosen(given: argparse.Namespace) -> list[tuple[Answer, Path]]:
-    """Our own cases and those of `--dev`; with `--third N`, every third of them, from the Nth on."""
-    directories = [] if given.only_dev else [SETS[given.set]]
-    directories += [given.dev] if given.dev else []
-    found = [(a, directory) for directory in directories for a in select(directory, given.needs, [])]
-    unknown = set(given.cases) - {answer.name for answer, _ in found}
-    if unknown:
-        raise SystemExit(f"no such case: {', '.join(sorted(unknown))}")
-    found = [pair for pair in found if not given.cases or pair[0].name in given.cases]
+    """The programs, or those of `--directory`; with `--third N`, every third of them, from the Nth on."""
+    directory = given.directory or PROGRAMS
+    answers = select(given.needs, given.cases, given.directory or HOME)
+    found = [(answer, directory) for answer in answers]
     return found if given.third is None else found[given.third % 3 :: 3]
 
 
@@ -148,12 +144,10 @@ def arguments(argv: Iterable[str] | None = None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--needs", choices=("cpu", "cuda"))
-    parser.add_argument("--set", choices=sorted(SETS), default="cases", help="which of our own programs")
     parser.add_argument("--cases", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--forms", nargs="*", choices=FORMS, default=list(FORMS))
     parser.add_argument("--third", type=int, metavar="N", help="only every third case, from the Nth on")
-    parser.add_argument("--dev", type=Path, help="another directory of cases and answers, scored as well")
-    parser.add_argument("--only-dev", action="store_true", help="score --dev alone")
+    parser.add_argument("--directory", type=Path, help="programs that lie elsewhere, with an answers.yaml")
     parser.add_argument("--budget-s", type=float, default=300)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--kept", action="store_true", help="judge the verdicts of last time again")
@@ -166,7 +160,7 @@ def main() -> int:
     console = Console(width=160 if not sys.stdout.isatty() else None)
     scores = run(given, console)
     print_scores(scores, console)
-    console.print(summary(given.set, scores), markup=False, highlight=False)
+    console.print(summary("programs", scores), markup=False, highlight=False)
     if given.json:
         given.json.write_text(json.dumps([asdict(score) for score in scores], indent=1))
     return 0 if all(share.reached for share in all_shares(scores)) else 1

@@ -1,8 +1,8 @@
-"""Runs cases and checks that each fails (or ends) as its answer says; needs no more than torch.
+"""Runs cases and checks that each fails (or ends) as its answer says; needs torch and PyYAML.
 
 `python -m benchmarks.corpus.validate [NAME…] --needs cuda --jobs 8 --out DIR` writes one log per case and
-`summary.json`; the exit code is 1 when a case did not behave as expected. With `--set two_defects` each
-program also runs without its causes and without its bystanders (`repairs.py`).
+`summary.json`; the exit code is 1 when a case did not behave as expected. A program with several defects also
+runs without its causes and without its bystanders (`repairs.py`).
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.corpus.answers import Answer, read_answer
+from benchmarks.corpus.answers import Answer, read_answers
 from benchmarks.corpus.repairs import trials
 from tools.made import MADE
-from tools.packed import unpacked
 
-CASES = unpacked(Path(__file__).resolve().parent / "cases")
-SETS = {"cases": CASES, "two_defects": unpacked(Path(__file__).resolve().parent / "two_defects")}
+HOME = Path(__file__).resolve().parent
+PROGRAMS = HOME / "programs"
 ROOT = Path(__file__).resolve().parents[2]
 Run = tuple[str, "Future[dict[str, Any]]"]
 
 
-def select(directory: Path, needs: str | None, names: list[str]) -> list[Answer]:
-    """The answers in `directory`, by name, for `needs` (`cpu`, `cuda` or None for both)."""
-    answers = [read_answer(path) for path in sorted(directory.glob("*.yaml"))]
-    unknown = set(names) - {answer.name for answer in answers}
+def select(needs: str | None, names: Sequence[str] = (), home: Path = HOME) -> list[Answer]:
+    """The answers of `home` by name, for `needs` (`cpu`, `cuda` or None for both)."""
+    found = read_answers(home / "answers.yaml")
+    unknown = set(names) - {answer.name for answer in found}
     if unknown:
         raise SystemExit(f"no such case: {', '.join(sorted(unknown))}")
-    return [a for a in answers if needs in (None, a.needs) and (not names or a.name in names)]
+    return [a for a in found if needs in (None, a.needs) and (not names or a.name in names)]
 
 
 def case_environment(name: str, cache: Path) -> dict[str, str]:
@@ -129,16 +129,15 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("names", nargs="*", help="cases, default all")
-    parser.add_argument("--set", choices=sorted(SETS), default="cases", help="which programs")
-    parser.add_argument("--directory", type=Path, help="programs and answers that lie elsewhere")
+    parser.add_argument("--directory", type=Path, help="programs that lie elsewhere, with an answers.yaml")
     parser.add_argument("--needs", choices=("cpu", "cuda"))
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", type=Path, default=MADE / "corpus" / "validate")
     given = parser.parse_args()
     out = given.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    directory = unpacked(given.directory.resolve()) if given.directory else SETS[given.set]
-    answers = select(directory, given.needs, given.names)
+    directory = given.directory.resolve() if given.directory else PROGRAMS
+    answers = select(given.needs, given.names, given.directory or HOME)
 
     with ThreadPoolExecutor(given.jobs) as pool:
         runs = [(answer, _start(pool, answer, directory, out)) for answer in answers]

@@ -33,8 +33,8 @@ from mcp_server.model import PackageWorkload  # noqa: E402
 from mcp_server.package.view import view_package  # noqa: E402
 from mcp_server.probes.cache import Cache  # noqa: E402
 from mcp_server.probes.commands import Options  # noqa: E402
+from mcp_server.runtime.context import Context  # noqa: E402
 from mcp_server.tools import fault_methods  # noqa: E402
-from mcp_server.tools.context import Context  # noqa: E402
 from mcp_server.tools.fault_run import prepare  # noqa: E402
 from mcp_server.tools.locate_fault import FLAGS, LocatedFault, locate_fault, run_plainly  # noqa: E402
 from mcp_server.tools.machine import find_tool  # noqa: E402

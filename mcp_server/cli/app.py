@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from mcp_server import __version__
+from mcp_server.cli.help import Grouped, command_help
 from mcp_server.cli.main import OF_OUTCOME, Exit, exit_code
 from mcp_server.cli.parameters import arguments_of, parameter, parameters_of
 from mcp_server.cli.terminal import carried_out, print_result, say
@@ -19,7 +21,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import READS, CheckArguments, DiagnoseArguments, Operation
-from mcp_server.operations.table import DIAGNOSE, OPERATIONS, REPAIR, command_name
+from mcp_server.operations.table import DIAGNOSE, OPERATIONS, command_name
 from mcp_server.operations.work import HANDLE, open_store
 from mcp_server.report.bundle import (
     DEFAULT_LIMIT_BYTES,
@@ -29,19 +31,19 @@ from mcp_server.report.bundle import (
     write_bundle,
 )
 from mcp_server.report.page import FILE, Source, page
+from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import check_devices
-from mcp_server.tools.context import Context
 from mcp_server.tools.machine import Checkup, checkup
 
 if TYPE_CHECKING:
     from mcp_server.sweep import CaseRecord, Sweep
 
-HELP = """Diagnose AOTInductor failures by running the workload.
+HELP = """Find out why an AOTInductor model (.pt2) fails, by running it.
 
 \b
 Examples:
-  aoti-debug diagnose train_and_export.py
-  aoti-debug diagnose model.pt2 --inputs batch.pt --json
+  aoti-debug diagnose serve.py -- --batch 8
+  aoti-debug diagnose model.pt2 --inputs batch.pt
   aoti-debug explain-error --log crash.log
   aoti-debug doctor
 
@@ -53,6 +55,7 @@ Exit codes:
 
 app = typer.Typer(
     name="aoti-debug",
+    cls=Grouped,
     help=HELP,
     no_args_is_help=True,
     rich_markup_mode=None,
@@ -65,11 +68,18 @@ AS_JSON = parameter("as_json", Annotated[bool, JSON_OPTION], False)
 Given = dict[str, Any]  # options as typer gives them: `arguments_of` makes typed arguments of them
 
 
+def examples(*lines: str) -> str:
+    """The end of a help; \\b keeps the lines from being joined into a paragraph."""
+    return "\b\nExamples:\n" + "\n".join(f"  aoti-debug {line}" for line in lines)
+
+
 def add_command(
     operation: Operation, run: Callable[[Given], int], more: Sequence[inspect.Parameter] = ()
 ) -> None:
-    """A command with the parameters of the operation, and `more`."""
-    parameters = [*parameters_of(operation.arguments), *more, AS_JSON]
+    """A command with the parameters of the operation, and `more`, which replace those of the same name."""
+    replaced = {parameter.name for parameter in more}
+    own = [parameter for parameter in parameters_of(operation.arguments) if parameter.name not in replaced]
+    parameters = [*more, *own, AS_JSON]
 
     def command(**given: Any) -> None:
         raise typer.Exit(run(given))
@@ -78,10 +88,9 @@ def add_command(
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app.command(
         command_name(operation.name),
-        help=operation.description,
+        help=command_help(operation.name, operation.description),
         short_help=operation.title,
-        # \b keeps the examples from being joined into a paragraph.
-        epilog="\b\nExamples:\n" + "\n".join(f"  {line}" for line in operation.examples),
+        epilog=examples(*(line.removeprefix("aoti-debug ") for line in operation.examples)),
     )(command)
 
 
@@ -92,12 +101,15 @@ def run_operation(operation: Operation, given: Given) -> int:
     return exit_code(record)
 
 
+SAVE_INPUTS = """To diagnose a call, save its inputs right before it:
+  torch.save([x1, x2], "bad.pt")
+  aoti-debug diagnose {} --inputs bad.pt"""
 RESUME = typer.Option("--resume", help="Continue this job; finished checks are not repeated.", metavar="JOB")
 REPORT = typer.Option("--report", help="Also write an HTML report to this directory.", metavar="DIR")
 BUNDLE = typer.Option(
     "--bundle", help="Also pack the verdict and all that it rests on into this file.", metavar="FILE.zip"
 )
-VERBOSE = typer.Option("--verbose", "-v", help="Also print why each check was chosen.")
+VERBOSE = typer.Option("--verbose", "-v", help="Print everything: evidence, commands, checks, full names.")
 OF_DIAGNOSE = (
     parameter("resume", Annotated[str, RESUME], ""),
     parameter("report", Annotated[str, REPORT], ""),
@@ -118,7 +130,12 @@ def run_diagnose(given: Given) -> int:
         if not HANDLE.fullmatch(resume):
             raise ProblemError("not a job handle", value=resume, allowed="job_ and 8 hexadecimal digits")
         given["log"] = resume  # as in the tool's arguments
-    verdict = carried_out(DIAGNOSE, arguments_of(DiagnoseArguments, given))
+    arguments = arguments_of(DiagnoseArguments, given)
+    assert isinstance(arguments, DiagnoseArguments)
+    called = arguments.inputs or arguments.recording
+    if Path(arguments.package).is_file() and not called:
+        say(f"No inputs: only reading and loading can be checked. {SAVE_INPUTS.format(arguments.package)}")
+    verdict = carried_out(DIAGNOSE, arguments)
     assert isinstance(verdict, Verdict)
     print_result(verdict, given["as_json"], given["verbose"])
     if report:
@@ -128,38 +145,40 @@ def run_diagnose(given: Given) -> int:
     return exit_code(verdict)
 
 
-RAY = typer.Option("--ray", help="Ray cluster to run on: auto, or HOST:PORT.", metavar="ADDRESS")
-SHARDS = typer.Option(
-    "--shards",
-    min=0,
-    max=1000,
-    help="Parts of the launches on the cluster; 0 (default): one per GPU of it, at least 2.",
-    metavar="NUMBER",
-    show_default=False,
-)
-COMPARE = "compare_with_eager"
-OF_COMPARE = (
-    parameter("ray", Annotated[str, RAY], ""),
-    parameter("shards", Annotated[int, SHARDS], 0),
+TARGET = typer.Argument(help="The package (.pt2); with --preload: the host to run.", metavar="[PACKAGE]")
+PRELOAD = typer.Option("--preload", help="Record whatever package a host loads, and run the host if given.")
+OF_RECORD = (
+    parameter("package", Annotated[list[str], TARGET], []),
+    parameter("preload", Annotated[bool, PRELOAD], False),
 )
 
 
-def run_compare(given: Given) -> int:
-    """Compare, print the result; with --ray every launch is judged on a cluster. Raises ProblemError."""
-    operation = next(one for one in OPERATIONS if one.name == COMPARE)
-    if given["ray"]:
-        if not (given["every_launch"] or given["precision"]):
-            raise ProblemError("--ray is for judging every launch", allowed="with --every-launch")
-        from mcp_server.shards import on_cluster, sharded
+def run_record(given: Given) -> int:
+    """Write the recording package; with --preload become the host. Raises ProblemError."""
+    words, operation = given["package"], next(one for one in OPERATIONS if one.name == "record")
+    if not given["preload"]:
+        if len(words) != 1:
+            allowed = "aoti-debug record model.pt2, or aoti-debug record --preload -- ./host model.pt2"
+            raise ProblemError("give one package", value=" ".join(words) or None, allowed=allowed)
+        return run_operation(operation, {**given, "package": words[0]})
+    made = carried_out(operation, arguments_of(operation.arguments, {**given, "package": ""}))
+    if not words:
+        print_result(made, given["as_json"])
+        return exit_code(made)
+    say(f"recording into {getattr(made, 'recordings', '')}")
+    return become(words, getattr(made, "environment", {}))
 
-        operation = sharded(operation, on_cluster(given["ray"], given["shards"]))
-    elif given["shards"]:
-        raise ProblemError("--shards is for a cluster", allowed="with --ray")
-    return run_operation(operation, given)
+
+def become(argv: Sequence[str], more: Mapping[str, str]) -> NoReturn:
+    """Run the program in this process's place, in the user's own environment and `more`."""
+    try:
+        os.execvpe(argv[0], list(argv), {**os.environ, **more})
+    except OSError as error:
+        raise ProblemError(f"the host cannot be started: {error.strerror}", value=argv[0]) from error
 
 
-OWN = {DIAGNOSE.name: (run_diagnose, OF_DIAGNOSE), COMPARE: (run_compare, OF_COMPARE)}
-for _operation in (*OPERATIONS, REPAIR):
+OWN = {"record": (run_record, OF_RECORD), DIAGNOSE.name: (run_diagnose, OF_DIAGNOSE)}
+for _operation in OPERATIONS:
     add_command(_operation, *OWN.get(_operation.name, (partial(run_operation, _operation), ())))
 
 SOURCE = Annotated[
@@ -167,7 +186,9 @@ SOURCE = Annotated[
 ]
 
 
-@app.command("report")
+@app.command(
+    "report", short_help="Write a diagnosis as an HTML page", epilog=examples("report job_1a2b3c4d --out out")
+)
 def report(
     source: SOURCE,
     out: Annotated[Path, typer.Option("--out", help="Directory for report.html.", metavar="DIR")],
@@ -176,12 +197,23 @@ def report(
     make_report(read_source(source, open_store(writing=False)), out)
 
 
-@app.command("bundle")
+@app.command(
+    "bundle",
+    short_help="Pack a diagnosis for another engineer",
+    epilog=examples("bundle job_1a2b3c4d --out fault.zip --redact"),
+)
 def bundle(
     source: SOURCE,
     out: Annotated[Path, typer.Option("--out", help="The zip to write; it must be new.", metavar="FILE.zip")],
     max_mb: Annotated[
-        float, typer.Option("--max-mb", min=0, help="Largest package or inputs file to pack, in MB.")
+        float,
+        typer.Option(
+            "--max-mb",
+            min=0,
+            metavar="NUMBER",
+            show_default=False,
+            help="Largest package or inputs file to pack, in MB. Default: 67.",
+        ),
     ] = DEFAULT_LIMIT_BYTES / 1e6,
     redact: Annotated[
         bool, typer.Option("--redact", help="Leave paths, hosts, users and addresses out of texts.")
@@ -217,10 +249,10 @@ async def _examine(context: Context, _arguments: Any) -> Checkup:
     return checkup((await check_devices(context)).machine)
 
 
-@app.command("doctor")
+@app.command("doctor", short_help="Say what is missing on this machine", epilog=examples("doctor"))
 def doctor(
     python: Annotated[
-        str, typer.Option(help="Interpreter with torch.", metavar="TEXT", show_default=False)
+        str, typer.Option(help="The Python that has your torch.", metavar="FILE", show_default=False)
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
@@ -235,7 +267,11 @@ def doctor(
 HOST, PORT = "127.0.0.1", 8765
 
 
-@app.command("serve")
+@app.command(
+    "serve",
+    short_help="Serve the tools to a coding agent, over MCP",
+    epilog=examples("serve", "serve --tools all", "serve --http --port 8765"),
+)
 def serve(
     http: Annotated[bool, typer.Option("--http", help="Streamable HTTP instead of stdio.")] = False,
     host: Annotated[str, typer.Option(help="Address to listen on.", metavar="ADDRESS")] = HOST,
@@ -255,6 +291,14 @@ def serve(
     share_jobs: Annotated[
         bool, typer.Option("--share-jobs", help="Every client may see and stop the jobs of all.")
     ] = False,
+    tools: Annotated[
+        str,
+        typer.Option(
+            help="Tools to list, core or all. Default: AOTI_DEBUG_TOOLS, or core.",
+            metavar="SET",
+            show_default=False,
+        ),
+    ] = "",
 ) -> None:
     """Serve the same operations over MCP, for an agent: on stdio, or with --http on this machine.
 
@@ -266,34 +310,66 @@ def serve(
     if http:
         from mcp_server.server import http as web  # its web server would delay the start on stdio
 
-        made = server.make_server(open_store(), share_jobs=share_jobs)
+        made = server.make_server(open_store(), share_jobs=share_jobs, tools=tools)
         web.serve_http(made, host, port, web.read_token(token_file), allow_host or ())
     elif (host, port) != (HOST, PORT) or token_file or allow_host or share_jobs:
         raise ProblemError("these options are for HTTP", allowed="with --http")
     else:
-        server.serve()
+        server.serve(tools)
 
 
 MARK = "sweep.json"
 REPORT_WIDTH = 200  # columns in a pipe
 
 
-@app.command("sweep")
+def is_sweep(mark: Path) -> bool:
+    """Whether the file is of an earlier sweep: empty while that ran, its results afterwards."""
+    from mcp_server.sweep import Sweep
+
+    try:
+        content = mark.read_bytes()
+        return not content or bool(Sweep.model_validate_json(content))
+    except (OSError, ValueError):
+        return False
+
+
+@app.command(
+    "sweep",
+    short_help="Diagnose many packages or inputs in one go",
+    epilog=examples("sweep cases.yaml --out results", "sweep cases.yaml --out results --ray auto"),
+)
 def sweep(
-    cases: Annotated[Path, typer.Argument(help="YAML file: cases: [{package: …, inputs: …}, …].")],
-    out: Annotated[
-        Path, typer.Option(help="Directory for results and report; one of an earlier sweep resumes it.")
+    cases: Annotated[
+        Path, typer.Argument(help="YAML file: cases: [{package: …, inputs: …}, …].", metavar="CASES")
     ],
-    jobs: Annotated[int, typer.Option(min=0, help="Cases side by side here; 0 (default): one per GPU.")] = 0,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder for results and report. That of an earlier sweep continues it.", metavar="DIR"
+        ),
+    ],
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=0, metavar="NUMBER", show_default=False, help="Cases at a time here. Default: one per GPU."
+        ),
+    ] = 0,
     ray: Annotated[
         str, typer.Option(help="Ray cluster to run on: auto, or HOST:PORT.", metavar="ADDRESS")
     ] = "",
     retries: Annotated[
-        int, typer.Option(min=0, max=9, help="More tries for a case whose process or node died.")
+        int,
+        typer.Option(
+            min=0,
+            max=9,
+            metavar="NUMBER",
+            show_default=False,
+            help="Further tries, 0 to 9, for a case whose process or node died. Default: 1.",
+        ),
     ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
 ) -> None:
-    """Diagnose many packages, inputs or scripts in one go; run it again to go on where it ended.
+    """Diagnose many packages, inputs or scripts in one go. Run it again to continue where it stopped.
 
     \b
     Exit codes:
@@ -311,7 +387,7 @@ def sweep(
 
     executor = partial(on_cluster, ray) if ray else partial(Local, jobs)
     plan = read_plan(cases)
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).exists())):
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not is_sweep(out / MARK))):
         allowed = "a new directory, or an earlier sweep's"
         raise ProblemError("out holds other files", value=str(out), allowed=allowed)
     out.mkdir(parents=True, exist_ok=True)

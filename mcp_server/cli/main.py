@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from enum import IntEnum
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, on_command_line
 from mcp_server.model import Record
 
 
@@ -36,6 +36,10 @@ OF_OUTCOME = {
     "same": Exit.FAULT,
     "no_failure": Exit.INCONCLUSIVE,
     "not_applicable": Exit.INCONCLUSIVE,
+    # decompile
+    "written": Exit.OK,
+    "program_failed": Exit.FAULT,
+    "package_failed": Exit.FAULT,
     # bisect: a difference that is only rounding is no fault
     "rounding": Exit.OK,
 }
@@ -68,10 +72,11 @@ def main() -> None:
     except ProblemError as problem:
         sys.exit(_explained(problem))
     arguments = sys.argv[1:]
-    if arguments == ["serve"]:  # without the imports of the other commands: clients wait for the start
+    if arguments[:1] == ["serve"] and arguments[1:] in ([], ["--tools", "all"], ["--tools", "core"]):
+        # Without the imports of the other commands: clients wait for the start.
         from mcp_server.__main__ import main as serve
 
-        serve()
+        serve(arguments[-1] if len(arguments) > 1 else "")
     else:
         sys.exit(run(arguments))
 
@@ -79,14 +84,22 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run a command line; its exit code. A tool's name as the server spells it names a command too."""
     from mcp_server.cli.app import app
+    from mcp_server.cli.usage import ClickException, explained
     from mcp_server.jobs.store import cause
     from mcp_server.server.standard_streams import printing
 
-    command = [name.replace("_", "-") for name in arguments[:1]]
+    words = [*(name.replace("_", "-") for name in arguments[:1]), *arguments[1:]]
     code: int = Exit.OK
+    spelled = on_command_line.set(True)
     try:
         try:
-            app([*command, *arguments[1:]], prog_name="aoti-debug")
+            ended = app(words, prog_name="aoti-debug", standalone_mode=False)
+            code = ended if isinstance(ended, int) else Exit.OK
+        except ClickException as error:
+            if not words:  # no error: the help
+                error.show()  # type: ignore[attr-defined]
+                return Exit.PROBLEM
+            raise explained(error, words) from None
         except KeyboardInterrupt:
             code = Exit.INTERRUPTED
         except SystemExit as end:
@@ -99,6 +112,8 @@ def run(arguments: list[str]) -> int:
         return _explained(ProblemError(f"it could not be done: {cause(error)}", value=error.filename))
     except Exception as error:
         return _explained(_defect(error))
+    finally:
+        on_command_line.reset(spelled)
     return code
 
 

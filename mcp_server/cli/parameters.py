@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 import typer
 from pydantic.fields import FieldInfo
 
+from mcp_server.cli.help import option_help
 from mcp_server.errors import ProblemError
 from mcp_server.operations.arguments import (
     COMMANDS,
@@ -35,6 +36,8 @@ TARGETS = {
     "exported": "an exported program (.pt2)",
     "command": "a program to run",
 }
+AS_TARGET = frozenset({"script", "script_args", "command"})  # options that TARGET and ARGS say shorter
+TENSOR_FILES = (".pt", ".pth")
 REST_HELP = "Arguments of the script or program; put -- before those that start with a dash."
 
 
@@ -55,10 +58,10 @@ def parameters_of(model: type[Arguments]) -> list[inspect.Parameter]:
         positional.append(parameter("rest", Annotated[list[str], rest], []))
     for name, field in fields_of(model):
         if field.is_required():
-            info = typer.Argument(help=field.description, metavar=name.upper())
+            info = typer.Argument(help=option_help(name, field.description or ""), metavar=name.upper())
             positional.append(parameter(name, Annotated[str, info], inspect.Parameter.empty))
         elif name not in NOT_ON_THE_COMMAND_LINE:
-            options.append(_option(name, field))
+            options.append(_option(name, field, hidden=bool(kinds) and name in AS_TARGET))
     return positional + options
 
 
@@ -72,10 +75,14 @@ def targets_of(model: type[Arguments]) -> list[str]:
     return [] if any(fields[kind].is_required() for kind in kinds) else kinds
 
 
-def _option(name: str, field: FieldInfo) -> inspect.Parameter:
+def _option(name: str, field: FieldInfo, hidden: bool) -> inspect.Parameter:
     """A mapping is repeated as NAME=VALUE, and anything that is not simple is text. Choices are listed."""
     kind: Any = field.annotation
-    default, metavar, help_text = field.default, "TEXT", field.description
+    default, metavar, help_text = (
+        field.default,
+        "TEXT",
+        option_help(name, field.description or "", field.default),
+    )
     if name in PAIRS:
         kind, default = tuple[str, str], None
     elif name in COMMANDS:
@@ -84,7 +91,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         kind, default, metavar = list[str], [], "NAME=VALUE"
     elif get_origin(kind) is Literal:
         choices = [choice for choice in get_args(kind) if choice]
-        if not all(choice in (help_text or "") for choice in choices):
+        if not all(choice in help_text for choice in choices):
             help_text = f"{help_text} One of {', '.join(choices)}."
         kind = str
     elif kind in (int, float):
@@ -97,6 +104,7 @@ def _option(name: str, field: FieldInfo) -> inspect.Parameter:
         *OPTION_NAMES.get(name, (spelled,)),
         help=help_text,
         show_default=False,
+        hidden=hidden,
         metavar=None if kind is bool else metavar,
     )
     return parameter(name, Annotated[kind, info], default)
@@ -117,6 +125,11 @@ def arguments_of(model: type[Arguments], given: Mapping[str, Any]) -> Arguments:
             what = f"this command does not take {TARGETS[unfit[0]]}"
             raise ProblemError(what, value=given["target"], allowed=allowed)
         values.update(found)
+    elif not any(values.get(name) for name in (*TARGETS, "log", "recording")) and "script" in targets_of(
+        model
+    ):
+        words = listed([TARGETS[kind] for kind in targets_of(model)], "or")
+        raise ProblemError(f"nothing to work on: give {words}", next_call="aoti-debug diagnose serve.py")
     return validated(model, values)
 
 
@@ -124,6 +137,14 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
     """The arguments that a positional target stands for, by its name and, for a .pt2, by its content."""
     if target.endswith(".py"):
         return {"script": target, "script_args": rest}
+    if target.endswith(TENSOR_FILES):
+        package = next((word for word in rest if word.endswith(".pt2")), "model.pt2")
+        raise ProblemError(
+            "a file of tensors is not a workload",
+            value=target,
+            allowed="the package, and this file as --inputs",
+            next_call=shlex.join(["aoti-debug", "diagnose", package, "--inputs", target]),
+        )
     if not target.endswith(".pt2"):
         return {"command": [target, *rest]}
     if rest:

@@ -12,10 +12,11 @@ import anyio
 from pydantic import BaseModel
 from rich.console import Console
 
-from mcp_server.errors import ProblemError, on_command_line
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import JobState, Manager
 from mcp_server.model import Record, Verdict
 from mcp_server.operations.arguments import Arguments, Operation
+from mcp_server.operations.table import in_shell_words
 from mcp_server.operations.work import open_store, resumed, work_of
 from mcp_server.render import plain, write
 from mcp_server.server.standard_streams import printing
@@ -30,7 +31,6 @@ def carried_out(operation: Operation, arguments: Arguments) -> Record:
 
     Raises ProblemError, and SystemExit with 128 + n when signal n ended it.
     """
-    on_command_line.set(True)
     state, result, ended_by = anyio.run(_carry_out, operation, arguments)
     if ended_by:
         raise SystemExit(128 + ended_by)
@@ -53,10 +53,10 @@ def print_problem(problem: ProblemError) -> None:
     """What is wrong with the call, and what to do instead, on stderr."""
     console = Console(stderr=True, highlight=False)
     what = problem.what if problem.value is None else f"{problem.what}: {str(problem.value)[:400]}"
-    console.print(plain(f"error: {what}", "bold red"), soft_wrap=True)
-    for label, text in (("allowed", problem.allowed), ("next", problem.next_call)):
+    console.print(plain(f"error: {in_shell_words(what)}", "bold red"), soft_wrap=True)
+    for label, text in (("expected", problem.allowed), ("try", problem.next_call)):
         if text:
-            console.print(plain(f"  {label}: {text}"), soft_wrap=True)
+            console.print(plain(f"  {label}: {in_shell_words(text)}"), soft_wrap=True)
 
 
 def say(line: str) -> None:
@@ -118,15 +118,15 @@ def _print_stopped(state: JobState) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[JobState], None]]:
-    """A live line on a terminal, one line per new message in a pipe."""
+    """A live line on a terminal; in a pipe a line for each message, the first time that it comes."""
     console = Console(stderr=True, highlight=False)
-    printed = ""
+    printed = set[str]()
 
     def print_new(state: JobState) -> None:
-        nonlocal printed
-        if state.progress and state.progress[-1] != printed:
-            printed = state.progress[-1]
-            console.print(plain(f"[{state.wall_s:.1f} s] {printed}"), soft_wrap=True)
+        new = [line for line in state.progress[-1:] if line not in printed]
+        printed.update(new)
+        for line in new:
+            console.print(plain(f"[{state.wall_s:.1f} s] {line}"), soft_wrap=True)
 
     if not console.is_terminal:
         yield print_new

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import quoted
-from mcp_server.tools.reduce.launch import Changed, Variant
 from mcp_server.worker import events
 
 
@@ -50,24 +49,8 @@ def lines_reading(index: int | None, case: DiagnosisState) -> list[ModelLocation
     return next((lines for number in launches if (lines := launch_lines(number, case, 2))), [])
 
 
-Change = Callable[[Kernel], str | None]
-
 TORCHS = ("aten::", "prims::", "inductor::", "quantized::", "_c10d_functional::")  # namespaces
 _LONGEST = 1 << 20  # bytes of a script
-
-
-def changeable(case: DiagnosisState, change: Change) -> dict[str, Launch]:
-    """The first launch of each kernel whose source `change` can rewrite, by its name on the device."""
-    found: dict[str, Launch] = {}
-    read: set[str] = set()  # a kernel is looked at once, however often it is launched
-    for launch in case.launches:
-        kernel = kernel_of(launch, case)
-        if kernel is None or kernel.name in read or kernel.symbol in found:
-            continue
-        read.add(kernel.name)
-        if change(kernel):
-            found[kernel.symbol] = launch
-    return found
 
 
 def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
@@ -76,17 +59,6 @@ def kernel_of(launch: Launch, case: DiagnosisState) -> Kernel | None:
         return None
     kernel = case.view.wrapper.kernels.get(launch.kernel)
     return kernel if kernel is not None and kernel.source else None
-
-
-def changed_launches(
-    tried: Mapping[str, Variant], launches: Mapping[str, Launch], more_than: float, case: DiagnosisState
-) -> Iterator[tuple[Kernel, Launch, Changed]]:
-    """Kernels whose launch another source changed by more than that part of the largest value it wrote."""
-    for symbol, variant in tried.items():
-        kernel = kernel_of(launches[symbol], case) if symbol in launches else None
-        changed = variant.changed
-        if kernel is not None and changed is not None and changed.relative > more_than:
-            yield kernel, launches[symbol], changed
 
 
 def own_operators(case: DiagnosisState) -> list[str]:

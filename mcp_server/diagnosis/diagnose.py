@@ -11,6 +11,7 @@ import inspect
 import logging
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -21,16 +22,21 @@ import anyio
 
 from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
+from mcp_server.diagnosis.causes.invalid_package import remarks_on_file
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
+from mcp_server.diagnosis.program_lines import lines_of
+from mcp_server.diagnosis.proof import leave_proof
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.subject import leave_subject
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.diagnosis.verdict import conclude, confidence, ranked
+from mcp_server.diagnosis.users_files import put_back
+from mcp_server.diagnosis.verdict import conclude, confidence, ranked, removing
 from mcp_server.errors import ProblemError
-from mcp_server.model import NextStep, PackageWorkload, Verdict, Workload
-from mcp_server.tools.context import Context
-from mcp_server.tools.failure import read_users_log
+from mcp_server.model import Component, NextStep, PackageWorkload, Verdict, Workload
+from mcp_server.recorder.replay import TakenCall, take_call
+from mcp_server.runtime.context import Context
+from mcp_server.runtime.failure import read_users_log
 from mcp_server.tools.fault_methods import ONE_THREAD
 from mcp_server.tools.requests import run_request
 from mcp_server.worker.protocol import ReplayRequest
@@ -83,6 +89,19 @@ DEFAULT_BUDGET_S = 300.0
 CLOSING_S = 0.8  # to end what runs, and to weigh what is known
 
 
+async def diagnose_recording(
+    context: Context, folder: Path, workload: PackageWorkload, *, budget_s: float, symptom: Symptom
+) -> Verdict:
+    """A verdict on the call that the recording says most of. `workload` is the package, without inputs.
+
+    Raises `ProblemError` where no call can be made again, and says what was not kept.
+    """
+    async with context.sharing_imports():
+        taken = await take_call(context, folder, workload)
+        call = workload.model_copy(update={"inputs": taken.inputs})
+        return await diagnose(context, call, budget_s=budget_s, symptom=symptom, taken=taken)
+
+
 async def diagnose(
     context: Context,
     workload: Workload | None,
@@ -90,18 +109,23 @@ async def diagnose(
     log: Path | None = None,
     budget_s: float = DEFAULT_BUDGET_S,
     symptom: Symptom | None = None,
+    taken: TakenCall | None = None,
+    in_place: bool = False,
 ) -> Verdict:
     """A verdict on `workload`, within `budget_s` seconds, not counting those in which another has the GPU.
 
     `log` is what a failing run printed: with no workload it is all there is, and a package workload without
-    inputs is then read with it. `symptom` is what the user sees, and what the outputs are to be. Raises
-    `ProblemError` when neither is given, and for an expectation that cannot be one of this call.
+    inputs is then read with it. `symptom` is what the user sees, and what the outputs are to be.
+    `taken` says from which recording the inputs are. Packages that the program wrote over are put back at
+    the end, unless `in_place`. Raises `ProblemError` when neither is given, and for an expectation that
+    cannot be one of this call.
     """
     if workload is None and log is None:
         raise ProblemError(
             "nothing to diagnose", allowed="a script, package, exported program, command or log"
         )
     case = DiagnosisState(workload, budget_s, context.cost.clock, symptom=symptom or Symptom())
+    case.taken = taken
     if log is not None:
         case.log, case.log_source = await read_users_log(log), str(log)
     if isinstance(workload, PackageWorkload):
@@ -120,9 +144,15 @@ async def diagnose(
             import_ahead(case, context)
             await _investigate(case, context)
     except anyio.get_cancelled_exc_class():
-        case.decisions.append(f"stopped during {', '.join(case.running)}")
-        context.knows(_concluded(case, context))
+        stopped = f"stopped during {', '.join(case.running)}"
+        case.decisions.append(stopped)
+        case.put_back = [] if in_place else put_back(case)
+        known = _concluded(case, context)
+        context.knows(known.model_copy(update={"remarks": [*known.remarks, f"{stopped.capitalize()}."]}))
         raise
+    finally:
+        if not in_place and not case.put_back:
+            case.put_back = put_back(case)
     if case.unfit is not None:
         raise case.unfit
     return _concluded(case, context)
@@ -134,7 +164,34 @@ def _concluded(case: DiagnosisState, context: Context) -> Verdict:
         case.artifacts.append(leave_subject(case, context))
     except ProblemError as problem:
         case.decisions.append(f"no report can be made later: {problem}")
-    return with_budget(conclude(detect(case), case, context), case, context)
+    suspects = detect(case)
+    verdict = conclude(suspects, case, context)
+    if verdict.confirmed is not None and verdict.confidence == "proven":
+        verdict = _with_proof(verdict, ranked(suspects, case)[0], case, context)
+    if verdict.outcome == "fault":
+        launched = next((each for each in (verdict.guilty, verdict.crashing) if each and _launch(each)), None)
+        verdict = verdict.model_copy(update={"program": lines_of(launched, case)})
+    told = case.taken.facts if case.taken is not None else []
+    remarks = [*told, *verdict.remarks, *remarks_on_file(case)]
+    verdict = verdict.model_copy(update={"remarks": remarks})
+    verdict = verdict.model_copy(update={"remarks": [*verdict.remarks, *case.put_back]})
+    return with_budget(verdict, case, context)
+
+
+def _launch(party: Component) -> bool:
+    return party.launch_index is not None
+
+
+def _with_proof(verdict: Verdict, best: Suspect, case: DiagnosisState, context: Context) -> Verdict:
+    """The verdict with `proof.py` among its artifacts, where a few lines can repeat its experiment."""
+    trial = removing(best, case)
+    proof = None
+    if trial is not None:
+        with suppress(ProblemError):  # the disk refuses
+            proof = leave_proof(trial, verdict, case, context)
+    if proof is None:
+        return verdict
+    return verdict.model_copy(update={"artifacts": [*verdict.artifacts, proof]})
 
 
 async def _investigate(case: DiagnosisState, context: Context) -> None:
@@ -202,6 +259,7 @@ async def _attempt(observation: Observation, case: DiagnosisState, context: Cont
         await observation.act(case, context)
     except ProblemError as problem:
         case.notes.append(f"{observation.name}: {problem}")
+        case.refused.append(problem)
         if isinstance(problem, BudgetTooShort):
             case.cut_short.append(observation.name)
     except Exception as error:  # one broken observation must not cost the others

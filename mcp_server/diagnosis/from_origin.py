@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from mcp_server.diagnosis.components import launch_component, launch_lines
-from mcp_server.diagnosis.interventions.base import Intervention, Trial
-from mcp_server.diagnosis.origin import OffendingElement, Origin
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
+from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
+from mcp_server.diagnosis.origin.idiom import idiom_of, operand_text
 from mcp_server.diagnosis.origin.of_model import guarded_lines
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -33,14 +37,14 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         # guarded: without provenance there may be further ones.
         known = launch_lines(origin.launch_index, case, ALL_LINES)
         codes = [each.code for each in (*known, *guilty.model_locations)] if known else []
-        lines = guarded_lines(codes, origin.operation.op)
-        if lines is not None:
-            change = replace(change, before_code=lines[0], after_code=lines[1])
+        change = _in_model(change, codes, origin)
     if fix is not None and fix.key in {trial.intervention.key for trial in _missed(case)}:
         fix = None
     summary = [suspect.summary, *_sentences(origin)]
-    if suspect.category == "nan_or_inf" and origin.explanation and len(origin.expression) <= LONGEST:
-        summary = [f"{origin.explanation}.", suspect.summary, *_sentences(origin, explained=True)]
+    if suspect.category == "nan_or_inf" and origin.operation is not None and origin.explanation:
+        summary = _of_operation(origin, guilty)
+    elif suspect.category == "nan_or_inf" and origin.explanation and len(origin.expression) <= LONGEST:
+        summary = [_explained(origin, guilty), *_sentences(origin, explained=True)]
     # The corrected expression is the fix where that is at fault, and the changed elements show the cause.
     changes = [each for each in (fix, change) if each is not None]
     return replace(
@@ -48,10 +52,49 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         guilty=guilty,
         summary=" ".join(summary),
         evidence=(*suspect.evidence, *_evidence(origin, case)),
-        fix=_fix(origin, case) or suspect.fix,
+        fix=_fix(origin, change, case) or suspect.fix,
         intervention=changes[0] if changes else suspect.intervention,
         parts=tuple(changes[1:]) if changes else suspect.parts,
     )
+
+
+def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
+    """The guard of an operation in the lines of the model: the idiom of a line, else its operand guarded."""
+    assert origin.operation is not None
+    op = origin.operation.op
+    idioms = [idiom for code in dict.fromkeys(codes) if (idiom := idiom_of(code, op, origin.explanation))]
+    lines = guarded_lines(codes, op)
+    if len(idioms) == 1 and (lines is None or "\n" not in lines[0]):
+        (idiom,) = idioms
+        return replace(change, before_code=idiom.before, after_code=idiom.after, action=idiom.text)
+    return replace(change, before_code=lines[0], after_code=lines[1]) if lines is not None else change
+
+
+def _of_operation(origin: Origin, guilty: Component) -> list[str]:
+    """The operation that left its domain, its operand as the model names it, and the inputs behind it."""
+    operation = origin.operation
+    assert operation is not None
+    found = [f"In launch {operation.launch_index}, {origin.explanation}."]
+    for line in guilty.model_locations:
+        operand = operand_text(line.code, operation.op)
+        if operand and operation.value:
+            computes = f"{operation.op}({operand}) where {operand} is {operation.value}"
+            found = [f"{Path(line.file).name}:{line.line} computes {computes}: {origin.explanation}."]
+            break
+    inputs = _inputs(origin)
+    if inputs:
+        more = origin.element_count - min(len(inputs), MOST_ELEMENTS)
+        texts = ", ".join(each.text() for each in inputs[:MOST_ELEMENTS])
+        others = f" and {counted(more, 'more element')}" if more > 0 else ""
+        found.append(f"It follows from {texts}{others}.")
+    return [*found, *_beside(origin)]
+
+
+def _explained(origin: Origin, guilty: Component) -> str:
+    """What the arithmetic was, and at which line of the model."""
+    line = guilty.model_locations[0] if guilty.model_locations else None
+    where = f"launch {origin.launch_index}" if origin.launch_index is not None else "an input"
+    return f"In {f'{Path(line.file).name}:{line.line}' if line is not None else where}, {origin.explanation}."
 
 
 def _change(case: DiagnosisState) -> Intervention | None:
@@ -102,10 +145,17 @@ def _guilty(party: Component, origin: Origin, case: DiagnosisState) -> Component
     return party.model_copy(
         update={
             "elements": [each.text() for each in inputs[:MOST_ELEMENTS]],
-            "expression": origin.expression,
+            "expression": expression_of(origin),
             "value": party.value or value or None,
         }
     )
+
+
+def expression_of(origin: Origin) -> str:
+    """The expression, or of a long one the operation that fails in it."""
+    if len(origin.expression) <= LONGEST:
+        return origin.expression
+    return origin.operation.text if origin.operation is not None else f"{origin.expression[: LONGEST - 1]}…"
 
 
 def _inputs(origin: Origin) -> list[OffendingElement]:
@@ -144,11 +194,16 @@ def _sentences(origin: Origin, *, explained: bool = False) -> list[str]:
         found += [f"There {listed(made)}."] if made else []
     if origin.explanation and not short and not explained:
         found.append(f"There {origin.explanation}.")
+    return [*found, *_beside(origin)]
+
+
+def _beside(origin: Origin) -> list[str]:
+    """When the value is bad, its layer, and how that differs from others, a sentence each."""
+    found = []
     if origin.condition is not None:
         variable, label = origin.condition.variable, origin.condition.label
-        text = f"{origin.condition.text}."
-        named = bool(label) and label != variable
-        found.append(f"With {variable} for {label}: {text}" if named else f"{text[0].upper()}{text[1:]}")
+        text = re.sub(rf"\b{re.escape(variable)}\b", label or variable, f"{origin.condition.text}.")
+        found.append(f"{text[0].upper()}{text[1:]}")
     if any(part.isdigit() for part in origin.layer.split(".")):
         found.append(f"It is in layer {origin.layer}.")
     if origin.sibling_difference:
@@ -182,35 +237,50 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
     return found
 
 
-def _fix(origin: Origin, case: DiagnosisState) -> Fix | None:
-    """The change of the expression or of the elements in words; the code is that of the change that ran."""
+def _fix(origin: Origin, change: Intervention | None, case: DiagnosisState) -> Fix | None:
+    """What to change in the model or about the inputs; the change that ran is only the confirmation."""
     numbered = any(part.isdigit() for part in origin.layer.split("."))
     where = f"layer {origin.layer}" if numbered else f"launch {origin.launch_index}"
     if case.origin_fix is not None and origin.correction is not None:
-        fix, correction = case.origin_fix, origin.correction
-        action = f"keep the index within {origin.allowed} where {where} computes it"
-        if correction.old is not None:
-            action = f"correct {where}, if it should be as the others: it has {origin.sibling_difference}"
-        return Fix(action=action, before=fix.before_code, after=fix.after_code)
-    change, condition = _change(case), origin.condition
+        if origin.correction.old is None:
+            return Fix(text=f"keep the index within {origin.allowed} where {where} computes it")
+        text = f"correct {where}, if it should be as the others: it has {origin.sibling_difference}"
+        return Fix(text=text, before=case.origin_fix.before_code, after=case.origin_fix.after_code)
+    condition = origin.condition
     tried = case.trials.get(change.key) if change is not None else None
     if change is not None and change.action and (tried is None or not tried.side_effects):
-        return Fix(action=change.action, before=change.before_code, after=change.after_code)
+        if change.kind is Kind.INPUT:
+            return Fix(text=change.action)
+        return Fix(text=change.action, before=change.before_code, after=change.after_code)
     if change is None or not change.changes:
         return None
-    if condition is not None and condition.good is not None:
-        one_sided = (condition.low is None) != (condition.high is None)
-        side = "below" if condition.high is None else "above"
-        limit = f"at {condition.good} or {side}" if one_sided else f"where {condition.text} does not hold"
-        places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
-        kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
-        action = f"keep {', '.join(kept)} {limit}"
-        if origin.sibling_difference:
-            differs = origin.sibling_difference
-            action += f"; or correct {where}, if it should be as the others: it has {differs}"
-    else:
-        action = (
-            "leave one element of each row of the mask open, or give rows that are masked as a whole another "
-            "value than softmax of nothing"
-        )
-    return Fix(action=action, before=change.before_code, after=change.after_code)
+    if condition is None or condition.good is None:
+        return Fix(text=OPEN_MASK)
+    limit, bound = _limit(condition)
+    places = [f"[{', '.join(map(str, each.index))}]" for each in change.changes if each.index is not None]
+    kept = [f"{condition.label}{place}" for place in places[:MOST_ELEMENTS]] or [condition.label]
+    text = f"keep {', '.join(kept)} {limit} where it is made"
+    if origin.operation is not None:
+        text += f", or {origin.operation.action} in the model"
+    if origin.sibling_difference:
+        text += f"; or correct {where}, if it should be as the others: it has {origin.sibling_difference}"
+    whole = bound and not places and "[" in condition.label
+    return Fix(text=text, after=f"assert {condition.label}.{bound}" if whole else None)
+
+
+def _limit(condition: Condition) -> tuple[str, str]:
+    """What keeps the expression good: in words, and as a check of a tensor; empty where none can say it."""
+    if (condition.low is None) == (condition.high is None):
+        return f"where {condition.text} does not hold", ""
+    below, good = condition.high is None, condition.good
+    side, end, sign = ("below", "max()", "<") if below else ("above", "min()", ">")
+    if isinstance(good, float):  # the next number of the type says little
+        bad = condition.low if below else condition.high
+        return f"{side} {bad:g}", f"{end} {sign} {bad:g}"
+    return f"at {good} or {side}", f"{end} {sign}= {good}"
+
+
+OPEN_MASK = (
+    "leave at least one element of each row of the mask open; for a row that is masked as a whole put 0 in "
+    "place of its softmax (torch.where)"
+)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from mcp_server.diagnosis.causes.compiler import generated_suspect
-from mcp_server.diagnosis.interventions.kernel import eager_key
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import Seen
@@ -23,7 +21,8 @@ from mcp_server.model import (
     Workload,
 )
 from mcp_server.operations.arguments import ReduceArguments, option_words
-from mcp_server.tools.context import WORKER_MAIN
+from mcp_server.plurals import quoted
+from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import program_of
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
 
@@ -81,21 +80,6 @@ def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     return [NextStep(why=why, tool="reduce", arguments=arguments)]
 
 
-def repairing(best: Suspect, case: DiagnosisState) -> list[NextStep]:
-    """The call that writes a package with the proven launch, and others that are proven, in eager mode."""
-    every = case.with_eager.every_launch if case.with_eager is not None else None
-    call, program = call_arguments(case), case.program_path
-    trials = {each.launch: case.trials.get(eager_key(each.launch)) for each in (every.wrong if every else ())}
-    proven = [launch for launch, trial in trials.items() if trial is not None and trial.proves]
-    if best.guilty.launch_index not in proven or not call or program is None:
-        return []
-    output = Path(call["package"]).with_suffix(".repaired.pt2")
-    chosen = {"launch": proven[0]} if len(proven) == 1 else {}
-    arguments = {**call, "exported": str(program), "how": "eager", **chosen, "output": str(output)}
-    why = "write a package that runs it in eager mode, where the model cannot be compiled again"
-    return [NextStep(why=why, tool="try_fix", arguments=arguments)]
-
-
 def _operators(case: DiagnosisState) -> Arguments:
     """The script, or the program that was captured from it, or that was given."""
     assert case.workload is not None
@@ -139,7 +123,14 @@ PROGRAM = "path/of/the/failing/program.py"
 INPUTS = "path/of/the/inputs/of/the/failing/call.pt"
 NEEDS_INPUTS = frozenset({"dump_kernel_io", "locate_fault"})
 
-COMPARED_INPUTS = "compare_inputs"  # the observation of which check_devices shows the same again
+# Observations of which a tool only shows the same again.
+SHOWN_BY = {
+    "check_devices": "compare_inputs",
+    "dump_kernel_io": "watch_launches",
+    "locate_fault": "locate_fault",
+    "trace_launches": "trace_launches",
+    "run_deterministic": "repeat_call",
+}
 
 # Tools that take a script or a command as well as a package.
 ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
@@ -148,14 +139,18 @@ ANY_WORKLOAD = frozenset({"run_deterministic", "diagnose"})
 def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
     """Calls that would settle the category, or show more of it."""
     if case.workload is None:
-        what = f" and to confirm {best.category}" if best else ""
-        why = f"a log alone cannot prove a cause: run the program to reproduce the failure{what}"
+        why = "a log alone proves no cause: run the program, to see the failure and to test its cause"
         program = (program_of(case.log) if case.log is not None else {}) or {"script": PROGRAM}
         return [NextStep(why=why, tool="diagnose", arguments=program)]
     arguments = call_arguments(case) or workload_arguments(case.workload)
     if unseen_symptom(case):
         return _to_see_the_symptom(arguments, case)
     repeated = NextStep(why=REPEATED, tool="run_deterministic", arguments=arguments)
+    if best is None and not case.runs:
+        return _with_other_argument(arguments, case)
+    if best is None and case.only_loaded and not case.failed:
+        why = "make the failing call: save its inputs right before it, torch.save([x1, x2], FILE)"
+        return [NextStep(why=why, tool="diagnose", arguments={**arguments, "inputs": INPUTS})]
     if best is None and not case.healthy:
         return [repeated]
     if best is None:
@@ -171,6 +166,9 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
         why = "try the weights that were meant"
         return [_comparison(arguments), NextStep(why=why, tool="try_fix", arguments=meant)]
     steps = []
+    if best.weak and case.outputs_nonfinite and case.symptom.seen is None:
+        said = {**workload_arguments(case.workload), "symptom": "nan"}
+        return [NextStep(why="prove it, if it is a fault", tool="diagnose", arguments=said)]
     if best.category == "hang" and best.guilty.kind == "script":
         # It stands outside of any call, where no tool looks further.
         more = {**workload_arguments(case.workload), "timeout_s": min(86_400.0, 4 * case.workload.timeout_s)}
@@ -182,12 +180,29 @@ def next_steps(best: Suspect | None, case: DiagnosisState) -> list[NextStep]:
             NextStep(why="make the call with the weights that were meant", tool="try_fix", arguments=meant)
         ]
     tool, why = TOOLS.get(best.category, ("", ""))
-    if tool and not (tool == "check_devices" and COMPARED_INPUTS in case.done):
+    if tool and SHOWN_BY.get(tool) not in case.done:
         takes_it = tool in ANY_WORKLOAD or "package" in arguments
         if tool in NEEDS_INPUTS and takes_it and "inputs" not in arguments:
             arguments = {**arguments, "inputs": INPUTS}
         steps = [NextStep(why=why, tool=tool, arguments=arguments) if takes_it else repeated]
     return [*steps, *reduction(best, case)]
+
+
+# What to give in place of an argument with which nothing could be run.
+PYTHON = "path/of/a/python/with/torch"
+OTHERS = {"python": PYTHON, "inputs": INPUTS, "script": PROGRAM, "package": "path/of/the/package.pt2"}
+
+
+def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:
+    """The diagnosis with another value for the argument that nothing could be run with; empty if unknown."""
+    values = {str(problem.value) for problem in case.refused if problem.value is not None}
+    named = next((name for name in OTHERS if str(arguments.get(name)) in values), "")
+    if not named and case.workload is not None and case.workload.python is None:
+        named = "python" if any("torch cannot be imported" in p.what for p in case.refused) else ""
+    if not named:
+        return []
+    why = f"run it once {argument(named)} is right"
+    return [NextStep(why=why, tool="diagnose", arguments={**arguments, named: OTHERS[named]})]
 
 
 # Steps whose evidence one of our own commands shows again, on the package and inputs of the call. The package
@@ -239,14 +254,6 @@ def command_for(step: str, case: DiagnosisState) -> str:
     if step == "bisect":
         program = _operators(case) if workload is not None else {}
         return _line("bisect", *option_words(program)) if program else ""
-    if step in ("try_padding", "try_wider"):
-        # The launch as it was, as a script next to the kernel's source, which can be changed there.
-        variants = case.padding if step == "try_padding" else case.widened
-        launches = [tried.launch for tried in variants.values() if tried.changed is not None]
-        taken = {name: value for name, value in arguments.items() if name in TAKEN}
-        if not launches or not taken:
-            return ""
-        return _line("reduce", "--scope", "launch", "--launch", str(launches[0]), *option_words(taken))
     if step == "read_log":
         plain = str(case.own_run.finished.output) if case.own_run is not None else ""
         log = case.log_source if case.log is not None else plain
@@ -301,41 +308,61 @@ EXPORTED = "path/of/the/exported/program.pt2"
 STATE_DICT = "path/of/the/state_dict.pt"
 
 UNSEEN: dict[Seen, str] = {
-    "wrong-output": "The call ends well, and nothing says what its outputs are to be. Give what they are to "
+    "wrong-output": "The call returns, and nothing says what its outputs are to be. Give what they are to "
     "be (expect), a command that judges them (check), or the exported program to compare_with_eager.",
-    "nan": "No output of this call is NaN or infinite. Give the inputs with which it is, or the program.",
-    "crash": "This call ends well. Give the inputs with which it crashes, the program that makes the call, "
+    "nan": "No output of this call is NaN or infinite. Give the inputs with which one is, or the program.",
+    "crash": "This call returns. Give the inputs with which it crashes, the program that makes the call, "
     "or its log.",
-    "hang": "This call ends by itself. Give the program that hangs: its threads, streams and earlier calls "
+    "hang": "This call returns. Give the program that hangs: its threads, streams and earlier calls "
     "are not in a package.",
-    "memory": "This call ends well, in the memory that there is. Give the program that runs out of memory, "
+    "memory": "This call returns: the memory was enough. Give the program that runs out of memory, "
     "or the sizes of inputs with which it does.",
 }
 
 
 NEVER_REACHED = (
-    "The program ended well, but it compiled, loaded and called no package where that could be seen: in a "
-    "Python process, through torch. Name the script or the package that fails; of a host in another "
-    "language, give the package with the inputs of a call."
+    "The program exited with code 0, and no Python process of it compiled, loaded or called a package. "
+    "Name the script or the package that fails. For a host in another language, give the package and the "
+    "inputs of a call."
 )
+
+
+MOST_SAID = 200  # characters of an error text
+FAILURES = {
+    "exception": "raised an error{said}",
+    "signal": "died{said}",
+    "timeout": "did not end in time",
+    "out_of_memory": "ran out of memory{said}",
+    "nonfinite": "returned NaN or infinities",
+    "differs": "returned other outputs than expected",
+}
 
 
 def open_question(case: DiagnosisState) -> str:
     """What is missing for a verdict."""
     if not case.runs and case.log is not None:
         return "Only a log was given; run the failing program to settle it."
+    if not case.runs and case.refused:
+        problem = case.refused[0]
+        what = problem.what if problem.value is None else f"{problem.what} ({problem.value})"
+        return f"Nothing could be run: {what}."
     if not case.runs and case.notes:
         return f"Nothing could be run: {case.notes[0]}."
     if case.cut_short:
         return ""
     if case.only_loaded and not case.failed:
         return (
-            "The package was loaded, and its model was not called: no inputs were given. "
-            f"Give {argument('inputs')}."
+            "The package loads. Its model was not called, because no inputs were given: give those of the "
+            f"failing call ({argument('inputs')})."
         )
     if case.never_reached and case.ended_well:
         return NEVER_REACHED
-    return "None of the checks identified the cause; the checks that were run are listed."
+    failed = next((run for run in (case.plain_run, case.script_run) if run and run.failure != "none"), None)
+    if failed is None:
+        return "No check found a cause."
+    said = quoted(failed.root.text, MOST_SAID).rstrip(".") if failed.root is not None else ""
+    how = FAILURES[failed.failure].format(said=f": {said}" if said else "")
+    return f"What is known: the {'call' if failed is case.plain_run else 'program'} {how}."
 
 
 def _of_call(arguments: Arguments) -> Arguments:
@@ -359,6 +386,10 @@ def unseen_symptom(case: DiagnosisState) -> str:
     plain = case.plain_run
     agrees = case.with_eager is not None and case.with_eager.first is None
     known_right = (plain is not None and plain.as_expected) or case.equals_eager or agrees
+    if seen == "nan" and case.outputs_nonfinite:
+        return (
+            "Outputs of this call are infinite or NaN, as expected of them: there is no failure to explain."
+        )
     return "" if seen == "wrong-output" and known_right else UNSEEN[seen]
 
 

@@ -32,15 +32,15 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.prover import Finding
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import PackageView
+from mcp_server.recorder.replay import TakenCall
+from mcp_server.runtime.context import E, WorkerRun
+from mcp_server.runtime.launchers import RankEnd
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.context import E, WorkerRun
 from mcp_server.tools.divergence import ComparedWithEager
 from mcp_server.tools.kernel_io import KernelIO
-from mcp_server.tools.launchers import RankEnd
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.machine import Problem
-from mcp_server.tools.reduce.launch import Variant
 from mcp_server.tools.requests import failing_phase
 from mcp_server.tools.trace_launches import Trace
 from mcp_server.worker import events
@@ -48,8 +48,8 @@ from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import ReplayRequest, Step
 
 if TYPE_CHECKING:  # `bisect` brings what few need
-    from mcp_server.diagnosis.value_sources import InputSlice
     from mcp_server.tools.bisect import Bisected
+    from mcp_server.worker.protocol import InputSlice
 
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
@@ -121,9 +121,10 @@ class DiagnosisState:
     mismatches: tuple[Mismatch, ...] = ()
     runs: dict[str, RunSeen] = field(default_factory=dict)
     capture: Capture | None = None
-    may_be_a_host: bool = False  # the program may call a package from a process that is no Python
+    may_be_a_host: bool = False  # the program may call a package from a process that is not Python
     host_package: Path | None = None  # the one package among the arguments of that process, or of the program
     call: CallSpec | None = None
+    taken: TakenCall | None = None  # from a recording
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None
     bisected: tuple[Suspect, Bisected] | None = None  # what the compiler was suspected of, and what came out
@@ -134,8 +135,6 @@ class DiagnosisState:
     trace: Trace | None = None
     located: LocatedFault | None = None
     generated: GeneratedKernel | None = None
-    padding: dict[str, Variant] = field(default_factory=dict)  # by kernel, with neutral fillers in its source
-    widened: dict[str, Variant] = field(default_factory=dict)  # by kernel, computed in float32
     problems: tuple[Problem, ...] = ()
     kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)
@@ -149,6 +148,8 @@ class DiagnosisState:
     cut_short: list[str] = field(default_factory=list)  # what the budget ended, or left no time for
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    put_back: list[str] = field(default_factory=list)  # what became of files that the program wrote over
+    refused: list[ProblemError] = field(default_factory=list)  # of observations that could not do their job
     artifacts: list[Artifact] = field(default_factory=list)
     parsed: PackageView | None = None  # of `package`, if that has a wrapper
 
@@ -252,6 +253,29 @@ class DiagnosisState:
         return self.runs[run].failure if run in self.runs else None
 
     @property
+    def loader_words(self) -> str:
+        """What the loader, or the system, said when it refused the package; empty where no load failed.
+
+        Of the call made again, else of the program's own load.
+        """
+        plain = self.plain_run
+        if plain is not None and plain.worker is not None:
+            failed = plain.worker.last(events.Failed)
+            if failed is not None and failed.during == "loading":
+                return failed.text or failed.type
+            return plain.finished.ending if plain.worker.phase == "loading" else ""
+        load = self.failing_phase if isinstance(self.failing_phase, CapturedLoad) else None
+        return load.error.text if load is not None and load.error is not None else ""
+
+    @property
+    def loads(self) -> bool:
+        """Whether the loader took the package, in the call made again or in the program."""
+        plain, load = self.plain_run, self.suspect_load
+        if plain is not None and plain.worker is not None and plain.worker.phases("loaded"):
+            return True
+        return load is not None and load.outcome == "ok"
+
+    @property
     def call_fails(self) -> bool:
         """Whether the call by itself, made again, fails or diverges from the reference."""
         return self.failure_of("plain") not in (None, "none")
@@ -264,6 +288,8 @@ class DiagnosisState:
     @property
     def call_locations(self) -> list[ModelLocation]:
         """The user's lines that make the suspect call, innermost first."""
+        if self.taken is not None:
+            return self.taken.lines[:2]
         return self.suspect_call.stack[:2] if self.suspect_call is not None else []
 
     def differs_in(self, run: str) -> bool | None:
@@ -412,7 +438,7 @@ class DiagnosisState:
 
     @property
     def equals_eager(self) -> bool | None:
-        """Whether the call gives what its exported program gives, NaN included, but for rounding.
+        """Whether the call gives what its exported program gives, NaN included, except for rounding.
 
         None: nobody looked.
         """
@@ -421,8 +447,9 @@ class DiagnosisState:
 
     @property
     def nan_accepted(self) -> bool:
-        """Whether the program ended well with NaN where its model has NaN in eager mode, too."""
-        return self.ended_well and self.outputs_nonfinite and bool(self.equals_eager)
+        """Whether the program took NaN that eager mode gives, too; never where NaN is the symptom."""
+        meant = self.ended_well and self.symptom.seen != "nan"
+        return meant and self.outputs_nonfinite and bool(self.equals_eager)
 
     @property
     def exit_locations(self) -> list[ModelLocation]:

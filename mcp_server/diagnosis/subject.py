@@ -15,7 +15,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.jobs.command import child_environment, looks_secret
 from mcp_server.jobs.store import storing
 from mcp_server.model import SUBJECT_FILE, Artifact, Record
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.worker.events import Torch
 
 # Variables that change how a package is built or run; the rest of the environment is nobody's business.
@@ -60,8 +60,7 @@ def _line(path: Path, pattern: str) -> str:
 class Subject(Record):
     """`journal` are the files of the capture hook, `log` what the user's own run printed.
 
-    `environment` names facts of machine, interpreter, package and variables in words. `shapes` are those of
-    the tensors of the call, counted among its tensors and other arguments as the package does.
+    `environment` names facts of machine, interpreter, package and variables in words.
     """
 
     package: Path | None = None
@@ -71,7 +70,6 @@ class Subject(Record):
     script: Path | None = None
     log: Path | None = None
     environment: dict[str, str] = Field(default_factory=dict)
-    shapes: dict[int, list[int]] = Field(default_factory=dict)
 
 
 def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
@@ -99,11 +97,6 @@ def leave_subject(case: DiagnosisState, context: Context) -> Artifact:
         script=getattr(case.workload, "script", None),
         log=case.own_run.finished.output if case.own_run is not None else None,
         environment={name: value for name, value in {**facts, **variables(asked)}.items() if value},
-        shapes={
-            number: leaf.shape
-            for number, leaf in enumerate(case.leaves)
-            if leaf.kind == "tensor" and leaf.shape is not None
-        },
     )
     path = context.directory / SUBJECT_FILE
     with storing(context.directory):

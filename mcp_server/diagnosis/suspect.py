@@ -30,7 +30,7 @@ class Instrument(Enum):
     PACKAGE_READER = ("open_package", "inspect_package", "read_generated_kernel")
     INPUT_READER = ("look_at_indices",)
     CAPTURE_HOOK = ("capture",)
-    LAUNCH_PROBE = ("dump_kernel_io", "trace_launches", "try_padding", "try_wider")
+    LAUNCH_PROBE = ("dump_kernel_io", "trace_launches")
     MEMORY_CHECKER = ("locate_fault",)
     EXPORTED_PROGRAM = ("read_exported",)
     EAGER = ("interpret", "compare_with_eager")

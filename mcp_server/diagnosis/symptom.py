@@ -1,4 +1,4 @@
-"""How a run ended, and what the user sees of the workload: a call that ends well may still be wrong."""
+"""How a run ended, and what the user sees of the workload: a call that returns may still be wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mcp_server.diagnosis.interventions.base import Failure
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Finished
 from mcp_server.logs.facts import ErrorFact, LogFacts
-from mcp_server.tools.context import E, WorkerRun
+from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import TensorFacts
 

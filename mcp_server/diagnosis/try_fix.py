@@ -31,7 +31,7 @@ from mcp_server.operations.arguments import TryArguments, option_words
 from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
 from mcp_server.plurals import listed
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ElementChange, NeededElement
 
 Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
@@ -276,6 +276,8 @@ def _outcome(trial: Trial) -> Outcome:
     if trial.effect is Effect.NOT_APPLICABLE:
         return "no_failure" if trial.before.failure == trial.again.failure == "none" else "not_applicable"
     if trial.effect is Effect.GONE:
+        if trial.before.failure == "nonfinite" and trial.after.non_finite:
+            return "changed"
         if not trial.side_effects.known:
             return "passes"
         return "harmful" if trial.side_effects else "fixed"
@@ -283,8 +285,9 @@ def _outcome(trial: Trial) -> Outcome:
 
 
 def _summary(outcome: Outcome, trial: Trial) -> str:
-    """What came of it in a sentence or two."""
-    before, after, effects = trial.before.describe(), trial.after.describe(), trial.side_effects
+    """What came of it, a short sentence for each call."""
+    after, effects = trial.after.describe(), trial.side_effects
+    as_is = f"As is, the call {trial.before.describe()}."
     reason = f" {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ""
     rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
     harm = f"{effects.elements} elements that were not at fault change, too"
@@ -293,7 +296,7 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
         harm = f"an output has another layout ({effects.layout})"
     rest = f" {harm}." if effects else " No element changed that was not at fault."
     if effects.unseen and not effects:
-        rest = f" Side effects: {UNSEEN}."
+        rest = f" Side effects are not known: {UNSEEN}."
     if not effects.known:
         rest = (
             " What it does to elements that were not at fault is not known: nothing steady to compare with."
@@ -302,13 +305,16 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     if constants:
         names = listed(constants[:SHOWN]) if len(constants) <= SHOWN else f"{len(constants)} of them"
         rest += f" Of the constants, {names} {'is' if len(constants) == 1 else 'are'} enough."
-    gone = f"The failure ({before}) went with the change and came again without it.{rest}"
+    gone = f"{as_is} With the change it {after}. Undone, it {trial.again.describe()} again."
+    left = " One failure is removed, and one left."
+    if trial.after.failure == "none":
+        left = " What is infinite then is a second failure, unless the model means it, as in a mask."
     sentences: dict[Outcome, str] = {
-        "passes": gone,
-        "fixed": gone,
-        "harmful": f"The failure ({before}) went with the change, but {harm}.",
-        "changed": f"One failure ({before}) is removed, another is left: {after}.",
-        "same": f"The change does not remove the failure: {after}.",
+        "passes": f"{gone}{rest}",
+        "fixed": f"{gone}{rest}",
+        "harmful": f"{gone} But {harm}.",
+        "changed": f"{gone}{left}",
+        "same": f"{as_is} With the change it still {after}.",
         "no_failure": f"The call does not fail as it is, so that there is nothing to fix.{rest} Give "
         "expect to say what the outputs are to be.",
         "not_applicable": "The trial says nothing about the change.",

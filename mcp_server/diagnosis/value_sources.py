@@ -16,32 +16,13 @@ from mcp_server.model import Category, Component, Evidence, ModelLocation
 from mcp_server.package.assertion import Candidate, Division, IndexSource, divisions, read_assertion
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.provenance import DIVIDES, INDEXES, UNBOUNDED, lines_doing
-from mcp_server.package.statements import evaluate
 from mcp_server.package.symbols import scalar_values
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.linear import affine
 from mcp_server.package.terms.program import read_program, slice_read
+from mcp_server.package.terms.sizes import evaluate
 from mcp_server.worker import events
-
-
-@dataclass(frozen=True)
-class InputSlice:
-    """Elements offset, offset + stride, … below `end` of a flat input that must lie in [low, high].
-
-    `end` is None for all to the end of the input. With `unlike` they may be anything but that number.
-    """
-
-    input: int
-    offset: int
-    stride: int
-    low: int
-    high: int
-    unlike: int | None = None
-    end: int | None = None
-
-    def request(self) -> dict[str, int]:
-        """As the worker's `index_values` takes it."""
-        return {name: value for name, value in vars(self).items() if value is not None}
+from mcp_server.worker.protocol import InputSlice
 
 
 @dataclass(frozen=True)
@@ -301,8 +282,8 @@ MOST = 3  # lines of a kernel, all of which detectors always show
 def deepened(party: Component, category: Category, case: DiagnosisState) -> tuple[Component, list[Evidence]]:
     """The party with the line of a called function before its own lines, and the evidence for that.
 
-    Not needed for a program that we ran, whose lines were all recorded (worker/capture_lines.py), nor for a
-    kernel that only computed an index for another one.
+    Not needed for a program that we ran, whose lines were all recorded (worker/capture/compiles.py), nor for
+    a kernel that only computed an index for another one.
     """
     made_index = party.kind == "kernel" and category == "index_out_of_bounds"
     kind = KINDS.get(category) if not made_index else None

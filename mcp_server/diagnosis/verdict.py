@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from mcp_server.diagnosis.call_site import at_call_site
 from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
 from mcp_server.diagnosis.components import operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
-    UNSEEN,
     Effect,
     Intervention,
+    Seen,
     Trial,
     change_in_words,
     fix_in_words,
@@ -27,17 +28,18 @@ from mcp_server.diagnosis.next_steps import (
     next_steps,
     open_question,
     reduction,
-    repairing,
     unseen_symptom,
 )
 from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.value_sources import deepened
+from mcp_server.diagnosis.words import call_of, eager_of, headline_of, not_for_shipping
 from mcp_server.errors import argument
 from mcp_server.model import (
     Cause,
     Component,
     Confidence,
+    Confirmed,
     Evidence,
     Fix,
     FixRun,
@@ -47,8 +49,8 @@ from mcp_server.model import (
     RuledOut,
     Verdict,
 )
-from mcp_server.plurals import counted, listed, was
-from mcp_server.tools.context import Context
+from mcp_server.plurals import counted, was
+from mcp_server.runtime.context import Context
 from mcp_server.worker.events import ComparedExpected
 
 ORDER: tuple[Confidence, ...] = ("possible", "likely", "proven")
@@ -191,7 +193,7 @@ FAILS_ALONE = (
     "the call fails in the same way when it is made alone, in one thread, on its own copy of the inputs"
 )
 NO_REFERENCE = (
-    "The numbers themselves were not checked, because there was no reference to compare them with. "
+    "The numbers themselves were not checked, because there was no reference to compare them with: "
     "compare_with_eager compares them with the exported program."
 )
 MOST_NAMED = 3  # of the user's own kernels and operators
@@ -208,7 +210,8 @@ def health_summary(case: DiagnosisState) -> str:
     if case.mismatches:
         more = f" ({len(case.mismatches) - 1} more)" if len(case.mismatches) > 1 else ""
         first = case.mismatches[0].sentence
-        fit = f". One thing does not fit{more}, and the package did not refuse it: {first}"
+        refused = "the program handled the package's refusal" if case.handled else "the package took it"
+        fit = f". One thing does not fit{more}, and {refused}: {first}"
     elif case.package is not None and not case.package.signature.known:
         fit = "; the package does not say which inputs it takes, so the inputs were not compared with it"
     sentences = [f"No fault found: the workload ran to the end with {outputs}{fit}."]
@@ -237,27 +240,29 @@ def health_summary(case: DiagnosisState) -> str:
     if fixed:
         values = "this value" if len(fixed) == 1 else "these values"
         sentences.append(f"The package ignores {', '.join(fixed)}: export fixed {values}.")
-    if isinstance(case.workload, PackageWorkload):
-        sentences.append(
-            "A package does not include the program around it (constants that it loads, threads, streams). "
-            "If calls fail in a program, diagnose the program."
-        )
     return " ".join(sentences)
 
 
 def health_evidence(case: DiagnosisState) -> list[Evidence]:
     """What speaks for health, run by run."""
     found = []
+    if case.only_loaded:
+        return [seen("run", "the package loads")]
     for label, run in case.runs.items():
         if run.failure == "none":
             outputs = f" with {counted(len(run.outputs), 'output')}" if run.outputs else ""
-            found.append(seen(label, f"ended well after {run.finished.wall_s:.1f} s{outputs}"))
+            found.append(seen(label, f"{_exited(label)} after {run.finished.wall_s:.1f} s{outputs}"))
     repeats = {
         "second": "the same call, repeated, returns the same outputs",
         "filled": "the call returns the same outputs when fresh memory is filled with different bytes",
     }
     same = [fact for run, fact in repeats.items() if case.differs_in(run) is False]
     return found + [seen("repeat_call", fact) for fact in same]
+
+
+def _exited(label: str) -> str:
+    """How a run without a failure ended: what a program printed nobody has judged."""
+    return "exited with code 0" if label in ("script", "alone", "command") else "the call returned"
 
 
 def compared(case: DiagnosisState) -> bool:
@@ -283,10 +288,9 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     guilty, inferred = deepened(placed(best.guilty, case), best.category, case)
     rank = f"Rank {case.failed_rank.rank}: " if case.failed_rank else ""
     causes = _causes(order, case) if outcome == "fault" else []
-    # Of a proven cause nothing is left to find, but for the compiler's decision behind a wrong launch. One
-    # that was proven in eager mode can be worked around without a compile.
+    # Of a proven cause nothing is left to find, except the compiler's decision behind a wrong launch.
     decided = reduction(best, case) if causes and may_be_decided(best) else []
-    steps = [*decided, *repairing(best, case)] if causes else next_steps(best, case)
+    steps = decided if causes else next_steps(best, case)
     # A symptom is the failure itself, in other words.
     others = (s for s in order[1:] if not s.weak and s.level is not CausalLevel.SYMPTOM)
     explained = [s for s in others if s.level < best.level]
@@ -294,21 +298,23 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
         outcome=outcome,
         category=best.category,
         confidence=confidence(best, case) if outcome == "fault" else "possible",
+        headline=headline_of(best.category, best.guilty, case, known=outcome == "fault"),
         summary=f"{rank}{best.summary}" if outcome == "fault" else _open_summary(order, case),
+        call=call_of(case),
+        eager=eager_of(best.category, case),
         guilty=guilty if best.guilty.name else None,
         crashing=best.crashing,
         causes=causes,
         intervention=_deciding(best, case),
-        evidence=[
-            *[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
-            *_missing(order, outcome, case),
-        ],
+        evidence=[*_evidence(best, case), *inferred][:MAX_EVIDENCE],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         ruled_out=[
             RuledOut(hypothesis=s.summary, by=f"explained by {best.category} of {best.guilty.name}")
             for s in explained[:MAX_RULED_OUT]
         ],
-        fix=fix_of(best, case),
+        remarks=list(_remarks(order, outcome, case)),
+        fix=_at_call_site(fix_of(best, case), case),
+        confirmed=confirmed_by(best, case) if outcome == "fault" else None,
         next_steps=steps,
         decisions=case.decisions,
         cost=context.cost.cost(),
@@ -316,28 +322,21 @@ def conclude(suspects: Sequence[Suspect], case: DiagnosisState, context: Context
     )
 
 
-IN_EAGER = ", in eager mode too"
-
-
-def _missing(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[Evidence]:
+def _remarks(order: Sequence[Suspect], outcome: Outcome, case: DiagnosisState) -> Iterator[str]:
     """What a reader may miss in the verdict: why it is not proven, what is left, and lines of the model."""
     best, others = order[0], order[1:]
     if outcome == "fault" and case.workload is not None and confidence(best, case) != "proven":
-        yield Evidence(step="note", fact=f"not proven: {_why_not_proven(best, case)}")
+        yield f"Not proven: {_why_not_proven(best, case)}."
     left = [trial for trial in trials_of(best, case) if trial.proves and trial.effect is Effect.CHANGED]
     if outcome == "fault" and left and not any(is_cause(each, case) for each in others):
-        fact = f"another failure is left after this change: {left[0].reason or left[0].after.describe()}"
-        yield Evidence(step="note", fact=f"{fact}. Make the change, and diagnose the call again")
-    if any(IN_EAGER in each.summary for each in order):
-        fact = "eager mode fails in the same way: the model or its inputs are at fault, not the compiler"
-        yield seen("interpret", fact)
+        failure = left[0].reason or left[0].after.describe()
+        yield f"A second failure is left after this change: {failure}. Make the change, then diagnose again."
     launched = any(party and party.launch_index is not None for party in (best.guilty, best.crashing))
     package = case.package
     if launched and package is not None and not package.kernel_information and case.program_path is None:
-        yield seen(
-            "note",
-            "no line of the model is known, since the package has no provenance: give its exported program "
-            f"({argument('exported')}), or compile with INDUCTOR_PROVENANCE=1",
+        yield (
+            "No line of the model is known, because the package has no provenance. Give its exported program "
+            f"({argument('exported')}), or compile with INDUCTOR_PROVENANCE=1."
         )
 
 
@@ -350,8 +349,8 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
     if trials:
         last = trials[-1]
         if last.intervention.hides and last.effect is Effect.GONE:
-            where = "ends well, which tells where it fails and not which value is wrong"
-            return f"{last.intervention.what} {where}: change that value alone with try_fix"
+            where = "returns, which tells where it fails and not which value is wrong"
+            return f"{last.intervention.what} {where}: change only that value with try_fix"
         return f"{last.intervention.what}: {last.reason or last.after.describe()}"
     if case.only_loaded:
         return f"no inputs of the failing call were given ({argument('inputs')})"
@@ -359,7 +358,7 @@ def _why_not_proven(suspect: Suspect, case: DiagnosisState) -> str:
         return "only a change of the program itself could remove it"
     if case.plain_run is not None and not case.call_fails:
         return "the call by itself does not fail, so there is no failure to remove"
-    return "no change of the call is known that removes this cause alone"
+    return "no change of the call is known that removes only this cause"
 
 
 def _deciding(suspect: Suspect, case: DiagnosisState) -> InterventionRun | None:
@@ -390,36 +389,105 @@ def _causes(order: Sequence[Suspect], case: DiagnosisState) -> list[Cause]:
 
 
 def fix_of(suspect: Suspect, case: DiagnosisState) -> Fix | None:
-    """The fix of a suspect: the change that ran, where one removed the failure and harmed nothing else."""
-    trial = next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
-    advice = suspect.fix
-    if trial is None or (trial.intervention.hides and not trial.side_effects.known):
+    """What to ship: the change that ran where that is one, else what the suspect advises."""
+    trial, advice = removing(suspect, case), suspect.fix
+    if trial is None or trial.intervention.hides:
         return advice
-    same = (each for each in suspect.interventions if each.key == trial.intervention.key)
-    tried, effects = next(same, trial.intervention), trial.side_effects  # worded as the suspect has it
-    harm = "none; every output element that was not at fault is unchanged" if effects.known else ""
-    if effects.layout:
-        harm = f"changes the layout of an output ({effects.layout})"
-    elif effects.elements:
-        count = counted(effects.elements, "output element")
-        harm = f"changes {count} that {was(effects.elements)} not at fault"
-    elif effects.unseen:
-        harm = UNSEEN
-    if effects.elements and suspect.category == "input_mismatch" and tried.keeps_values:
-        # What the package was compiled for: the failing call read the bytes of the whole input as others.
-        count = counted(effects.elements, "output element")
-        harm = f"{count} changed that {was(effects.elements)} finite before: computed from the misread input"
-    elif effects:
-        # The change also changed what was not at fault: it is no fix, and the advice is given without it.
-        harm = f"not offered as a fix: {fix_in_words(trial)}, but this also {harm}"
-        return Fix(action=advice.action, side_effects=harm) if advice is not None else None
+    tried = _worded(trial, suspect)
+    if tried.is_experiment or (harms(trial) and not _misread(trial, suspect)):
+        return advice
     return Fix(
-        action=tried.action or (advice.action if advice else f"make the call {change_in_words(tried.what)}"),
+        text=tried.action or (advice.text if advice else f"make the call {change_in_words(tried.what)}"),
         before=tried.before_code or (advice.before if advice else None),
         after=tried.after_code or (advice.after if advice else None),
         ran=FixRun(result=fix_in_words(trial), command=trial.command),
-        side_effects=harm,
     )
+
+
+def _at_call_site(fix: Fix | None, case: DiagnosisState) -> Fix | None:
+    """The fix in the line of the program that makes the call, where it is one of an argument."""
+    lines, places = case.call_locations, [each.path or "" for each in case.compiled_inputs]
+    if fix is None:
+        return None
+    if lines and all(path == f"args[{n}]" for n, path in enumerate(places)):
+        fix = at_call_site(fix, lines[0].code, len(places))
+    again = fix.before is not None and (fix.after or "").startswith(f"{fix.before} = ")
+    return fix.model_copy(update={"before": None}) if again else fix
+
+
+def confirmed_by(suspect: Suspect, case: DiagnosisState) -> Confirmed | None:
+    """The change that removed the failure, and what then happened; None where nothing did."""
+    trial = removing(suspect, case)
+    if trial is None or trial.intervention.hides:
+        return None
+    tried = _worded(trial, suspect)
+    return Confirmed(
+        what=change_in_words(tried.what).removeprefix("with "),
+        before=_as_it_is(trial, trial.before),
+        after=_came_back(trial),
+        again=_as_it_is(trial, trial.again),
+        command=trial.command,
+        side_effects=_side_effects(trial, suspect),
+        not_for_shipping=not_for_shipping(tried),
+    )
+
+
+TWICE = 2  # calls as they are, where the failure came each time
+
+
+def _as_it_is(trial: Trial, call: Seen) -> str:
+    """How a call without the change ended; of several how many failed."""
+    if trial.calls > TWICE:
+        return f"failed {trial.failed} times of {trial.calls} ({call.describe()})"
+    return "returned the values that are in question" if call.failure == "none" else call.describe()
+
+
+def _came_back(trial: Trial) -> str:
+    """How the call with the change ended, with what matters about its outputs."""
+    described = trial.after.describe()
+    if trial.calls > TWICE:
+        return f"did not fail once in that way; the chance of that is {trial.chance:.2%}"
+    if trial.reason.startswith("the call "):
+        return trial.reason.removeprefix("the call ")
+    finite = trial.before.failure == "nonfinite" and not trial.after.non_finite
+    return f"{described} finite outputs" if finite else described
+
+
+def removing(suspect: Suspect, case: DiagnosisState) -> Trial | None:
+    """The trial that shows the cause: the failure went with the change, and came back without it."""
+    return next((t for t in trials_of(suspect, case) if t.proves and t.effect is Effect.GONE), None)
+
+
+def _worded(trial: Trial, suspect: Suspect) -> Intervention:
+    """The intervention of a trial in the words of the suspect."""
+    same = (each for each in suspect.interventions if each.key == trial.intervention.key)
+    return next(same, trial.intervention)
+
+
+def harms(trial: Trial) -> bool:
+    """Whether the change also changed elements of the outputs that were not at fault."""
+    return bool(trial.side_effects)
+
+
+def _misread(trial: Trial, suspect: Suspect) -> bool:
+    """Whether the failing call read the bytes of a whole input as others, so that all it gave was wrong."""
+    return suspect.category == "input_mismatch" and trial.intervention.keeps_values
+
+
+def _side_effects(trial: Trial, suspect: Suspect) -> str:
+    """What the change did to the elements of the outputs that were not at fault; empty if nobody can tell."""
+    effects = trial.side_effects
+    if trial.before.failure == "none":  # the other values are what was wanted
+        return ""
+    if effects.layout:
+        return f"an output has another layout then ({effects.layout})"
+    if effects.elements and _misread(trial, suspect):
+        count = counted(effects.elements, "other output element")
+        return f"{count} changed as well, which had been computed from the misread input"
+    if effects.elements:
+        count = counted(effects.elements, "output element")
+        return f"{count} changed that {was(effects.elements)} not at fault"
+    return "no other output element changed" if effects.known and not effects.unseen else ""
 
 
 def placed(party: Component, case: DiagnosisState) -> Component:
@@ -455,13 +523,15 @@ def _without_fault(
         *(_bad_ends(case) if not healthy else ()),
         *health_evidence(case),
         *_around(case),
-        *(Evidence(step="note", fact=note) for note in case.notes[:MAX_EVIDENCE]),
+        *(Evidence(step="note", fact=note) for note in _notes(case)),
     ]
     missing = f"{unknown}{unseen_symptom(case) or open_question(case)}"
     return Verdict(
         outcome=outcome,
         confidence="likely" if healthy and judged else "possible",
+        headline="no fault found" if healthy else "cause not known",
         summary=health_summary(case) if healthy else missing,
+        call=call_of(case),
         evidence=[_with_command(each, case) for each in evidence[:MAX_EVIDENCE]],
         bystanders=bystanders(suspects, case)[:MAX_RULED_OUT],
         next_steps=next_steps(None, case),
@@ -469,6 +539,12 @@ def _without_fault(
         cost=context.cost.cost(),
         artifacts=case.artifacts,
     )
+
+
+def _notes(case: DiagnosisState) -> list[str]:
+    """What could not be observed, where the summary does not say so."""
+    told = case.only_loaded or (case.refused and not case.runs)
+    return [] if told else case.notes
 
 
 def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:
@@ -482,14 +558,16 @@ def _bad_ends(case: DiagnosisState) -> Iterator[Evidence]:
 
 
 def _open_summary(order: Sequence[Suspect], case: DiagnosisState) -> str:
-    """What is suspected and what would settle it, where that is known; else the categories that are open."""
+    """The suspect that stands out, what would settle it, and which other categories are open."""
     unseen = unseen_symptom(case)
     if unseen:
         return f"{unseen} What stands out: {order[0].summary}"
-    if order[0].settle:
-        return f"Inconclusive: {order[0].summary} {order[0].settle}"
-    categories = list(dict.fromkeys(suspect.category for suspect in order))[:4]
-    return f"Inconclusive: the evidence fits {listed(categories, 'or')}. {open_question(case)}"
+    best = order[0]
+    names = [category.replace("_", " ") for category in dict.fromkeys(each.category for each in order)][:4]
+    also = f"Possible causes: {', '.join(names)}." if len(names) > 1 else ""
+    settle = best.settle if not best.settle or best.settle.endswith(".") else f"To settle it: {best.settle}."
+    question = "" if settle else open_question(case)
+    return " ".join(filter(None, (best.summary, also, settle, question)))
 
 
 def _evidence(best: Suspect, case: DiagnosisState) -> list[Evidence]:

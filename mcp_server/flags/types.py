@@ -37,7 +37,7 @@ COUNT = Values("[0-9]{1,12}", "a whole number from 0", int)
 FRACTION = Values(r"0(\.[0-9]+)?|1(\.0+)?", "a number from 0 to 1", float)
 TEXT = Values(".+", "text, not empty")
 KERNELS = Values(r"[^,]+(,[^,]+)*", "kernel names, comma between; each must be the whole name")
-FIRST_NOT_ZERO = Values(".*", "0... is off, all else on, the empty string too")
+FIRST_NOT_ZERO = Values(".*", "off if the value starts with 0; on otherwise, even if empty")
 OPTIMISATION = Values("O[0-3]", "O0, O1, O2 or O3")
 DISK_FORMAT = Values("pickle_weights|binary_blob", "pickle_weights or binary_blob")
 

@@ -46,10 +46,10 @@ class Command:
 class Finished:
     """How a child ended, after running for `wall_s` seconds and waiting `waited_s` for a GPU.
 
-    `output` is stdout and stderr in order of arrival, without `dropped_bytes` from the middle if the child
-    printed more than the cap. `returncode` is None if a signal or a limit ended the child. `signal` is a name
-    such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why output was lost.
-    `reused` marks a result of an earlier run of the job.
+    `output` is stdout and stderr in order of arrival. What a child printed beyond the cap is left out in the
+    middle, where a line says how much. `returncode` is None if a signal or a limit ended the child. `signal`
+    is a name such as `SIGSEGV`, also for a shell-style status (128 + n). `incomplete` says why output was
+    lost. `reused` marks a result of an earlier run of the job.
     """
 
     ending: Ending
@@ -59,7 +59,6 @@ class Finished:
     output: Path
     stdout: Path
     stderr: Path
-    dropped_bytes: int = 0
     note: str = ""
     incomplete: str = ""
     reused: bool = False

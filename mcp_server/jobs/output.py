@@ -139,7 +139,6 @@ class Capture:
         self._sources = {"stdout": out, "stderr": err}
         for fd in self._sources.values():
             os.set_blocking(fd, False)
-        self.dropped = 0
         self.error = ""
         self._scope = anyio.CancelScope(shield=True)
 
@@ -151,8 +150,8 @@ class Capture:
         for fd in self._sources.values():
             os.close(fd)
         self._joined.finish()
-        left_out = {name: file.close() for name, file in self._files.items()}
-        self.dropped = left_out["output"]
+        for file in self._files.values():
+            file.close()
         self.error = next((file.error for file in self._files.values() if file.error), "")
 
     def started(self) -> None:

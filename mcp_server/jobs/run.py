@@ -122,7 +122,6 @@ async def _run(
         **{**vars(ended), **capture.paths, "note": "; ".join(filter(None, (ended.note, left)))},
         wall_s=worked_s,
         waited_s=clock.waited_s,
-        dropped_bytes=capture.dropped,
         incomplete=capture.error,
     )
 

@@ -159,6 +159,9 @@ class JobDirectory:
             object.__setattr__(self, "lock", None)
 
 
+TEMPORARY = "tmp"  # of a job: the folder for temporary files of its workers
+
+
 class Store:
     """The job folders of all servers that use the same state directory."""
 
@@ -268,6 +271,11 @@ class Store:
                     total, count = total - sizes[path], count - 1
                     path.rename(self.jobs / f"{_DOOMED}{path.name}")
                     swept.append(path.name)
+            # What loaders unpacked for jobs whose process was killed.
+            left = [path for path in self._by_age() if (path / TEMPORARY).exists()]
+            for path in left:
+                if not self.is_running(self.find(path.name)):
+                    shutil.rmtree(path / TEMPORARY, ignore_errors=True)
         for path in self.jobs.glob(f"{_DOOMED}*"):
             shutil.rmtree(path, ignore_errors=True)
         return swept

@@ -1,7 +1,7 @@
 """What a capture recorded: compiles, loads, constant updates and calls of every process of a run.
 
-Reads the journals that the hook writes (`worker/journal.py`). A process that died leaves a phase without its
-end, which separates a crash or a hang inside AOTInductor from one elsewhere.
+The hook writes the journals that this is read from (`worker/capture/journal.py`). A process that died leaves
+a phase without its end, which separates a crash or a hang inside AOTInductor from one elsewhere.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_server.model import ModelLocation, Record
+from mcp_server.worker.capture.events import InUse, NearModule
 
 Outcome = Literal["ok", "failed", "unfinished"]
 
@@ -67,20 +68,6 @@ class Leaf(JournalRecord):
         return int(index) if index.isdigit() else None
 
 
-class RetainedOutputs(JournalRecord):
-    """Outputs on one kind of device whose memory is still in use: of how many calls, and bytes in all."""
-
-    calls: int
-    bytes: int
-
-
-class Retained(JournalRecord):
-    """What was still in use when a load or call failed: numbers of loads, and outputs by `cpu` or `cuda`."""
-
-    loads: list[int] = Field(default_factory=list)
-    outputs: dict[str, RetainedOutputs] = Field(default_factory=dict)
-
-
 class Phase(JournalRecord):
     """The fields of every record. `n` orders the events of a process; `notice` lists what was not kept.
 
@@ -96,7 +83,7 @@ class Phase(JournalRecord):
     seconds: float | None = None
     error: CapturedError | None = None
     processor_s: int | None = None
-    retained: Retained | None = None
+    retained: InUse | None = None
     stack: list[ModelLocation] = Field(default_factory=list)
 
     @property
@@ -131,6 +118,14 @@ class CapturedPackaging(Phase):
 
     package: Path
     files: dict[str, Path] = Field(default_factory=dict)
+
+
+class CapturedOverwriting(JournalRecord):
+    """A package was about to be written to `path`; `kept` is a copy of what was there, `notice` why not."""
+
+    path: Path
+    kept: Path | None = None
+    notice: str = ""
 
 
 class CapturedLoad(Phase):
@@ -284,27 +279,35 @@ class CapturedExport(Phase):
     attributes: dict[str, str] = Field(default_factory=dict)
 
 
+class TriedChange(Record):
+    """What was tried on a failed export or compile, see `worker.capture.events.Attempt`."""
+
+    name: str
+    action: str
+    note: str = ""
+    file: str = ""
+    line: int = 0
+    before: str = ""
+    after: str = ""
+    outcome: Literal["passes", "differs", "fails"] = "fails"
+    error: str = ""
+    again: str = ""
+    sizes: int = 0
+
+
+class CapturedMend(Phase):
+    """What was tried on the export or compile with which the program ended."""
+
+    stage: str = ""
+    attempts: list[TriedChange] = Field(default_factory=list)
+
+
 class VariableChange(Phase):
     """The program set or removed a variable that decides which tools and files a compile finds."""
 
     variable: str
     before: str | None = None
     after: str | None = None
-
-
-class ModuleSnapshot(JournalRecord):
-    """A module of class `type`, in variable `name`, with the constants of a compiled program.
-
-    `file` contains their values by name; None if they equal the compiled ones or are too large. `named`: the
-    failed statement mentions the variable.
-    """
-
-    name: str
-    type: str
-    named: bool = False
-    digests: dict[str, str] = Field(default_factory=dict)
-    attributes: dict[str, str] = Field(default_factory=dict)
-    file: Path | None = None
 
 
 class FailedCheck(Phase):
@@ -317,7 +320,7 @@ class FailedCheck(Phase):
     file: Path | None = None
     calls: list[int] = Field(default_factory=list)
     refilled: dict[int, list[str]] = Field(default_factory=dict)
-    modules: list[ModuleSnapshot] = Field(default_factory=list)
+    modules: list[NearModule] = Field(default_factory=list)
 
 
 class CapturedAssertion(FailedCheck):
@@ -359,11 +362,13 @@ class Captured(Record):
     processes: list[CapturedProcess] = Field(default_factory=list)
     compiles: list[CapturedCompile] = Field(default_factory=list)
     packagings: list[CapturedPackaging] = Field(default_factory=list)
+    overwritings: list[CapturedOverwriting] = Field(default_factory=list)
     loads: list[CapturedLoad] = Field(default_factory=list)
     hosts: list[CapturedHost] = Field(default_factory=list)
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
     exports: list[CapturedExport] = Field(default_factory=list)
+    mends: list[CapturedMend] = Field(default_factory=list)
     variables: list[VariableChange] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[FreedInput] = Field(default_factory=list)

@@ -51,7 +51,6 @@ class TensorFacts:
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     storage_offset: int
-    storage_bytes: int
 
 
 @dataclass(frozen=True)
@@ -229,7 +228,6 @@ def _argument(raw: Any) -> JournalArgument:
             shape=tuple(int(size) for size in raw["shape"]),
             stride=tuple(int(step) for step in raw["stride"]),
             storage_offset=int(raw["storage_offset"]),
-            storage_bytes=int(raw["storage_bytes"]),
         )
     value = raw.get("value")
     return JournalArgument(

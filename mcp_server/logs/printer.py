@@ -1,166 +1,112 @@
-"""What a package compiled with the intermediate value printer wrote, as typed records.
+"""What a package compiled with AOTInductor's intermediate value printer wrote.
 
 Level 1 names the files that it saved, level 2 prints statistics and small tensors, level 3 only launches
-(`log.py`). Formats: torch 2.8-2.15 (facts: `_inductor/codegen/debug_utils.py`, aoti_torch/utils).
-Known defects that are taken care of: scalars end in a literal backslash-n and no newline; the path of level
-1 lacks a separator up to 2.14; an output is printed before its launch although nothing wrote it yet.
+(`log.py`). Formats: torch 2.8-2.15 (_inductor/codegen/debug_utils.py, aoti_torch/utils). An output is printed
+before its launch although nothing wrote it yet: its values are noise then.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, islice
-from pathlib import PurePosixPath
-from typing import Any, Literal
-
-When = Literal["before_launch", "after_launch", "aoti_model_inputs"]
-
-MAX_VALUES = 64
-MAX_SAVED = 2_000
+from itertools import chain
 
 _HEADER = re.compile(
     r"\[ {1,2}(?P<when>before_launch|after_launch|aoti_model_inputs) - "
     r"(?P<what>[^\[\]]+?) {1,2}\](?P<tensor>:)?"
 )
 _END = "Requires grad: "
-_VALUE = re.compile(r"[-+]?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf)", re.IGNORECASE)
-_SAVED = re.compile(r"aoti_torch_save_tensor_handle: Saved tensor to (?P<path>.+\.pt)")
-_FILE = re.compile(r"(?P<when>before_launch|after_launch)_(?P<what>.+)_(?P<device>[a-z]+(?::\d+)?)\.pt$")
-_BUFFER = re.compile(r"(?P<kernel>.+?)_(?P<argument>(?:buf\d+\w*|arg\d+_\d+))$")
+_STATISTIC = re.compile(r"(?:Mean|Min|Max) value: ?(?P<value>\S{1,40})")
+_SAVED = "aoti_torch_save_tensor_handle: Saved tensor to "
 
 
 @dataclass(frozen=True)
 class PrintedTensor:
-    """One tensor as printed at level 2; sizes and strides in elements.
+    """One tensor as printed at level 2: mean, least and largest value, as far as they were printed.
 
-    `mean`, `minimum` and `maximum` were computed in float32; None where the printer names none (empty or
-    complex tensors). `uninitialised` marks an output before the launch that writes it: its values are noise.
+    `noise` marks an output before the launch that writes it.
     """
 
-    when: When
+    when: str
     kernel: str
     argument: str
-    elements: int | None = None
-    dtype: str = ""
-    mean: float | None = None
-    minimum: float | None = None
-    maximum: float | None = None
-    device: str = ""
-    size: tuple[int, ...] = ()
-    stride: tuple[int, ...] = ()
-    values: tuple[float, ...] = ()
-    uninitialised: bool = False
+    statistics: tuple[float, ...] = ()
+    noise: bool = False
+
+    @property
+    def non_finite(self) -> bool:
+        """Whether least or largest value are. The mean proves nothing: it overflows in float32."""
+        return any(not math.isfinite(value) for value in self.statistics[1:])
 
 
 @dataclass(frozen=True)
-class PrintedScalar:
-    """A scalar argument; the printer writes floats and bools as integers, so only `text` is certain."""
+class Printout:
+    """All that the printer wrote: tensors, saved files, and the first tensor with NaN or infinity."""
 
-    when: When
-    kernel: str
-    argument: str
-    text: str
+    tensors: int = 0
+    files: int = 0
+    first_bad: PrintedTensor | None = None
 
-
-@dataclass(frozen=True)
-class SavedTensor:
-    """A file of level 1. Later calls overwrite it, and so does a second launch of the same kernel."""
-
-    path: str
-    when: When
-    kernel: str
-    argument: str
-    device: str
-
-
-Printed = PrintedTensor | PrintedScalar | SavedTensor
+    def __str__(self) -> str:
+        parts = []
+        if self.tensors:
+            parts.append(f"the value printer showed {self.tensors} tensors, all finite")
+        if (bad := self.first_bad) is not None:
+            of_launch = f" {bad.when.replace('_', ' ')} of {bad.kernel}" if bad.kernel else ""
+            first = f"{bad.argument}{of_launch} is the first with NaN or infinity"
+            parts = [f"of {self.tensors} tensors that the value printer showed, {first}"]
+        if self.files:
+            parts.append(f"it saved {self.files} tensors as files, named in the log")
+        return "; ".join(parts)
 
 
-def read_saved(lines: Iterable[str], kernels: Collection[str] = ()) -> tuple[list[SavedTensor], int]:
-    """The files that level 1 names in a run's output, in its order, and the number of those beyond the limit.
+def read_printout(lines: Iterable[str]) -> Printout:
+    """What levels 1 and 2 wrote among the lines of a log."""
+    tensors, files, bad = 0, 0, None
 
-    `kernels` helps to split their names.
-    """
-    records = (record for record in read_printer(lines) if isinstance(record, SavedTensor))
-    saved = list(islice(records, MAX_SAVED))
-    dropped = sum(1 for _ in records)
-    # Names such as `kernel_0_blocks_0_weight` are split by the kernels that are known, the longest first.
-    known = sorted({*kernels, *(record.kernel for record in saved if record.kernel)}, key=len, reverse=True)
-    named = []
-    for record in saved:
-        whole = f"{record.kernel}_{record.argument}".lstrip("_")
-        kernel = next((name for name in known if whole.startswith(f"{name}_")), record.kernel)
-        argument = whole.removeprefix(f"{kernel}_") if kernel else whole
-        named.append(replace(record, kernel=kernel, argument=argument))
-    return named, dropped
+    def watched() -> Iterator[str]:
+        nonlocal files
+        for line in lines:
+            files += _SAVED in line
+            yield line
+
+    for tensor in printed_tensors(watched()):
+        tensors += 1
+        if bad is None and not tensor.noise and tensor.non_finite:
+            bad = tensor
+    return Printout(tensors, files, bad)
 
 
-def _number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _integers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"-?\d{1,18}", text)[:64])
-
-
-# The lines of a tensor's statistics: the field that each fills, and how its value is read.
-_STATISTICS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "Number of elements": ("elements", lambda value: int(value[:18]) if value.isdecimal() else None),
-    "Dtype": ("dtype", lambda value: value[:60]),
-    "Device": ("device", lambda value: value[:40]),
-    "Size": ("size", _integers),
-    "Stride": ("stride", _integers),
-    "Mean value": ("mean", _number),
-    "Min value": ("minimum", _number),
-    "Max value": ("maximum", _number),
-}
-_STATISTIC = re.compile(rf"(?P<name>{'|'.join(_STATISTICS)}): ?(?P<value>.*)")
-
-
-def read_printer(lines: Iterable[str]) -> Iterator[Printed]:
-    """The records of levels 1 and 2 in the order of the output."""
-    tensor: PrintedTensor | None = None  # whose block is open: until its last line, or the next header
-    values: list[float] = []
+def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:
+    """The tensors of level 2 in the order of the output. A block that was cut off gives what it held."""
+    open_one: PrintedTensor | None = None
     written: set[str] = set()
-    for raw in chain(lines, (_END,)):
-        line = raw.rstrip("\r\n")
-        headers: Iterable[re.Match[str]] = ()
-        if "_launch - " in line or "aoti_model_inputs - " in line:
-            headers = _HEADER.finditer(line)
-        elif "Saved tensor to " in line and (saved := _SAVED.search(line)):
-            if file := _FILE.search(PurePosixPath(saved["path"]).name):
-                buffer = _BUFFER.match(file["what"])
-                kernel, argument = (buffer["kernel"], buffer["argument"]) if buffer else ("", file["what"])
-                yield SavedTensor(saved["path"], _when(file), kernel, argument, file["device"])
-        elif tensor is None:
+    for line in chain(lines, (_END,)):
+        if statistic := _STATISTIC.match(line):
+            if open_one is not None:
+                open_one = replace(open_one, statistics=(*open_one.statistics, _number(statistic["value"])))
             continue
-        elif statistic := _STATISTIC.match(line):
-            field, read = _STATISTICS[statistic["name"]]
-            tensor = replace(tensor, **{field: read(statistic["value"].strip())})
-        elif line.startswith(_END):
-            yield replace(tensor, values=tuple(values[:MAX_VALUES]))
-            tensor, values = None, []
-        elif tensor.elements is None and len(values) < MAX_VALUES and "Type{" not in line:
-            texts = _VALUE.findall(line)[:MAX_VALUES]
-            values += [number for number in map(_number, texts) if number is not None]
+        headers = list(_HEADER.finditer(line)) if " - " in line else []
+        if open_one is not None and (headers or line.startswith(_END)):
+            yield open_one
+            open_one = None
         for found in headers:
-            if tensor is not None:
-                yield replace(tensor, values=tuple(values[:MAX_VALUES]))
-            tensor, values, when, what = None, [], _when(found), found["what"]
+            when, what = found["when"], found["what"]
             kernel, _, argument = what.rpartition(" - ") if "_launch" in when else ("", "", what)
-            if not found["tensor"]:
-                name, _, text = argument.partition(": ")
-                yield PrintedScalar(when, kernel, name, text[:100])
+            if not found["tensor"]:  # a scalar
                 continue
-            fresh = argument.startswith("buf") and argument not in written and when == "before_launch"
-            tensor = PrintedTensor(when, kernel, argument, uninitialised=fresh)
+            if open_one is not None:
+                yield open_one
+            noise = argument.startswith("buf") and argument not in written and when == "before_launch"
+            open_one = PrintedTensor(when, kernel, argument, noise=noise)
             written |= {argument} if when == "after_launch" else set()
 
 
-def _when(found: re.Match[str]) -> When:
-    return found["when"]  # type: ignore[return-value]
+def _number(text: str) -> float:
+    """The printed number; 0 for a text that is none."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0

@@ -21,7 +21,7 @@ _COMPILE_FILE = re.compile(
 )
 # `AOTICompiledModel.__call__`: the frames inside it belong to the package (torch 2.8-2.15).
 _PACKAGE_CALL = re.compile(r"\bloader\.(?:boxed_)?run\(")
-_PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
+PACKAGE_FILE = re.compile(r"[/\\]torch[/\\](?:export[/\\]pt2_archive|_inductor[/\\]package)[/\\]")
 _LOAD = re.compile(r"\b(?:aoti_load_package|load_package|AOTIModelPackageLoader|aot_load)\(")
 # The frame of `Module.__call__`: the frames inside it belong to the model.
 _MODULE_FILE = re.compile(r"[/\\]torch[/\\]nn[/\\]modules[/\\]module\.py$")
@@ -91,7 +91,7 @@ def _first(category: Category | None, candidates: tuple[Category, ...]) -> tuple
 
 
 def _is_package_call(frame: Frame) -> bool:
-    return _PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
+    return PACKAGE_FILE.search(frame.file) is not None and _PACKAGE_CALL.search(frame.code) is not None
 
 
 def _exception_family(exception: PythonException) -> str:

@@ -100,7 +100,7 @@ class BlameRules:
         if not self.user or missed is None or missed.side not in ("before", "after"):
             return None
         access = next((a for a in self.situation.accesses if missed.parameter in a.parameters), None)
-        if access is None or len(access.limits) != 1 or access.limits == {_SIDES[missed.side]}:
+        if access is None or len(access.bounded) != 1 or access.bounded == {_SIDES[missed.side]}:
             return None
         there, needed = ("above", "lower") if missed.side == "before" else ("below", "upper")
         mask = f"the mask in `{access.code}` bounds the index from {there} only"
@@ -237,7 +237,7 @@ class BlameRules:
     def _masked(self) -> bool | None:
         """Whether the access to the missed argument is masked; None when the access is unknown."""
         name = self.missed.parameter if self.missed else ""
-        return next((a.masked for a in self.situation.accesses if name in a.parameters), None)
+        return next((a.access.masked for a in self.situation.accesses if name in a.parameters), None)
 
     def _maker(self, variable: str) -> Launch | None:
         """The last launch before this one that wrote `variable`; None for inputs and constants."""

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from mcp_server.logs.crash_reports import Access
 from mcp_server.logs.journal import JournalLaunch
 from mcp_server.memory_faults.blame import BlameRules
-from mcp_server.memory_faults.kernel_lines import LineAccess
 from mcp_server.memory_faults.records import Fault, FaultLaunch, MissedArgument, summarise
-from mcp_server.memory_faults.situation import FOREIGN, Evidence, Situation, locate
+from mcp_server.memory_faults.situation import FOREIGN, Evidence, Situation, SourceAccess, locate
 from mcp_server.package.assertion import Assertion
 from mcp_server.package.launches import Launch
-from mcp_server.package.statements import evaluate
+from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.view import PackageView
 
 _SHOWN = 16
@@ -74,7 +73,7 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
         update={
             "kernel": access.kernel or choice.launch.symbol,
             "access": used.code if used is not None else "",
-            "masked": used.masked if used is not None else None,
+            "masked": used.access.masked if used is not None else None,
             "location": location,
             "code": code,
             "launch": _launch(view, choice.launch, choice),
@@ -115,7 +114,7 @@ def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
 
 
 def _unknown(
-    situation: Situation, choice: Choice, missed: MissedArgument | None, used: LineAccess | None
+    situation: Situation, choice: Choice, missed: MissedArgument | None, used: SourceAccess | None
 ) -> list[str]:
     """What the evidence leaves open, one sentence each."""
     found = []

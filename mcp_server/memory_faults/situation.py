@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
-from mcp_server.logs.crash_reports import Access
+from mcp_server.logs.crash_reports import Access as Reported
 from mcp_server.logs.journal import Journal, JournalArgument, JournalLaunch, TensorFacts
-from mcp_server.memory_faults import kernel_lines
-from mcp_server.memory_faults.kernel_lines import KernelUse, LineAccess, Term
 from mcp_server.memory_faults.records import AddressPart, MissedArgument, Side
 from mcp_server.package.assertion import generated_line
-from mcp_server.package.kernel_code import find_asserts
-from mcp_server.package.kernels import Kernel, constants_of
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.package.statements import evaluate_whole
 from mcp_server.package.symbols import known_sizes, plain, resolve_bound, scalar_values
-from mcp_server.package.terms.program import indexed_by
+from mcp_server.package.terms.asserts import find_asserts
+from mcp_server.package.terms.linear import Address, Limit, Linear, address_of
+from mcp_server.package.terms.program import Access, indexed_by, read_program
+from mcp_server.package.terms.sizes import evaluate_whole
+from mcp_server.package.terms.term import Apply, Element, Term, elements
+from mcp_server.package.terms.triton import constants_of
 from mcp_server.package.view import PackageView
 
 FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package
@@ -54,7 +55,7 @@ class Situation:
     """A fault at one launch, with derived facts. `seen` is the launch's journal entry."""
 
     view: PackageView
-    access: Access
+    access: Reported
     launch: Launch
     evidence: Evidence
     seen: JournalLaunch | None = None
@@ -103,41 +104,81 @@ class Situation:
         return scalar_values(self.launch, self.symbols) | found
 
     @cached_property
-    def accesses(self) -> tuple[LineAccess, ...]:
+    def accesses(self) -> tuple[SourceAccess, ...]:
         """Candidate source accesses: on the reported line and of the reported direction."""
         if self.kernel is None:
             return ()
-        tensors = frozenset(a.name for a in self.launch.tensors if a.name)
-        values = {**constants_of(self.kernel.source), **self.scalars}
-        use = KernelUse(self.kernel, tensors, frozenset(self.scalars), values)
-        cpp, reported = self.kernel.kind == "cpp", self.access.direction
-        on_line = kernel_lines.cpp_accesses_on if cpp else kernel_lines.triton_accesses_on
-        found: tuple[LineAccess, ...] = ()
+        program, line = read_program(self.kernel), self.access.line
+        found = list(program.accesses)
         if self.access.condition:
-            # The lines that use the index which the failed assertion checks.
-            lines = [
-                generated_line(self.kernel, line)
-                for check in find_asserts(self.kernel.source)
-                if plain(check.text) == self.access.condition
-                for line, _ in indexed_by(self.kernel, check, tensors)
-            ]
-            unique = {(a.line, a.code): a for line in lines for a in on_line(use, line)}
-            found = tuple(unique.values())
-        elif self.access.line is not None:
-            found = on_line(use, self.access.line)
-        elif not cpp:
-            found = kernel_lines.triton_accesses_on(use, None)
+            # Those that use the index which the failed assertion checks.
+            texts = {each.line: plain(each.text) for each in find_asserts(self.kernel.source)}
+            checks = [each for each in program.checks if texts[each.line] == self.access.condition]
+            tensors = {a.name for a in self.launch.tensors}
+            used = {place for check in checks for place in indexed_by(program, check, tensors)}
+            found = [each for each in found if (each.line, each.parameter) in used]
+        elif line is not None:
+            above = generated_line(self.kernel, 0)
+            found = [e for e in found if e.line <= line - above <= e.line + e.code.count("\n")]
+        elif self.kernel.kind == "cpp":
+            found = []
+        values = {**constants_of(self.kernel.source), **self.scalars}
+        unique = {(each.kind, each.line, each.code, each.parameter): each for each in found}
+        made = [SourceAccess(each, address_of(each.place, values)) for each in unique.values()]
         # An atomic counts as a read and as a write.
+        wanted = self.access.direction
         fitting = [
-            a for a in found if not reported or a.direction == reported or "atomic" in (a.direction, reported)
+            a for a in made if not wanted or a.direction == wanted or "atomic" in (wanted, a.direction)
         ]
-        return tuple(fitting or found)
+        return tuple(fitting or made)
 
     @cached_property
-    def indirect(self) -> LineAccess | None:
+    def indirect(self) -> SourceAccess | None:
         """The access if its address was itself loaded from memory, not computed from an argument."""
-        loaded = [a for a in self.accesses if a.address.of("load") and not a.parameters]
+        loaded = [a for a in self.accesses if a.address.elements and not a.parameters]
         return loaded[0] if loaded and len(loaded) == len(self.accesses) else None
+
+
+_DIRECTIONS = {"load": "read", "store": "write", "update": "atomic"}
+Bounded = Literal["low", "high"]
+
+
+@dataclass(frozen=True)
+class SourceAccess:
+    """An access in the source of a kernel, with its address at one launch."""
+
+    access: Access
+    address: Address
+
+    @property
+    def direction(self) -> str:
+        return _DIRECTIONS[self.access.kind]
+
+    @property
+    def code(self) -> str:
+        return " ".join(self.access.code.split())[:500]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The tensors that may be meant."""
+        place = self.access.place
+        return (place.parameter, *place.others) if place.parameter else ()
+
+    @property
+    def bounded(self) -> frozenset[Bounded]:
+        """The sides on which the mask bounds a loaded index."""
+        return _bounded(self.access.test, frozenset(self.address.elements))
+
+
+def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]:
+    """The sides on which a test bounds what depends on these loads; only tests joined by `&` count."""
+    match test:
+        case Apply(op="and" | "bitand", args=(left, right)):
+            return _bounded(left, loads) | _bounded(right, loads)
+        case Apply(op="lt" | "le", args=(small, large)) | Apply(op="gt" | "ge", args=(large, small)):
+            sides: list[tuple[Term, Bounded]] = [(small, "high"), (large, "low")]
+            return frozenset(side for part, side in sides if loads & set(elements(part)))
+    return frozenset()
 
 
 def extent(tensor: TensorFacts) -> tuple[int, int]:
@@ -156,7 +197,7 @@ def span(tensor: TensorFacts) -> int:
     return (end - start) // tensor.itemsize
 
 
-def locate(situation: Situation) -> tuple[MissedArgument | None, LineAccess | None, list[AddressPart]]:
+def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | None, list[AddressPart]]:
     """The argument that the access was meant for, the access in the source, and the terms of its address.
 
     No argument when the launch has no tensors, or when the address was itself loaded from memory.
@@ -164,7 +205,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, LineAccess | No
     if situation.indirect is not None:
         return None, situation.indirect, find_parts(situation, situation.indirect, None)
     # The pointers on the faulting line; all tensors of the launch when the line is not known.
-    options: dict[str, LineAccess | None] = {}
+    options: dict[str, SourceAccess | None] = {}
     for access in situation.accesses:
         for parameter in access.parameters:
             options.setdefault(parameter, access)
@@ -274,79 +315,79 @@ def logical_index(element: int, shape: tuple[int, ...], stride: tuple[int, ...])
     return None if rest else tuple(index)
 
 
-def find_parts(situation: Situation, access: LineAccess, missed: TensorFacts | None) -> list[AddressPart]:
+def find_parts(situation: Situation, access: SourceAccess, missed: TensorFacts | None) -> list[AddressPart]:
     """The terms of an address, indices before scalars. `missed` is the addressed tensor."""
-    indices = [_index(situation, access, term, missed) for term in access.address.of("load")]
-    scalars = [_scalar(situation, access, term, missed) for term in access.address.of("scalar")]
+    address = access.address
+    indices = [_index(situation, address, each, missed) for each in address.elements]
+    scalars = [
+        _scalar(situation, address, name, missed) for name in address.scalars if name in situation.scalars
+    ]
     unique = {(part.parameter, part.factor): part for part in indices}
     return [*unique.values(), *scalars]
 
 
-def _index(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
+def _index(
+    situation: Situation, address: Address, element: Element, missed: TensorFacts | None
+) -> AddressPart:
     view, launch = situation.view, situation.launch
-    variable = situation.variable(term.name)
-    inputs = view.flow.backward(variable, launch.index).inputs
-    producers = view.flow.writing_launches(variable, launch.index)
-    made_by = [view.wrapper.launches[number] for number in producers]
+    source = view.tracer.source(element, launch)
+    made_by = [view.wrapper.launches[number] for number in source.producers]
     locations = [place for maker in made_by for place in view.provenance(maker).locations]
-    values = situation.evidence.ranges.get((launch.index, variable))
-    direct = inputs[0] if len(inputs) == 1 else None
-    low, high = (values.minimum, values.maximum) if values else (None, None)
-    return _part("index", access, term, missed, low, high)(
-        label=view.label(inputs[0] if direct and not producers else variable),
-        producers=producers,
+    direct = source.inputs[0] if len(source.inputs) == 1 else None
+    values = situation.evidence.ranges.get((launch.index, source.tensor))
+    factor, moved = address.elements[element], 0 if address.wraps else address.constant or 0
+    return AddressPart(
+        kind="index",
+        parameter=element.parameter,
+        factor=factor,
+        label=source.label,
+        producers=list(source.producers),
         producer_kernels=[maker.kernel for maker in made_by],
-        inputs=[view.label(name) for name in inputs],
-        input_index=next((i.index for i in view.package.inputs if i.name == direct), None),
+        inputs=list(source.inputs),
+        input_index=next((i.index for i in view.package.inputs if i.label == direct), None),
         model=list({(place.file, place.line): place for place in locations}.values()),
+        **_room(factor, moved, missed, values, wraps=address.wraps, plain=True),
     )
 
 
-def _scalar(situation: Situation, access: LineAccess, term: Term, missed: TensorFacts | None) -> AddressPart:
-    view, value = situation.view, situation.scalars.get(term.name)
-    bound = resolve_bound(term.name, situation.launch, view.wrapper.symbols, view.package.inputs)
+def _scalar(situation: Situation, address: Address, name: str, missed: TensorFacts | None) -> AddressPart:
+    view, value, factor = situation.view, situation.scalars[name], address.scalars[name]
+    bound = resolve_bound(name, situation.launch, view.wrapper.symbols, view.package.inputs)
     size = next((s for s in bound.sizes if s.input_index is not None), None)
-    return _part("scalar", access, term, missed, value, value)(
+    return AddressPart(
+        kind="scalar",
+        parameter=name,
+        factor=factor,
         label=bound.describe(),
-        expression=plain(situation.by_parameter[term.name].expression),
+        expression=plain(situation.by_parameter[name].expression),
         input_index=size.input_index if size else None,
         dim=size.dim if size else None,
+        **_room(factor, 0, missed, ValueRange(value, value), wraps=False, plain=False),
     )
 
 
-def _part(
-    kind: Literal["index", "scalar"],
-    access: LineAccess,
-    term: Term,
+def _room(
+    factor: int | None,
+    moved: int,
     missed: TensorFacts | None,
-    low: int | None,
-    high: int | None,
-) -> partial[AddressPart]:
-    """A term and the range [lowest, limit) outside which every access is out of bounds.
+    seen: ValueRange | None,
+    *,
+    wraps: bool,
+    plain: bool,
+) -> dict[str, Any]:
+    """The range seen, and the range [lowest, limit) outside which every access is out of bounds.
 
-    Assumes that the other terms stay within the tensor. An index that wraps may be as low as -limit.
+    Assumes that the other terms stay within the tensor. An index that wraps may be as low as -limit; without
+    a known factor a `plain` one is compared with the number of elements.
     """
-    address, factor = access.address, access.address.terms[term]
-    elements = span(missed) if missed is not None else 0
-    lowest = limit = beyond = None
-    if elements and factor is not None and factor > 0:
-        wraps = kind == "index" and address.wraps
-        moved = (address.constant or 0) if kind == "index" and not wraps else 0
-        limit = -((moved - elements) // factor)  # rounded up
-        lowest = -limit if wraps else -(moved // factor)
-        if low is not None and high is not None:
-            beyond = low < lowest or high >= limit
-    elif kind == "index" and high is not None:
-        # Without a known factor the index is compared with the number of elements.
-        beyond = True if 0 < elements <= high else None
-    return partial(
-        AddressPart,
-        kind=kind,
-        parameter=term.name,
-        minimum=low,
-        maximum=high,
-        lowest=lowest,
-        limit=limit,
-        factor=factor,
-        beyond=beyond,
-    )
+    count = span(missed) if missed is not None else 0
+    found = {"minimum": seen.minimum, "maximum": seen.maximum} if seen is not None else {}
+    if count and factor is not None and factor > 0:
+        allowed = Limit.of_elements(count).of_element(factor, Linear(moved)).numbers({})
+        assert allowed is not None, "no name is in it"
+        low, high = allowed
+        low = -(high + 1) if wraps else low
+        beyond = None if seen is None else seen.minimum < low or seen.maximum > high
+        return {**found, "lowest": low, "limit": high + 1, "beyond": beyond}
+    beyond = True if plain and seen is not None and 0 < count <= seen.maximum else None
+    return {**found, "beyond": beyond}

@@ -1,408 +1,174 @@
-"""Finds Triton reductions that their source shows to be wrong, and rewrites the kernel.
+"""Finds reductions of a user's Triton kernel that its source shows to be wrong.
 
-Masked lanes: `tl.load(p, mask=m, other=0.0)` fills the lanes that `m` masks off. Zeros are neutral in
-`tl.sum`. In `tl.max` they are wrong if all values are negative, and `tl.exp` turns them into ones. The
-rewritten kernel has neutral fill values.
+Masked lanes: `tl.load(p, mask=m, other=0.0)` fills the lanes that `m` masks off. Zeros are neutral in a sum.
+In a maximum they are wrong if all values are negative, and `tl.exp` turns them into ones.
 
 Sums in 16 bits: the largest float16 is 65504, and a running 16-bit sum loses its addends to rounding long
-before. The result can be finite and wrong. A value is narrow if it was loaded through a 16-bit pointer or
-created with a 16-bit dtype, and not widened since. The rewritten kernel computes in float32.
+before. The result can be finite and wrong.
 
-Only the source is read: values are followed through assignments, element-wise arithmetic, `tl.where` and
-loops. Code that is not understood counts as correct.
+Code that is not understood counts as correct.
 """
 
 from __future__ import annotations
 
-import ast
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from mcp_server.package.kernels import signature_of
-from mcp_server.package.terms.evaluate import FUNCTIONS, applied
-from mcp_server.package.terms.triton import argument_of, parsed
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue, applied
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Size,
+    Term,
+    free_positions,
+    parts,
+    say,
+)
 
-UNKNOWN = math.nan
-_OF_ONE = frozenset({"exp", "exp2", "log", "sqrt", "abs", "sin", "cos", "sigmoid"})
-_NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid"})
+UNKNOWN = math.nan  # a number that all lanes share
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
+_OF_ONE = frozenset({"exp", "exp2", "log", "sqrt", "abs", "sin", "cos", "sigmoid"})
+_NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid", "square"})
 _NARROW = frozenset({"float16", "bfloat16"})
-_WIDE = frozenset({"float32", "float64"})
-_SUMS = frozenset({"sum", "cumsum"})
-
-
-@dataclass(frozen=True)
-class Value:
-    """What is known of a value.
-
-    `uniform`: all lanes are equal, and `filler` is the number. Otherwise the lanes outside `mask` hold
-    `filler`, and `load` is the load that set them. A `filler` of NaN is unknown; None: the lanes cannot be
-    followed. `narrow`: 16 bits; None: unknown width, or no float.
-    """
-
-    filler: float | None = None
-    uniform: bool = False
-    never_negative: bool = False
-    load: ast.Call | None = None
-    mask: str = ""
-    narrow: bool | None = None
-
-
-def number(node: ast.expr) -> float | None:
-    """The value of a literal number, including `float("-inf")`; else None."""
-    match node:
-        case ast.Constant(value=int() | float() as value):
-            return float(value)
-        case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = number(operand)
-            return -inner if inner is not None else None
-        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=text), *_]):
-            return {"inf": math.inf, "-inf": -math.inf}.get(str(text).strip())
-    return None
-
-
-def computed(op: ast.operator, a: float, b: float) -> float:
-    """The filler after an operation. Zero times unknown is zero; infinity absorbs unknown operands.
-
-    An unknown factor is assumed to be positive.
-    """
-    if math.isinf(b) and not math.isinf(a) and isinstance(op, (ast.Add, ast.Mult)):
-        a, b = b, a
-    if math.isinf(a) and not math.isinf(b) and (math.isnan(b) or not isinstance(op, (ast.Mult, ast.Div))):
-        return a
-    match op:
-        case ast.Mult():
-            return 0.0 if 0 in (a, b) else a * b
-        case ast.Div():
-            return 0.0 if a == 0 else a / b if b else UNKNOWN
-        case ast.Add():
-            return a + b
-        case ast.Sub():
-            return a - b
-    return UNKNOWN
-
-
-def combined(a: Value, b: Value, filler: Callable[[float, float], float], never_negative: bool) -> Value:
-    """Both values element by element. The lanes are followed only where both are masked alike."""
-    narrow = b.narrow if a.narrow is None else a.narrow if b.narrow is None else a.narrow and b.narrow
-    alike = a.uniform or b.uniform or a.mask == b.mask
-    if a.filler is None or b.filler is None or not alike:
-        return Value(narrow=narrow)
-    return replace(
-        b if a.uniform else a,
-        filler=filler(a.filler, b.filler),
-        uniform=a.uniform and b.uniform,
-        never_negative=never_negative,
-        narrow=narrow,
-    )
+_LANES = "tl.arange"
 
 
 @dataclass(frozen=True)
 class Padding:
-    """A reduction that masked lanes change. Lines are 1-based in the kernel's source.
+    """A reduction that masked lanes change: the 1-based lines of its load and of its own, and their code.
 
-    `filler` is the load's fill value as source text ("" if it has none), `needed` the neutral value.
+    The lanes hold `filler` (NaN: unknown), where the reduction needs `needed`.
     """
 
     load_line: int
     load: str
-    filler: str
+    filler: float
     line: int
-    reduction: str
-    operation: str
+    code: str
+    kind: str
     needed: float
-    load_node: ast.Call = field(repr=False)
-    call_node: ast.Call = field(repr=False)
 
 
 @dataclass(frozen=True)
 class NarrowSum:
-    """A sum in 16 bits: the 1-based line, and the summing expression."""
+    """A sum in 16 bits: its 1-based line, and the code there."""
 
     line: int
-    text: str
+    code: str
 
 
-class _Reader:
-    """Reads the first function named `kernel`. `pointers` are the names of addresses in 16-bit tensors."""
-
-    def __init__(self, tree: ast.Module | None, kernel: str, pointers: frozenset[str] = frozenset()) -> None:
-        nodes = ast.walk(tree) if tree is not None else ()
-        functions = (node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == kernel)
-        self.function = next(functions, None)
-        self.pointers = set(pointers)
-        self.values: dict[str, Value] = {}
-        self.paddings: dict[tuple[int, int], Padding] = {}
-        self.sums: dict[int, NarrowSum] = {}
-        if self.function is not None:
-            scalar = Value(UNKNOWN, uniform=True)
-            self.values = {argument.arg: scalar for argument in self.function.args.args}
-            self.block(self.function.body)
-
-    def block(self, body: list[ast.stmt], *, loop: bool = False) -> None:
-        for node in body:
-            match node:
-                case ast.Assign(targets=targets, value=assigned):
-                    value = self.read(assigned)
-                    for target in targets:
-                        if isinstance(target, ast.Name):
-                            self.values[target.id] = value
-                            self.pointers |= {target.id} if self.points(assigned) else set()
-                case ast.AugAssign(target=target, op=op, value=operand):
-                    value = self.arithmetic(op, self.read(target), self.read(operand))
-                    if isinstance(target, ast.Name):
-                        self.values[target.id] = value
-                        sums = loop and isinstance(op, ast.Add) and target.id not in self.pointers
-                        if sums and value.narrow:
-                            self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
-                case ast.For(body=inner) | ast.While(body=inner):
-                    self.block(inner, loop=True)
-                    self.block(inner, loop=True)  # a loop starts with the values of its last iteration
-                case ast.If(body=inner, orelse=other):
-                    self.block([*inner, *other], loop=loop)
-                case _:
-                    self.read_children(node)
-
-    def read_children(self, node: ast.AST) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.expr):
-                self.read(child)
-
-    def points(self, node: ast.expr) -> bool:
-        """Whether the expression is an address in a 16-bit tensor, not a value loaded from it."""
-        return bool(_names(node) & self.pointers)
-
-    def read(self, node: ast.expr) -> Value:
-        literal = number(node)
-        if literal is not None:
-            return Value(literal, uniform=True, never_negative=literal >= 0)
-        match node:
-            case ast.Name(id=name):
-                return self.values.get(name, Value())
-            case ast.BinOp(left=left, op=op, right=right):
-                same = ast.dump(left) == ast.dump(right)
-                return self.arithmetic(op, self.read(left), self.read(right), same)
-            case ast.UnaryOp(op=op, operand=operand):
-                value = self.read(operand)
-                if isinstance(op, ast.USub) and value.filler is not None:
-                    return replace(value, filler=-value.filler, never_negative=False)
-                return Value(narrow=value.narrow)
-            case ast.Call():
-                return self.call(node)
-        self.read_children(node)
-        return Value()
-
-    def call(self, node: ast.Call) -> Value:
-        name, dtype = called(node), _dtype(node)
-        if name == "to" and isinstance(node.func, ast.Attribute):
-            value = self.read(node.func.value)
-            return value if dtype is None else replace(value, narrow=dtype)
-        arguments = [self.read(argument) for argument in node.args]
-        first, *others = arguments or [Value()]
-        if name == "load":
-            return self.loaded(node)
-        if name in ("zeros", "full"):
-            filler = 0.0 if name == "zeros" else number(node.args[1]) if others else None
-            return Value(filler, uniform=filler is not None, narrow=dtype)
-        if name == "where" and len(arguments) == 3:
-            _, value, other = arguments
-            replaced = combined(value, other, lambda _old, new: new, never_negative=False)
-            # Only with the mask of the load it replaces the filler of all its lanes.
-            again = other.uniform and not value.uniform and ast.dump(node.args[0]) == value.mask
-            known = again and replaced.filler is not None and not math.isnan(replaced.filler)
-            return replaced if known else Value(narrow=replaced.narrow)
-        if name in _SUMS and first.narrow and dtype is None:
-            self.sums[node.lineno] = NarrowSum(node.lineno, ast.unparse(node))
-        if name in NEUTRAL:
-            self.check(node, name, first)
-            return Value(UNKNOWN, uniform=True, narrow=first.narrow)
-        if name in ("maximum", "minimum") and len(arguments) == 2:
-            other = others[0]
-            # The maximum with a value >= 0 is never negative.
-            clamped = name == "maximum" and other.uniform and other.never_negative
-            positive = clamped or (first.never_negative and other.never_negative)
-            return combined(first, other, FUNCTIONS[name], positive)
-        if first.filler is None or name not in _OF_ONE:
-            return Value(narrow=first.narrow)
-        filler = float(applied(name, [first.filler], "float64"))
-        return replace(first, filler=filler, never_negative=name in _NEVER_NEGATIVE)
-
-    def loaded(self, node: ast.Call) -> Value:
-        narrow = bool(node.args) and self.points(node.args[0])
-        mask, other = argument_of(node, "mask", 1), argument_of(node, "other", 2)
-        if mask is None:
-            names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)} - {"tl"}
-            scalar = all(self.values.get(name, Value()).uniform for name in names)
-            return Value(UNKNOWN if scalar else None, uniform=scalar, narrow=narrow)
-        filler = UNKNOWN if other is None else number(other)
-        return Value(filler, load=node, mask=ast.dump(mask), narrow=narrow)
-
-    def check(self, node: ast.Call, name: str, value: Value) -> None:
-        """Record a reduction over lanes that do not hold its neutral value."""
-        load, neutral = value.load, NEUTRAL[name]
-        if load is None or value.uniform or value.filler is None or value.filler == neutral:
-            return
-        if not (value.never_negative and value.filler == 0 and "max" in name):
-            other = argument_of(load, "other", 2)
-            self.paddings[node.lineno, node.col_offset] = Padding(
-                load_line=load.lineno,
-                load=ast.unparse(load),
-                filler=ast.unparse(other) if other is not None else "",
-                line=node.lineno,
-                reduction=ast.unparse(node),
-                operation=f"tl.{name}",
-                needed=neutral,
-                load_node=load,
-                call_node=node,
-            )
-
-    def arithmetic(self, op: ast.operator, left: Value, right: Value, same: bool = False) -> Value:
-        square = same and isinstance(op, ast.Mult)
-        both = left.never_negative and right.never_negative
-        positive = square or (both and isinstance(op, (ast.Add, ast.Mult, ast.Div)))
-        return combined(left, right, lambda x, y: computed(op, x, y), positive)
+def paddings(kernel: Kernel) -> tuple[Padding, ...]:
+    """The reductions of a kernel that masked lanes change, in the order of the text."""
+    lines, found = kernel.source.split("\n"), []
+    for line, fold in _reductions(kernel):
+        body = fold.body
+        for test, load in _masked_loads(body) if fold.kind in NEUTRAL else ():
+            filler, needed = _filler(body, say(test)), NEUTRAL[fold.kind]
+            harmless = "max" in fold.kind and filler == 0 and _never_negative(body)
+            if filler is not None and filler != needed and not harmless:
+                codes = lines[load.line - 1].strip(), lines[line - 1].strip()
+                found.append(Padding(load.line, codes[0], filler, line, codes[1], fold.kind, needed))
+                break
+    return tuple(found)
 
 
-def _dtype(node: ast.Call) -> bool | None:
-    """Whether the dtype among the arguments has 16 bits; None without one."""
-    arguments = [*node.args, *(word.value for word in node.keywords)]
-    named = {n.attr for word in arguments for n in ast.walk(word) if isinstance(n, ast.Attribute)}
-    return True if named & _NARROW else False if named & _WIDE else None
+def narrow_sums(kernel: Kernel) -> tuple[NarrowSum, ...]:
+    """The sums of a kernel that are kept in 16 bits, in the order of the text."""
+    lines = kernel.source.split("\n")
+    sums = (line for line, fold in _reductions(kernel) if fold.kind == "sum" and fold.dtype in _NARROW)
+    return tuple(NarrowSum(line, lines[line - 1].strip()) for line in dict.fromkeys(sums))
 
 
-def _names(node: ast.AST) -> set[str]:
-    """Names in an expression, except inside loads."""
-    if isinstance(node, ast.Name):
-        return {node.id}
-    if isinstance(node, ast.Call) and called(node) == "load":
-        return set()
-    return set().union(*(_names(child) for child in ast.iter_child_nodes(node)))
+def _reductions(kernel: Kernel) -> Iterator[tuple[int, Fold]]:
+    """The reductions over lanes with the line of the statement that makes them first; of loops, too."""
+    program = read_program(kernel)
+    made = [(each.line, each.value) for each in program.definitions]
+    made += [(each.line, each.value) for each in program.stores]
+    seen: set[Term] = set()
+    for line, value in sorted(made, key=lambda each: each[0]):
+        for each in parts(value, inside_indices=True):
+            if isinstance(each, Fold) and each not in seen:
+                seen.add(each)
+                if any(r.name.startswith(_LANES) for r in each.ranges):
+                    yield line, each
 
 
-def called(node: ast.Call) -> str:
-    """The attribute name of a call such as `tl.load(...)`; empty for a plain name."""
-    return node.func.attr if isinstance(node.func, ast.Attribute) else ""
+def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
+    """The masks of loads with a filler, outside of other reductions over lanes."""
+    for each in parts(body):
+        match each:
+            case Apply(op="where", args=(test, Element() as load, Number())):
+                yield test, load
 
 
-def paddings(source: str, kernel: str) -> tuple[Padding, ...]:
-    """The reductions of function `kernel` that masked lanes change, by line."""
-    found = _Reader(parsed(source), kernel).paddings
-    return tuple(found[place] for place in sorted(found))
-
-
-_MAX_CHANGES = 8  # rewrites of one kernel
-
-
-def repaired(source: str, kernel: str) -> str | None:
-    """The source with neutral fill values for all reductions of `kernel`; None if nothing can be changed.
-
-    Comments are lost.
-    """
-    tree = parsed(source)
-    for changes in range(_MAX_CHANGES):
-        if tree is None:
-            return None
-        found = _Reader(tree, kernel).paddings
-        if not found:
-            return ast.unparse(tree) if changes else None
-        padding = found[min(found)]
-        needed, load = padding.needed, padding.load_node
-        text = repr(needed) if math.isfinite(needed) else f"float('{needed}')"
-        wanted = ast.parse(text, mode="eval").body
-        # The load's fill value for a maximum or minimum; else, or if that is done, a `tl.where`.
-        if math.isinf(needed) and padding.filler != text:
-            load.keywords = [word for word in load.keywords if word.arg != "other"]
-            del load.args[2:3]
-            load.keywords.append(ast.keyword("other", wanted))
-            _set_initial_value(tree, padding.call_node, wanted)
-        else:
-            _mask(tree, padding, wanted)
-        tree = parsed(ast.unparse(ast.fix_missing_locations(tree)))
+def _filler(term: Term, mask: str) -> float | None:
+    """What a lane holds that a mask leaves out; None where that cannot be followed."""
+    match term:
+        case Number(value=value):
+            return float(value)
+        case Size():
+            return UNKNOWN
+        case Position(name=name):
+            return None if name.startswith(_LANES) else UNKNOWN
+        case Element(index=index):
+            return None if any(name.startswith(_LANES) for name in free_positions(index)) else UNKNOWN
+        case Fold(body=body, ranges=ranges):
+            over_lanes = any(each.name.startswith(_LANES) for each in ranges)
+            return UNKNOWN if over_lanes else _filler(body, mask)  # of a loop: the same in each turn
+        case Apply(op="where", args=(test, _, other)):
+            return _filler(other, mask) if say(test) == mask else None
+        case Apply(op="cast", args=(inner,)):
+            return _filler(inner, mask)
+        case Apply(op=op, args=args, dtype=dtype):
+            fillers = [_filler(each, mask) for each in args]
+            known = [each for each in fillers if each is not None]
+            return _computed(op, known, dtype) if len(known) == len(fillers) else None
     return None
 
 
-def _set_initial_value(tree: ast.Module, reduction: ast.Call, value: ast.expr) -> None:
-    """Start a running maximum at `value`: `x = tl.zeros(shape, …)` becomes `tl.full(shape, value, …)`."""
-    running = reduction.args[0]
-    if not isinstance(running, ast.Name):
-        return
-    for node in ast.walk(tree):
-        match node:
-            case ast.Assign(
-                targets=[ast.Name(id=running.id), *_],
-                value=ast.Call(
-                    func=ast.Attribute(attr="zeros" | "full") as function, args=[_, *more] as args
-                ),
-            ):
-                if function.attr == "zeros":
-                    function.attr = "full"
-                    args.insert(1, value)
-                elif more:
-                    args[1] = value
+def _computed(op: str, given: list[float], dtype: str) -> float | None:
+    """The filler after an operation. Zero times unknown is zero; infinity absorbs unknown operands.
 
-
-def _mask(tree: ast.Module, padding: Padding, value: ast.expr) -> None:
-    """Put `tl.where(mask, x, value)` around the reduced value, or around the addend of a running sum."""
-    mask = argument_of(padding.load_node, "mask", 1)
-    assert mask is not None, "only masked loads are found"
-
-    def where(operand: ast.expr) -> ast.expr:
-        function = ast.Attribute(ast.Name("tl", ast.Load()), "where", ast.Load())
-        return ast.Call(function, [mask, operand, value], [])
-
-    reduced = padding.call_node.args
-    running = reduced[0].id if isinstance(reduced[0], ast.Name) else None
-    added = False
-    for node in ast.walk(tree):
-        match node:
-            case ast.AugAssign(target=ast.Name(id=name), op=ast.Add()) if name == running:
-                node.value, added = where(node.value), True
-    if not added:
-        reduced[0] = where(reduced[0])
-
-
-def narrow_pointers(source: str) -> frozenset[str]:
-    """Parameters that point to 16-bit floats, from the signature that Inductor prints with a kernel."""
-    return frozenset(name for name, type_ in signature_of(source).items() if type_ in ("*fp16", "*bf16"))
-
-
-def narrow_sums(source: str, kernel: str, pointers: frozenset[str]) -> tuple[NarrowSum, ...]:
-    """The 16-bit sums of function `kernel`, by line."""
-    sums = _Reader(parsed(source), kernel, pointers).sums
-    return tuple(sums[line] for line in sorted(sums))
-
-
-def widened(source: str, kernel: str, pointers: frozenset[str]) -> str | None:
-    """The source with `kernel` computing in float32; None if it has no 16-bit sum.
-
-    `tl.store` converts stored values back to the dtype of the tensor. Comments are lost.
+    An unknown factor is assumed to be positive.
     """
-    tree = parsed(source)
-    reader = _Reader(tree, kernel, pointers)
-    # A bitcast reads the bits of a 16-bit value: widening would change its meaning.
-    if tree is None or reader.function is None or not reader.sums or "bitcast" in source:
-        return None
-    _Widen(reader.pointers).visit(reader.function)
-    return ast.unparse(ast.fix_missing_locations(tree))
+    unknown = [each for each in given if math.isnan(each)]
+    if op == "mul" and 0 in given:
+        return 0.0
+    if op == "div" and given[0] == 0:
+        return 0.0
+    if unknown and op in ("add", "sub", "mul", "div"):
+        infinite = next((n for n, each in enumerate(given) if math.isinf(each)), None)
+        if infinite is None or (op == "div" and infinite):
+            return UNKNOWN
+        return -given[1] if op == "sub" and infinite else given[infinite]
+    if op in ("add", "sub", "mul", "div", "maximum", "minimum") or op in _OF_ONE:
+        try:
+            return float(FUNCTIONS[op](*given)) if len(given) > 1 else float(applied(op, given, dtype))
+        except (UnknownValue, OverflowError, ValueError):
+            return UNKNOWN
+    return None
 
 
-class _Widen(ast.NodeTransformer):
-    """Casts loads from 16-bit pointers to float32, and replaces 16-bit dtypes by float32."""
-
-    def __init__(self, pointers: set[str]) -> None:
-        self.pointers = pointers
-
-    def visit_Call(self, node: ast.Call) -> ast.expr:
-        self.generic_visit(node)
-        if called(node) == "load" and node.args and _names(node.args[0]) & self.pointers:
-            return ast.Call(ast.Attribute(node, "to", ast.Load()), [_float32()], [])
-        return node
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
-        self.generic_visit(node)
-        return _float32() if node.attr in _NARROW else node
-
-
-def _float32() -> ast.expr:
-    return ast.Attribute(ast.Name("tl", ast.Load()), "float32", ast.Load())
+def _never_negative(term: Term) -> bool:
+    match term:
+        case Number(value=value):
+            return value >= 0
+        case Apply(op="mul", args=(first, second)) if first is second:
+            return True
+        case Apply(op="add" | "mul" | "div", args=args):
+            return all(map(_never_negative, args))
+        case Apply(op="maximum", args=args):
+            return any(map(_never_negative, args))
+        case Apply(op="cast", args=(inner,)) | Fold(body=inner):
+            return _never_negative(inner)
+        case Apply(op="where", args=(_, first, second)):
+            return _never_negative(first) and _never_negative(second)
+        case Apply(op=op):
+            return op in _NEVER_NEGATIVE
+    return False

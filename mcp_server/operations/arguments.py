@@ -7,17 +7,18 @@ import json
 import shlex
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument, on_command_line
+from mcp_server.plurals import listed
 
 if TYPE_CHECKING:
     from mcp_server.model import Record
-    from mcp_server.tools.context import Context
+    from mcp_server.runtime.context import Context
 
 
 InputsArgument = str | list[dict[str, Any]]  # specs as the caller wrote them: `inputs_of` checks them
@@ -116,9 +117,10 @@ class DiagnoseArguments(WorkloadArguments):
     inputs: Inputs = ""
     log: str = Field(default="", description="Read this log of a failing run, or go on with this job.")
 
+    recording: str = Field(default="", description="Take the failing call from this folder of `record`.")
     budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
-    symptom: Literal["", "wrong-output", "nan", "crash", "hang", "memory"] = Field(
-        default="", description="Say what you see: wrong-output, nan, crash, hang or memory."
+    symptom: Literal["", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load"] = Field(
+        default="", description="Say what you see: wrong-output, nan, crash, hang, memory, slow or slow-load."
     )
     expect: str = Field(
         default="", description="Compare the outputs of the call, or of a program's last one, with this file."
@@ -131,6 +133,9 @@ class DiagnoseArguments(WorkloadArguments):
     )
     check: list[str] = Field(
         default=[], description="Run this command on a file of outputs; status 0 is good."
+    )
+    in_place: bool = Field(
+        default=False, description="Keep packages that a script overwrites, default false."
     )
 
 
@@ -197,23 +202,12 @@ class TryArguments(CallArguments):
         default="guard", description="Change the launch so, default guard: keep indices in bounds."
     )
     exported: ExportedPath = ""
-    output: str = Field(default="", description="Write a repaired package here.")
     constants: str = Field(default="", description="Set constants from a file of {name: tensor}.")
     set_env: dict[str, str] = Field(default={}, description="Set variables in the changed call.")
     expect: str = Field(default="", description="Compare with this file of outputs.")
     tolerance: float = Field(
         default=0, ge=0, le=1, description="Allow this difference, 0-1; default 0: by dtype."
     )
-
-
-class RepairArguments(CallArguments):
-    """Of the command alone; the tool `try_fix` takes one launch."""
-
-    exported: ExportedPath = ""
-    launch: list[int] = Field(
-        default=[], description="Run this launch in eager mode; default: all that are wrong."
-    )
-    output: str = Field(default="", description="Write the new package to this file.")
 
 
 class LocateArguments(ProgramArguments):
@@ -236,12 +230,19 @@ class DumpArguments(ModelArguments):
     launches: list[int] = Field(default=[], description="Look at these launches; default all.")
     kernels: list[str] = Field(default=[], description="Look at these kernels, or lines FILE.py:LINE.")
     buffers: list[str] = Field(default=[], description="Look at these buffers.")
-    backend: Literal["auto", "probes", "printer"] = Field(
-        default="auto", description="Choose how to look; default auto: probes, else printer."
-    )
-    level: Literal["1", "2", "3"] = Field(default="2", description="Set the printer's level, default 2.")
     save: bool = Field(default=False, description="Save the tensors, default false.")
     stop_at_first_bad: bool = Field(default=False, description="End at the first bad value, default false.")
+
+
+class DecompileArguments(ModelArguments):
+    """A package, with the inputs of a call if the program is to be compared with it."""
+
+    package: PackagePath
+    inputs: SameInputs = ""
+    out: str = Field(default="", description="Write to this new folder; default: in the job.")
+    launches: list[int] = Field(default=[], description="Write these launches; default the whole program.")
+    model_name: ModelName = "model"
+    device_index: DeviceIndex = -1
 
 
 class PairArguments(ModelArguments):
@@ -259,7 +260,6 @@ class CompareArguments(PairArguments):
         default=1, gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1."
     )
     every_launch: bool = Field(default=False, description="Judge every launch by itself, default false.")
-    precision: bool = Field(default=False, description="Find what needs float32; default false.")
 
 
 class ReduceArguments(PairArguments):
@@ -274,7 +274,25 @@ class BisectArguments(PairArguments):
     budget_s: float = Field(
         default=600, ge=1, le=86_400, description="Stop after 1-86400 s in all, default 600."
     )
-    torch: str = Field(default="", description="Find the first bad release of 2.10..2.13.")
+
+
+class RecordArguments(Arguments):
+    package: str = Field(default="", description="Put the recorder into this package; default: preload it.")
+    out: str = Field(default="", description="Write to this new file.")
+    remove: bool = Field(default=False, description="Take the recorder out, default false.")
+    mode: Literal["adaptive", "ints", "full", "redact"] = Field(
+        default="adaptive",
+        description="Keep values that cost under 1 % (adaptive), ints, full, or none (redact).",
+    )
+    directory: str = Field(default="", description="Keep recordings here; default: in /dev/shm.")
+    ring_mb: int = Field(default=64, ge=4, le=65_536, description="Keep 4-65536 MB of calls, default 64.")
+    budget_mb: int = Field(
+        default=1024, ge=8, le=1_048_576, description="Use at most 8-1048576 MB in all, default 1024."
+    )
+
+
+class RecordingsArguments(Arguments):
+    folder: str = Field(description="Read the recordings in this folder.")
 
 
 class JobArguments(Arguments):
@@ -350,6 +368,8 @@ class Operation(Declaration):
 
 
 Model = TypeVar("Model", bound=Arguments)
+OUT_OF_RANGE = frozenset({"greater_than_equal", "greater_than", "less_than_equal", "less_than"})
+BOUNDS = {"gt": "more than", "ge": "at least", "le": "at most"}  # of annotated_types
 
 
 def validated(model: type[Model], values: Mapping[str, Any]) -> Model:
@@ -377,10 +397,28 @@ def _problem(model: type[Arguments], errors: list[ErrorDetails]) -> ProblemError
     """The first error; a union reports one per member, so all messages for the same field are joined."""
     name = str(errors[0]["loc"][0]) if errors[0]["loc"] else "arguments"
     here = [error for error in errors if error["loc"][:1] == (name,)]
-    allowed = (model.model_fields[name].description if name in model.model_fields else "") or ""
+    where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
+    spelled = argument(where) if on_command_line.get() else f"argument {where!r}"
+    field = model.model_fields.get(name)
+    allowed = (field.description if field else "") or ""
     if errors[0]["type"] == "missing":
-        return ProblemError(f"missing argument {name!r}", allowed=allowed)
+        return ProblemError(f"missing {spelled}", allowed=allowed)
+    value = errors[0]["input"]
+    if field and errors[0]["type"] in OUT_OF_RANGE:
+        return ProblemError(f"{spelled} is out of range", value=value, allowed=range_of(field) or allowed)
+    if field and get_origin(field.annotation) is Literal:
+        choices = [str(choice) for choice in get_args(field.annotation) if choice != ""]
+        return ProblemError(f"{spelled} has no such choice", value=value, allowed=listed(choices, "or"))
     messages = [error["msg"] for error in here or errors]
     message = " or ".join(dict.fromkeys(text[:1].lower() + text[1:] for text in messages))
-    where = ".".join(str(part) for part in errors[0]["loc"]) if len(here) == 1 else name
-    return ProblemError(f"argument {where!r}: {message}", value=errors[0]["input"], allowed=allowed)
+    return ProblemError(f"{spelled}: {message}", value=value, allowed=allowed)
+
+
+def range_of(field: FieldInfo) -> str:
+    """`1 to 86400`, `more than 0, at most 1000`, `at least 0`; empty for a field without bounds."""
+    bounds = {
+        name: getattr(bound, name) for bound in field.metadata for name in BOUNDS if hasattr(bound, name)
+    }
+    if "ge" in bounds and "le" in bounds:
+        return f"{bounds['ge']:g} to {bounds['le']}"
+    return ", ".join(f"{BOUNDS[name]} {bound:g}" for name, bound in bounds.items())

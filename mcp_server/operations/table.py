@@ -6,6 +6,7 @@ archives are opened for that, and other calls are answered meanwhile.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -14,14 +15,14 @@ from typing import TYPE_CHECKING
 from anyio.to_thread import run_sync as in_thread
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record
+from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record, ScriptWorkload, Workload
 from mcp_server.operations import arguments as args
 from mcp_server.operations import workload as checked
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Operation
 from mcp_server.operations.work import HANDLE
 
 if TYPE_CHECKING:
-    from mcp_server.tools.context import Context
+    from mcp_server.runtime.context import Context
     from mcp_server.tools.inspect_package import Question
 
 
@@ -47,7 +48,7 @@ def operation(
 
 @operation(
     args.DiagnoseArguments,
-    title="Diagnose a failure",
+    title="Find the cause of a failure",
     description="Runs the whole procedure on a failing script, package, exported program or command: a "
     "verdict with category, who is guilty (input, kernel, constant, package, toolchain, ...), "
     "confidence, evidence with commands, fix. Start here. Seconds to minutes. Next: its "
@@ -68,13 +69,48 @@ async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
     workload = None
     if checked.chosen_kinds(given) or log is None:
         workload = await in_thread(checked.workload_of, given)
+    if given.recording:
+        return await diagnose_recorded(context, given, workload)
     symptom = checked.symptom_of(given, workload)
-    return await step(context, workload, log=log, budget_s=given.budget_s, symptom=symptom)
+    if given.symptom in checked.COSTS:
+        return await diagnose_slow(context, given, workload)
+    return await step(
+        context, workload, log=log, budget_s=given.budget_s, symptom=symptom, in_place=given.in_place
+    )
+
+
+async def diagnose_slow(context: Context, given: args.DiagnoseArguments, workload: Workload | None) -> Record:
+    """Time, and no failure: of a package, or of the last call of a script."""
+    from mcp_server.cost.diagnose import diagnose_cost, package_of
+
+    if not isinstance(workload, PackageWorkload | ScriptWorkload):
+        raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
+    program = checked.exported_file(given.exported, workload.cwd or Path.cwd()) if given.exported else None
+    if isinstance(workload, ScriptWorkload):
+        workload, program = await package_of(context, workload)
+    of_load = given.symptom == "slow-load"
+    return await diagnose_cost(context, workload, program, of_load=of_load, budget_s=given.budget_s)
+
+
+async def diagnose_recorded(
+    context: Context, given: args.DiagnoseArguments, workload: Workload | None
+) -> Record:
+    """The diagnosis of a call that `record` kept. Raises ProblemError without the package that it calls."""
+    from mcp_server.diagnosis.diagnose import diagnose_recording
+
+    if not isinstance(workload, PackageWorkload) or workload.inputs is not None:
+        allowed = "aoti-debug diagnose model.pt2 --recording FOLDER"
+        raise ProblemError(
+            "a recording needs its package, and no inputs", value=given.recording, allowed=allowed
+        )
+    folder = checked.absolute(given.recording, checked.folder_of(given))
+    symptom = checked.symptom_of(given, workload)
+    return await diagnose_recording(context, folder, workload, budget_s=given.budget_s, symptom=symptom)
 
 
 @operation(
     args.ExplainArguments,
-    title="Explain an error",
+    title="Explain an error message or log",
     description="Explains an error text or log without running anything: which error is the root, its "
     "family and fields (file, line, block, thread, index, bound), what it does not prove, guide, next "
     "call. Under 1 s for most logs.",
@@ -98,7 +134,7 @@ async def explain_error(context: Context, given: args.ExplainArguments) -> Recor
 
 @operation(
     args.CheckArguments,
-    title="Check machine and inputs",
+    title="Check that machine, package and inputs fit",
     description="Compares this machine (GPUs, driver, torch, compiler, tools), the package (device, "
     "arch, ISA) and the inputs (device, dtype, rank, size or range, stride, count, order) before "
     "anything runs. First for wrong-device, dtype, shape and load errors. Without a package: the "
@@ -119,7 +155,7 @@ async def check_devices(context: Context, given: args.CheckArguments) -> Record:
 
 @operation(
     args.InspectArguments,
-    title="Read a package",
+    title="Show inputs, kernels and weights of a package",
     description="Reads a .pt2 package without running it: inputs with ranges, launches with arguments, "
     "dataflow, weights, model lines. An overview, or the answer in full to one question (launch, "
     "kernel, ... assertion): which launch and input does an `index out of bounds` text mean? About 1 "
@@ -166,11 +202,10 @@ def question_of(given: args.InspectArguments) -> Question | None:
 
 @operation(
     args.RepeatArguments,
-    title="Repeat a run",
+    title="Repeat a run and count how it fails",
     description="Runs a workload several times, each in its own process, without the CUDA caching "
     "allocator, with blocking launches and the package's input checks: clean, stable, flaky or "
-    "varying, and each run's root error. For crashes that move or come and go. Next: inspect_package "
-    "with the assertion, or diagnose.",
+    "varying, and each run's root error. For crashes that move or come and go. Next: diagnose.",
     examples=("aoti-debug run-deterministic model.pt2 --inputs batch.pt --repeats 5",),
 )
 async def run_deterministic(context: Context, given: args.RepeatArguments) -> Record:
@@ -188,11 +223,10 @@ async def run_deterministic(context: Context, given: args.RepeatArguments) -> Re
 
 @operation(
     args.DumpArguments,
-    title="Look at kernel values",
+    title="Show the values that kernels read and wrote",
     description="Runs a package or exported program once and shows what chosen launches read and wrote "
     "(range, NaN, Inf, index against bound), the first bad value, and who made it. For NaN, Inf, wrong "
-    "values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or "
-    "inspect_package for its model line.",
+    "values, the index behind an assertion. Needs inputs. 5-30 s. Next: fix the producer, or diagnose.",
     examples=("aoti-debug dump-kernel-io --package model.pt2 --inputs batch.pt --stop-at-first-bad",),
 )
 async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
@@ -207,16 +241,34 @@ async def dump_kernel_io(context: Context, given: args.DumpArguments) -> Record:
         context,
         await in_thread(read, given),
         Choice(given.launches, given.kernels, given.buffers),
-        backend=given.backend,
-        level=given.level,
         save=given.save,
         stop_at_first_bad=given.stop_at_first_bad,
     )
 
 
 @operation(
+    args.DecompileArguments,
+    title="Read a package as a PyTorch program",
+    description="Writes a package without source as model.py, which imports only torch, and its weights: a "
+    "function or call for each launch. With inputs it runs both and says whether they agree, as a whole and "
+    "launch by launch. Read it in place of the generated code. 1-30 s. Next: the launch that looks wrong, "
+    "with launches.",
+    examples=(
+        "aoti-debug decompile model.pt2 --inputs batch.pt --out program",
+        "aoti-debug decompile model.pt2 --launches 12",
+    ),
+)
+async def decompile(context: Context, given: args.DecompileArguments) -> Record:
+    from mcp_server.tools.decompile import decompile as step
+
+    workload = await in_thread(checked.package_workload, given)
+    out = checked.absolute(given.out, workload.cwd or Path.cwd()) if given.out else None
+    return await step(context, workload, out=out, launches=given.launches)
+
+
+@operation(
     args.LocateArguments,
-    title="Locate a memory fault",
+    title="Find the kernel behind a bad memory access",
     description="Puts a package's call, or the failing call of a script or command, under a checker and "
     "names launch, argument, access, generated and model line, producer. For illegal memory access, "
     "segfaults, corruption, silent bad reads. A package needs inputs, a C++ host (command) a package. "
@@ -246,7 +298,7 @@ async def locate_fault(context: Context, given: args.LocateArguments) -> Record:
 
 @operation(
     args.TraceArguments,
-    title="Trace every launch",
+    title="List the kernel launches of a call",
     description="Rebuilds a package with a probe at every launch (no model source needed) and runs it: "
     "the launches with arguments, and the one at which the run ended. For crashes and hangs that name "
     "no kernel. Without inputs: the instrumented package and environment, for a C++ host. 5-40 s. "
@@ -263,7 +315,7 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
 
 @operation(
     args.TryArguments,
-    title="Try a change",
+    title="Test a change on the failing call",
     description="Makes a package's failing call without, with and again without a change of an input "
     "element, constant, launch or generated expression: gone, changed or same, and which elements that "
     "were not at fault it changes. No model source needed; only output is written. For a fix to "
@@ -277,8 +329,6 @@ async def trace_launches(context: Context, given: args.TraceArguments) -> Record
 async def try_fix(context: Context, given: args.TryArguments) -> Record:
     from mcp_server.diagnosis.try_fix import try_fix as step
 
-    if given.output:
-        return await write_repaired(context, given)
     base = checked.folder_of(given)
     files = {name: getattr(given, name) for name in ("exported", "constants", "expect")}
     found = {name: str(checked.file(name, text, base)) for name, text in files.items() if text}
@@ -286,42 +336,9 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
     return await step(context, workload, given.model_copy(update=found))
 
 
-async def write_repaired(context: Context, given: args.TryArguments | args.RepairArguments) -> Record:
-    """The package with launches in eager mode. Raises ProblemError where the arguments say something else."""
-    from mcp_server.tools.repair import repair as step
-
-    base, launches = checked.folder_of(given), []
-    if isinstance(given, args.RepairArguments):
-        launches = given.launch
-    else:
-        launches = [given.launch] if given.launch >= 0 else []
-        others = (given.changes, given.kernel, given.replace, given.constants, given.set_env, given.expect)
-        if given.how != "eager" or any(others):
-            raise ProblemError("output is for launches in eager mode", allowed="how=eager, no other change")
-    if not (given.exported and given.output):
-        raise ProblemError("a repair needs the exported program and an output", allowed="exported and output")
-    workload = await in_thread(checked.package_workload, given)
-    exported = await in_thread(checked.exported_file, given.exported, base)
-    return await step(context, workload, exported, launches, checked.absolute(given.output, base))
-
-
-# A command without a tool of its own: `try_fix` with `output` is the tool.
-REPAIR = Operation(
-    "repair",
-    "Write a repaired package",
-    "Writes a new package in which chosen launches call the operators of the exported program in eager "
-    "mode: a workaround where the model cannot be compiled again. It loads in Python and C++ without "
-    "aoti-debug. Says whether its outputs are right, and how much longer a call takes. 30-90 s.",
-    args.RepairArguments,
-    RUNS_USER_CODE,
-    write_repaired,
-    ("aoti-debug repair model.pt2 --exported program.pt2 --launch 3 -i batch.pt --output repaired.pt2",),
-)
-
-
 @operation(
     args.CompareArguments,
-    title="Compare with eager",
+    title="Find the first kernel that differs from eager mode",
     description="Finds the first launch of a package that differs from its exported program in eager "
     "mode by more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, or "
     "reduce.",
@@ -345,13 +362,12 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
         exported,
         tolerance=given.tolerance,
         every=given.every_launch,
-        precision=given.precision,
     )
 
 
 @operation(
     args.CompileArguments,
-    title="Compile with flags",
+    title="Compile with debugging flags",
     description="Compiles an exported program with code-generation flags (NaN checks, value printer, "
     "minifier, provenance, asserts): new package, kernels, warnings. For flags that act at compile "
     "time; one that cannot act is refused. 10-90 s. Next: run_deterministic or "
@@ -366,7 +382,7 @@ async def compile_with_flags(context: Context, given: args.CompileArguments) -> 
 
 @operation(
     args.ReduceArguments,
-    title="Make a reproduction",
+    title="Cut a failing program down to a small script",
     description="Cuts a failing program down to the few operators that still fail in the same way "
     "(crash, error, NaN, wrong output), or replays one launch with its inputs: a script that needs "
     "torch alone and was seen to fail. For bug reports and compiler faults. 1-10 min. Next: run it.",
@@ -387,15 +403,14 @@ async def reduce(context: Context, given: args.ReduceArguments) -> Record:
 
 @operation(
     args.BisectArguments,
-    title="Find the compiler's fault",
+    title="Name the compiler pass behind wrong code",
     description="Names the decision of the compiler (graph pass, lowering, decomposition, option) that "
     "makes a program crash or give wrong numbers where eager is right: switches decisions off in a "
     "reduced program until the failure goes away. Gives a workaround that was run, and a text for "
     "PyTorch's issue tracker. 1-10 min. Next: apply the workaround.",
     examples=(
         "aoti-debug bisect --exported program.pt2 --inputs batch.pt",
-        "aoti-debug bisect --script serve.py",
-        "aoti-debug bisect --script serve.py --torch 2.10..2.13",
+        "aoti-debug bisect serve.py",
     ),
 )
 async def bisect(context: Context, given: args.BisectArguments) -> Record:
@@ -409,19 +424,72 @@ async def bisect(context: Context, given: args.BisectArguments) -> Record:
             value=str(workload.package),
             allowed="exported=that program (torch.export.save), or script",
         )
-    if given.torch:
-        from mcp_server.tools.releases import bisect_releases
-
-        return await bisect_releases(context, workload, given.torch, budget_s=given.budget_s)
     return await step(context, workload, budget_s=given.budget_s)
+
+
+@operation(
+    args.RecordArguments,
+    title="Make a package that records its calls",
+    description="Writes a package (or a library to preload) that keeps the latest calls of each thread: "
+    "sizes always, values as far as they cost less than 1 %, whole inputs of calls that fail. For hosts, "
+    "also in C++, whose failure cannot be repeated. 1-2 s. Next: diagnose with recording.",
+    examples=(
+        "aoti-debug record model.pt2 --out recorded.pt2",
+        "aoti-debug record --preload -- ./host model.pt2",
+        "aoti-debug record recorded.pt2 --remove --out plain.pt2",
+    ),
+)
+async def record(context: Context, given: args.RecordArguments) -> Record:
+    from mcp_server.recorder.library import RecorderOptions
+    from mcp_server.tools import record as step
+
+    here = Path.cwd()
+    out = checked.absolute(given.out, here) if given.out else None
+    directory = str(checked.absolute(given.directory, here)) if given.directory else step.default_folder()
+    options = RecorderOptions(directory, given.mode, given.ring_mb, given.budget_mb)
+    if not given.package:
+        return await step.preload(context, out, options)
+    package = await in_thread(checked.package_file, given.package, here)
+    return await (step.remove(package, out) if given.remove else step.record(context, package, out, options))
+
+
+@operation(
+    args.RecordingsArguments,
+    title="List recorded calls",
+    description="Lists what the recorder kept, also while the host runs: processes, calls that failed or "
+    "are in flight, and which values were kept. Next: diagnose with recording.",
+    hints=READS,
+    examples=("aoti-debug recordings /dev/shm/aoti-debug-recordings-1000",),
+)
+async def recordings(_context: Context, given: args.RecordingsArguments) -> Record:
+    from mcp_server.tools.record import recordings as step
+
+    return await step(checked.absolute(given.folder, Path.cwd()))
 
 
 OPERATIONS = tuple(_declared)
 DIAGNOSE = OPERATIONS[0]
+CORE = frozenset(
+    {
+        *("diagnose", "explain_error", "check_devices", "compile_with_flags"),
+        *("run_deterministic", "dump_kernel_io", "try_fix"),
+    }
+)
+"""The tools that are listed by default: each one that is costs tokens in every session of an agent."""
 
 
 def command_name(tool: str) -> str:
     return tool.replace("_", "-")
+
+
+# Arguments of ours that no library has, so that a text can only mean them.
+_OPTIONS = ("budget_s", "timeout_s", "extra_imports")
+_NAMES = re.compile(rf"(?<![\w-])({'|'.join((*_OPTIONS, *(o.name for o in OPERATIONS if '_' in o.name)))})\b")
+
+
+def in_shell_words(text: str) -> str:
+    """With tools spelled as commands, and arguments as options: `inspect-package`, `--budget-s`."""
+    return _NAMES.sub(lambda found: ("--" if found[1] in _OPTIONS else "") + command_name(found[1]), text)
 
 
 def command_line(step: NextStep) -> str:
@@ -430,9 +498,6 @@ def command_line(step: NextStep) -> str:
     required = sorted(name for name in step.arguments if name in fields and fields[name].is_required())
     words = ["aoti-debug", command_name(step.tool), *(str(step.arguments[name]) for name in required)]
     named = {name: value for name, value in step.arguments.items() if name not in required}
-    if step.tool == "try_fix" and "output" in named:
-        words[1:2] = [REPAIR.name]
-        named = {name: value for name, value in named.items() if name != "how"}
     if step.tool == "diagnose" and HANDLE.fullmatch(str(named.get("log", ""))):
         named = {"resume": named.pop("log"), **named}
     return shlex.join([*words, *args.option_words(named)])

@@ -24,7 +24,7 @@ from mcp_server.operations.workload import absolute, folder_of, launcher
 if TYPE_CHECKING:
     from mcp_server.jobs.manager import Job, Work
     from mcp_server.model import Record
-    from mcp_server.tools.shared_import import WarmImports
+    from mcp_server.runtime.shared_import import WarmImports
 
 CARD = "asked.json"
 HANDLE = re.compile(r"(?:aoti-debug://jobs/)?(job_[0-9a-f]{8})/?")
@@ -114,8 +114,8 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
     """
 
     async def work(job: Job) -> Record:
-        from mcp_server.tools.context import Context
-        from mcp_server.tools.step_cache import StepCache
+        from mcp_server.runtime.context import Context
+        from mcp_server.runtime.step_cache import StepCache
 
         remember(job.path, operation.name, arguments)
         python = Path(sys.executable)
@@ -137,8 +137,11 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
             home=home,
             launcher=launcher(),
         )
-        async with context.sharing_imports() if home is not None else nullcontext():
-            result = await operation.call(context, arguments)
+        try:
+            async with context.sharing_imports() if home is not None else nullcontext():
+                result = await operation.call(context, arguments)
+        finally:
+            context.remove_temporary()
         if not context.incomplete:
             return result
         why = f"{context.incomplete}: {ANOTHER_STATE}, and try again"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, argument, on_command_line
 from mcp_server.jobs.command import check_variable
 from mcp_server.jobs.store import cause
 from mcp_server.model import (
@@ -64,7 +64,7 @@ def workload_of(given: args.ProgramArguments) -> Workload:
         default = type(given).model_fields[name].default
         if kinds[0] not in fitting and getattr(given, name) != default:
             allowed = f"with {' or '.join(fitting)}"
-            raise ProblemError(f"{name} does not apply to a {kinds[0]}", allowed=allowed)
+            raise ProblemError(f"{_said(name)} does not apply to a {kinds[0]}", allowed=allowed)
     if kinds[0] == "script":
         return script_workload(given)
     if kinds[0] == "package":
@@ -103,7 +103,11 @@ def script_workload(given: args.ProgramArguments | args.PairArguments) -> Script
 
 
 def package_workload(
-    given: args.ProgramArguments | args.CheckArguments | args.DumpArguments | args.PairArguments,
+    given: args.ProgramArguments
+    | args.CheckArguments
+    | args.DumpArguments
+    | args.DecompileArguments
+    | args.PairArguments,
 ) -> PackageWorkload:
     around = _surroundings(given)
     model = {name: getattr(given, name) for name in ("model_name", "device_index") if hasattr(given, name)}
@@ -147,6 +151,9 @@ def folder_of(given: args.RunArguments) -> Path:
     return path
 
 
+COSTS = ("slow", "slow-load")  # symptoms of time: nothing fails
+
+
 def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symptom:
     """What the user sees, and what the outputs are to be."""
     from mcp_server.diagnosis.symptom import Symptom
@@ -173,8 +180,9 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
                 value=problem.value,
                 allowed="a program that ends with status 0 for good outputs",
             ) from None
+    seen = given.symptom
     return Symptom(
-        seen=given.symptom or None,
+        seen=None if seen == "" or seen == "slow" or seen == "slow-load" else seen,
         expect=optional_file("expect", given.expect, cwd),
         rtol=given.rtol or None,
         atol=given.atol or None,
@@ -228,10 +236,17 @@ def file(name: str, text: str, base: Path) -> Path:
     kind = stat.S_IFMT(_mode(name, path, f"an existing file; relative paths start at {base}"))
     if kind != stat.S_IFREG:
         what = _KINDS_OF_FILE.get(kind, "something else")
-        raise ProblemError(f"{name} is {what}, not a file", value=str(path), allowed="path of a file")
+        raise ProblemError(f"{_said(name)} is {what}, not a file", value=str(path), allowed="path of a file")
     if not os.access(path, os.R_OK):
-        raise ProblemError(f"{name} cannot be read", value=str(path), allowed="a file this user may read")
+        raise ProblemError(
+            f"{_said(name)} cannot be read", value=str(path), allowed="a file this user may read"
+        )
     return path
+
+
+def _said(name: str) -> str:
+    """The argument as whoever called spells it; the target of a command has no name of its own."""
+    return argument(name) if on_command_line.get() and name not in KINDS else name
 
 
 def optional_file(name: str, text: str, base: Path | None = None) -> Path | None:
@@ -243,10 +258,10 @@ def _mode(name: str, path: Path, allowed: str) -> int:
     try:
         return path.stat().st_mode
     except FileNotFoundError:
-        raise ProblemError(f"{name} does not exist", value=str(path), allowed=allowed) from None
+        raise ProblemError(f"{_said(name)} does not exist", value=str(path), allowed=allowed) from None
     except (OSError, ValueError) as error:  # too long a name, a part of the path that is a file
         why = cause(error) if isinstance(error, OSError) else str(error)
-        what = f"{name} cannot be reached: {why}"
+        what = f"{_said(name)} cannot be reached: {why}"
         raise ProblemError(what, value=str(path)[:300], allowed=allowed) from None
 
 

@@ -17,22 +17,32 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mcp_server.model import Fix
-from mcp_server.package.kernel_code import IndexAssert, find_asserts, read_condition, without_broadcast
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.package.provenance import Provenance, indexing_first
-from mcp_server.package.statements import closing, split_arguments
 from mcp_server.package.symbols import Bound, plain, resolve_bound
+from mcp_server.package.terms.asserts import IndexAssert, find_asserts, read_condition, without_broadcast
 from mcp_server.package.terms.linear import (
     Allowed,
     IndexForm,
+    Limit,
     allowed_elements,
     name_of,
     position_limit,
     read_form,
 )
-from mcp_server.package.terms.program import indexed_by, read_program
-from mcp_server.package.terms.term import Element, Number, Term, Unread, elements, is_float, parts, unwrapped
+from mcp_server.package.terms.program import Check, indexed_by, read_program
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Number,
+    Term,
+    Unread,
+    elements,
+    is_float,
+    parts,
+    unwrapped,
+)
 
 if TYPE_CHECKING:
     from mcp_server.package.view import PackageView
@@ -156,17 +166,18 @@ class Tracer:
         return found
 
     def _candidate(self, launch: Launch, kernel: Kernel, check: IndexAssert) -> Candidate:
-        value, ranges = read_program(kernel).value_at(check.variable, check.line)
-        loads = elements(value)
+        program = read_program(kernel)
+        made = program.check_at(check.line) or Check(check.line, Unread(check.variable), None, None, ())
+        value, loads = made.value, elements(made.value)
         form = read_form(value, loads)
-        limit = None if loads else position_limit(value, ranges)
+        limit = None if loads else position_limit(value, made.ranges)
         targets = {argument.name: argument.target for argument in launch.tensors}
-        indexed = dict.fromkeys(targets[name] for _, name in indexed_by(kernel, check, targets))
+        indexed = dict.fromkeys(targets[name] for _, name in indexed_by(program, made, targets))
         constants, symbols = self.view.package.constants, self.view.wrapper.symbols
         fqns = [constant.fqn for constant in constants if constant.name in indexed]
-        sources = []
+        sources, ends = [], Limit.of_check(check.lower, check.upper)
         for load in loads:
-            allowed = allowed_elements(form, load, check.lower, check.upper) if form else None
+            allowed = allowed_elements(form, load, ends) if form else None
             sources.append(replace(self.source(load, launch), allowed=allowed))
         bound, position = (
             resolve_bound(text, launch, symbols, self.view.package.inputs) if text else None
@@ -291,7 +302,7 @@ def propose(candidate: Candidate) -> Fix:
     if position is not None and bound is not None:
         size, limit = _host_size(position.text, candidate), _host_size(bound.text, candidate)
         return Fix(
-            action=f"keep {size} at {limit} or less (positions run through it), or enlarge what they index",
+            text=f"keep {size} at {limit} or less (positions run through it), or enlarge what they index",
             after=f"assert {size} <= {limit}",
         )
     for source in candidate.sources:
@@ -299,7 +310,7 @@ def propose(candidate: Candidate) -> Fix:
         if source.direct and ends is not None:
             name = without_number(source.label)
             return Fix(
-                action=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
+                text=f"pass only values from {ends[0]} to {ends[1]} in {source.label}",
                 after=f"assert {ends[0]} <= int({name}.min()) and int({name}.max()) <= {ends[1]}",
             )
     last = "size - 1"
@@ -310,7 +321,7 @@ def propose(candidate: Candidate) -> Fix:
     named = sorted({label for source in candidate.sources for label in source.inputs})
     inputs = f", or refuse the values of {', '.join(named)} that lead to it" if named else ""
     return Fix(
-        action=f"bound the computed index{where}{inputs}",
+        text=f"bound the computed index{where}{inputs}",
         before=locations[0].code if locations else None,
         after=f"index = index.clamp({candidate.lowest if candidate.wraps else 0}, {last})",
     )
@@ -338,11 +349,7 @@ def without_number(label: str) -> str:
     return inner or label
 
 
-_DIVIDING_CALL = re.compile(
-    r"\b(?:floor_divide_integral|(?:c10::)?div_floor_integer|remainder_integral|mod)\("
-)
-_DIVIDING_SIGN = re.compile(r"\s(?:/|%)\s+(.*)")
-_VALUE = re.compile(r"\btmp\w*")
+_DIVIDES = frozenset({"div", "truncdiv", "floordiv", "mod", "remainder"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,32 +379,32 @@ def divisions(tracer: Tracer) -> tuple[Division, ...]:
         kernel = tracer.view.wrapper.kernels.get(launch.kernel) if launch.kind == "cpp" else None
         if kernel is None:
             continue
-        program = read_program(kernel)
-        for number, line in enumerate(kernel.source.split("\n"), 1):
-            for divisor in _divisors(line):
-                value, _ = program.value_at(divisor, number)
-                loads = elements(value)
-                # An integer that is loaded, or computed with a literal zero.
-                read = [each for each in parts(value) if not isinstance(each, Unread)]
-                zero = any(isinstance(each, Number) and each.value == 0 for each in read)
-                if any(is_float(each.dtype) for each in read) or not (loads or zero):
-                    continue
-                form = read_form(value, loads)
+        lines = kernel.source.split("\n")
+        for defined in read_program(kernel).definitions:
+            for divisor in _divisors(defined.value):
+                loads = elements(divisor)
+                form = read_form(divisor, loads)
                 sources = tuple(tracer.source(load, launch) for load in loads)
                 plain = len(sources) == 1 and form is not None and form.is_plain
-                division = Division(launch, source_location(kernel, number), line.strip(), sources, plain)
-                # A loop's scalar tail repeats its vector part.
+                place, code = source_location(kernel, defined.line), lines[defined.line - 1].strip()
+                division = Division(launch, place, code, sources, plain)
+                # A loop's scalar tail repeats its vector part, and a later value what it is computed from.
                 loaded = tuple((source.tensor, name_of(source.load)) for source in sources)
                 found.setdefault((launch.index, loaded), division)
     return tuple(found.values())
 
 
-def _divisors(line: str) -> Iterator[str]:
-    """Names of the variables that a line divides by."""
-    for match in _DIVIDING_CALL.finditer(line):
-        places = split_arguments(line, match.end(), closing(line, match.end()))
-        if len(places) > 1:
-            yield from _VALUE.findall(line[slice(*places[1])])[:1]
-    sign = _DIVIDING_SIGN.search(line)
-    if sign is not None and " = " in line:
-        yield from _VALUE.findall(sign[1])[:1]
+def _divisors(value: Term) -> Iterator[Term]:
+    """The divisors of whole-number divisions in a term that are loaded, or computed with a literal zero."""
+    for term in parts(value):
+        if (
+            isinstance(term, Apply)
+            and term.op in _DIVIDES
+            and not is_float(term.dtype)
+            and len(term.args) == 2
+        ):
+            divisor = term.args[1]
+            read = [each for each in parts(divisor) if not isinstance(each, Unread)]
+            zero = any(isinstance(each, Number) and each.value == 0 for each in read)
+            if not any(is_float(each.dtype) for each in read) and (elements(divisor) or zero):
+                yield divisor

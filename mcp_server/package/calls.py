@@ -21,17 +21,9 @@ from mcp_server.package.launches import (
     Role,
     Transfer,
 )
-from mcp_server.package.statements import (
-    Block,
-    Call,
-    Reference,
-    Statement,
-    View,
-    braced,
-    read_reference,
-    whole_number,
-)
+from mcp_server.package.statements import Call, Reference, View, braced, read_reference, whole_number
 from mcp_server.package.symbols import Symbol, names_in
+from mcp_server.package.terms.blocks import Block, Statement
 
 Span = tuple[int, int]
 """Start and end of an expression, as offsets in the wrapper's text."""

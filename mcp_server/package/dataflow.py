@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shifted
-from mcp_server.package.statements import Block, View, whole_number
+from mcp_server.package.statements import View, whole_number
 from mcp_server.package.symbols import origins
+from mcp_server.package.terms.blocks import Block
 from mcp_server.package.wrapper import grouped
 
 SOURCES = frozenset({"input", "constant"})

@@ -1,12 +1,10 @@
-"""Draws the dataflow of a package as SVG, without an external layout program."""
+"""The dataflow of a package as boxes and arrows, and as Mermaid text, which GitHub and most editors draw."""
 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from html import escape
 from typing import Literal
 
 from mcp_server.package.dataflow import Step, united
@@ -114,128 +112,31 @@ def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node
     return Node(f"s{step.order}", "launch", tuple(lines), tip, marked, asked)
 
 
-_CHAR, _LINE, _PAD = 7.2, 16, 10
-_GAP_X, _GAP_Y = 28, 56
-_ROUNDS = 4
-_FILL = {
-    "launch": "#eef3fb",
-    "transfer": "#f4f4f4",
-    "input": "#e7f6ea",
-    "constant": "#fbf3dc",
-    "output": "#f3e8fa",
-    "memory": "#ffffff",
+# How Mermaid writes the outline of each kind of box.
+_OUTLINES: dict[NodeKind, str] = {
+    "launch": '["{}"]',
+    "transfer": '["{}"]',
+    "input": '(["{}"])',
+    "constant": '[("{}")]',
+    "output": '(["{}"])',
+    "memory": '("{}")',
 }
-_STYLE = """
-.asked rect { fill: #fdba74; }
-text { font: 12px ui-monospace, Menlo, Consolas, monospace; fill: #1b1f24; }
-rect { stroke: #8a94a3; } path { fill: none; stroke: #b3bac4; }
-.marked rect { stroke: #c2410c; stroke-width: 2.5; } path.marked { stroke: #c2410c; stroke-width: 2; }
-"""
-
-Place = tuple[float, float, float, float]
+_UNSAFE = re.compile(r"[^\w .,:;+*/()\[\]=→…-]")
 
 
-def render_svg(graph: Graph, title: str) -> str:
-    """The SVG text."""
-    depth = _depths(graph)
-    by_depth: dict[int, list[Node]] = defaultdict(list)
+def mermaid(graph: Graph) -> str:
+    """The text of a flowchart. Names come from the package: what Mermaid could read as markup is left out."""
+    numbers = {node.id: f"n{place}" for place, node in enumerate(graph.nodes)}
+    lines = ["flowchart TD"]
     for node in graph.nodes:
-        by_depth[depth[node.id]].append(node)
-    layers = [by_depth[level] for level in sorted(by_depth)]
-    _reduce_crossings(layers, graph.arrows)
-    places, width, height = _places(layers)
-    # Boxes hide the arrows that pass behind them.
-    body = [_path(arrow, places) for arrow in sorted(graph.arrows, key=lambda arrow: arrow.marked)]
-    body += [_box(node, places[node.id]) for node in graph.nodes]
-    note = f"{title}; {graph.left_out} more launches are not shown" if graph.left_out else title
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height + 30:.0f}" '
-        f'viewBox="0 -30 {width:.0f} {height + 30:.0f}">\n'
-        f"<style>{_STYLE}</style>\n"
-        '<rect x="0" y="-30" width="100%" height="100%" fill="white" stroke="none"/>\n'
-        f'<text x="10" y="-10">{escape(note)}</text>\n' + "\n".join(body) + "\n</svg>\n"
-    )
-
-
-def _depths(graph: Graph) -> dict[str, int]:
-    """Layer of each node: its longest path from a source. Back edges of loops are ignored.
-
-    Inputs and constants are placed just above their reader.
-    """
-    rank = {node.id: position for position, node in enumerate(graph.nodes)}
-    parents = defaultdict(list)
-    for arrow in graph.arrows:
-        if rank[arrow.source] < rank[arrow.target]:
-            parents[arrow.target].append(arrow.source)
-    depth: dict[str, int] = {}
-    for node in graph.nodes:
-        depth[node.id] = 1 + max((depth[p] for p in parents[node.id]), default=-1)
-    sources = {node.id for node in graph.nodes if node.kind in ("input", "constant", "memory")}
-    return depth | {a.source: depth[a.target] - 1 for a in graph.arrows if a.source in sources}
-
-
-def _reduce_crossings(layers: list[list[Node]], arrows: Iterable[Arrow]) -> None:
-    """The barycenter heuristic: sort layers by mean neighbour position, down and up."""
-    near = defaultdict(list)
-    for arrow in arrows:
-        near[arrow.source].append(arrow.target)
-        near[arrow.target].append(arrow.source)
-    position = {node.id: i - len(layer) / 2 for layer in layers for i, node in enumerate(layer)}
-
-    def mean(node: Node) -> float:
-        around = [position[name] for name in near[node.id]]
-        return sum(around) / len(around) if around else position[node.id]
-
-    for turn in range(_ROUNDS):
-        for layer in layers if turn % 2 == 0 else reversed(layers):
-            layer.sort(key=mean)
-            for i, node in enumerate(layer):
-                position[node.id] = i - len(layer) / 2
-
-
-def _places(layers: list[list[Node]]) -> tuple[dict[str, Place], float, float]:
-    """(left, top, width, height) of each box, then total width and height, in pixels."""
-    widths = {
-        node.id: max(len(line) for line in node.lines) * _CHAR + 2 * _PAD for row in layers for node in row
-    }
-    rows = [sum(widths[node.id] for node in row) + _GAP_X * (len(row) - 1) for row in layers]
-    total = max(rows, default=200) + 2 * _GAP_X
-    places: dict[str, Place] = {}
-    top = float(_PAD)
-    for layer, width in zip(layers, rows, strict=True):
-        left = (total - width) / 2
-        for node in layer:
-            places[node.id] = (left, top, widths[node.id], len(node.lines) * _LINE + _PAD)
-            left += widths[node.id] + _GAP_X
-        top += max(places[node.id][3] for node in layer) + _GAP_Y
-    return places, max(total, 420), top
-
-
-def _box(node: Node, place: Place) -> str:
-    left, top, width, height = place
-    rounded = 4 if node.kind in ("launch", "transfer") else height / 2
-    lines = "".join(
-        f'<text x="{left + _PAD:.0f}" y="{top + _LINE * (i + 1):.0f}">{escape(line)}</text>'
-        for i, line in enumerate(node.lines)
-    )
-    classes = " ".join(name for name in ("marked", "asked") if getattr(node, name))
-    name = f' class="{classes}"' if classes else ""
-    return (
-        f"<g{name}><title>{escape(node.tip)}</title>"
-        f'<rect x="{left:.0f}" y="{top:.0f}" width="{width:.0f}" height="{height:.0f}" rx="{rounded:.0f}" '
-        f'fill="{_FILL[node.kind]}"/>{lines}</g>'
-    )
-
-
-def _path(arrow: Arrow, places: Mapping[str, Place]) -> str:
-    """An SVG path from the bottom of one box to the top of another."""
-    x1, y1, w1, h1 = places[arrow.source]
-    x2, y2, w2, _ = places[arrow.target]
-    start, end = (x1 + w1 / 2, y1 + h1), (x2 + w2 / 2, y2)
-    bend = max(20.0, abs(end[1] - start[1]) / 2)
-    curve = (
-        f"M{start[0]:.0f} {start[1]:.0f} C{start[0]:.0f} {start[1] + bend:.0f} "
-        f"{end[0]:.0f} {end[1] - bend:.0f} {end[0]:.0f} {end[1]:.0f}"
-    )
-    name = ' class="marked"' if arrow.marked else ""
-    return f'<path{name} d="{curve}"><title>{escape(arrow.label)}</title></path>'
+        label = "<br/>".join(_UNSAFE.sub("", line) for line in node.lines)
+        lines.append(f"  {numbers[node.id]}{_OUTLINES[node.kind].format(label)}")
+    lines += [
+        f"  {numbers[a.source]} -->|{_UNSAFE.sub('', a.label)}| {numbers[a.target]}" for a in graph.arrows
+    ]
+    for name, style in (("marked", "stroke:#c2410c,stroke-width:3px"), ("asked", "fill:#fdba74")):
+        if found := [numbers[node.id] for node in graph.nodes if getattr(node, name)]:
+            lines += [f"  classDef {name} {style}", f"  class {','.join(found)} {name}"]
+    if graph.left_out:
+        lines.append(f"  %% {graph.left_out} more launches are not shown")
+    return "\n".join(lines) + "\n"

@@ -1,8 +1,4 @@
-"""Reads the text of kernel bodies: index asserts, and the definitions that a value is a copy of.
-
-Triton and C++ bodies are straight lines of assignments to `tmpN` (torch/_inductor/codegen/common.py,
-triton.py, cpp.py). Each loop nest of a C++ kernel reuses the names, so the nearest definition above counts.
-What a value is computed from is read in `package/terms`.
+"""Reads the text of kernel bodies: the numbers in it. What it computes is read in `package/terms`.
 
 A kernel loads a number, such as a Python number of the export, in a line of its own:
 `auto tmp1 = static_cast<float>(0.7);` in C++, `tmp1 = 0.7` or `tmp1 = tl.full([1], 0.7, tl.float32)` in
@@ -19,53 +15,7 @@ from math import inf, log
 from mcp_server.package.archive import Package
 from mcp_server.package.kernels import Kernel
 
-_ASSERT = re.compile(
-    r'(?:tl\.device_assert|AOTI_TORCH_CHECK|TORCH_CHECK)\(.*"index out of bounds: (?P<text>[^"]*)"'
-)
-_CONDITION = re.compile(r"(?:(?P<lower>-?[^<]+?) <= )?(?P<variable>\w+)(?: < (?P<upper>.+))?$")
-_BROADCAST = re.compile(r"tl\.broadcast_to\((\w+), \[[^\]]*\]\)")
-_COPY = re.compile(
-    r"^(?:c10::convert<int64_t>\()?(\w+)\)?$|\] = static_cast<int64_t>\((\w+)\[|(\w+)\.store\(tmpbuf\."
-)
 _INDIRECT = re.compile(r"\b(?:in|out|in_out)_ptr\d+(?:\[[^\]\n]*| \+ [^,;\n]*)\btmp\d+")
-_MULTILINE = 40
-
-
-@dataclass(frozen=True, slots=True)
-class IndexAssert:
-    """One generated bounds check: 1-based line in the kernel's source, and the condition as printed."""
-
-    line: int
-    text: str
-    variable: str
-    lower: str | None
-    upper: str | None
-
-
-def read_condition(text: str) -> tuple[str | None, str, str | None] | None:
-    """(lower bound, variable, upper bound) of `0 <= tmp6 < ks0`; None for other text."""
-    match = _CONDITION.fullmatch(text.strip())
-    if not match or (match["lower"] is None and match["upper"] is None):
-        return None
-    return match["lower"], match["variable"], match["upper"]
-
-
-def without_broadcast(text: str) -> str:
-    """Remove `tl.broadcast_to(tmp4, [XBLOCK])` around the variable of a condition (Triton, torch 2.11)."""
-    return _BROADCAST.sub(r"\1", text)
-
-
-def find_asserts(source: str) -> tuple[IndexAssert, ...]:
-    """The index asserts of a kernel, in order."""
-    found = []
-    for number, line in enumerate(source.split("\n"), 1):
-        match = _ASSERT.search(line)
-        text = without_broadcast(match["text"]) if match else ""
-        condition = read_condition(text)
-        if condition:
-            lower, variable, upper = condition
-            found.append(IndexAssert(number, text, variable, lower, upper))
-    return tuple(found)
 
 
 def indexes_unchecked(source: str) -> bool:
@@ -75,28 +25,6 @@ def indexes_unchecked(source: str) -> bool:
     """
     kernels = source.split('extern "C"')[1:]
     return any(_INDIRECT.search(kernel) and "index out of bounds: " not in kernel for kernel in kernels)
-
-
-def defining_line(lines: list[str], name: str, below: int) -> int | None:
-    """The 1-based line that computes the value of a variable, above a line; None if there is none.
-
-    Copies and conversions are followed to the variable that they copy. A value may span lines (a C++ lambda).
-    """
-    found: int | None = None
-    while name:
-        start = re.compile(rf"^\s*(?:[\w:<>, ]+ )?{re.escape(name)}\s*=(?!=)")
-        above = range(min(below, len(lines) + 1) - 1, 0, -1)
-        at = next((number for number in above if start.match(lines[number - 1])), None)
-        if at is None:
-            break
-        value = lines[at - 1].partition("=")[2].strip().rstrip(";")
-        following = [line.strip() for line in lines[at : at + _MULTILINE]] if not value else []
-        ends = [end for end, line in enumerate(following, 1) if line in (";", "();")]
-        match = _COPY.search(value or " ".join(following[: ends[0] if ends else None]))
-        copied = next(filter(None, match.groups()), "") if match else ""
-        found = below = at
-        name = copied if copied.isidentifier() else ""
-    return found
 
 
 _NUMBER = r"(?P<number>-?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)"

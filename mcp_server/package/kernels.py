@@ -8,12 +8,13 @@ first, then writes the autotuned configuration as macros before the wrapper. The
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from mcp_server.package.launches import Role
-from mcp_server.package.statements import LineCounter, closing, read_call, split_arguments, whole_number
+from mcp_server.package.statements import read_call, whole_number
+from mcp_server.package.terms.blocks import LineCounter, split_arguments
+from mcp_server.package.terms.program import Access, read_program
 
 _DEFINE = re.compile(
     r"^#define (?P<kernel>\w+?)_(?P<field>CUBIN_PATH|MANGLED_NAME|NUM_WARPS|SHARED_MEM|[XYZ]BLOCKS|R0BLOCKS"
@@ -39,60 +40,6 @@ def _resolved(text: str, configs: LazyConfigs) -> str:
         return parts[int(match["index"])].strip() if int(match["index"]) < len(parts) else match[0]
 
     return _FIELD.sub(value, text) if configs else text
-
-
-_STORE = re.compile(r"tl\.(?P<call>store|atomic_\w+)\(")
-_ASSIGNED = re.compile(r"^\s*(\w+)\s*(?:\+?=)\s*(.+)$", re.M)
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_MOST_NAMES = 200
-
-
-@dataclass(slots=True)
-class Stores:
-    """Store targets of a kernel: `plain`, `atomic`, and `data_index` for indices computed from data.
-
-    `unresolved`: the target of some store is unknown.
-    """
-
-    plain: set[str] = field(default_factory=set)
-    atomic: set[str] = field(default_factory=set)
-    data_index: set[str] = field(default_factory=set)
-    unresolved: bool = False
-
-
-def find_stores(source: str, tensors: Collection[str]) -> Stores:
-    """The stores of a kernel body to any of its tensor parameters.
-
-    Pointers are followed through assignments (`p = out + offsets`). Names inside `tl.load(...)` belong to an
-    index, not to the pointer.
-    """
-    found = Stores()
-    assigned: dict[str, list[str]] = {}
-    matches = list(_STORE.finditer(source))
-    for match in _ASSIGNED.finditer(source) if matches else ():
-        assigned.setdefault(match[1], []).append(match[2])
-    for match in matches:
-        pointer = source[match.end() : closing(source, match.end(), ",")]
-        first = _NAME.match(pointer)
-        targets = {first[0]} if first and first[0] in tensors else set()
-        seen: set[str] = set()
-        queue = [] if targets else [pointer]
-        while queue and len(seen) < _MOST_NAMES:
-            expression = queue.pop()
-            while (load := expression.find("tl.load(")) >= 0:  # a loaded value is an index, not a pointer
-                end = closing(expression, load + len("tl.load("))
-                expression = expression[:load] + expression[end + 1 :]
-            for name in _NAME.findall(expression):
-                if name in tensors:
-                    targets.add(name)
-                elif name not in seen:
-                    seen.add(name)
-                    queue += assigned.get(name, [])
-        found.unresolved |= not targets
-        (found.plain if match["call"] == "store" else found.atomic).update(targets)
-        if "tmp" in pointer:
-            found.data_index.update(targets)
-    return found
 
 
 KernelKind = Literal["triton", "user_triton", "cpp"]
@@ -153,6 +100,8 @@ _WRAPPER = re.compile(r"^static\s+[^;{}()]*(?:\(\([\w, ]*\)\)\s*)?void\s+call_(?
 _QUOTED = re.compile(r"async_compile\.triton\(\s*'(?P<symbol>[^']*)',\s*(?P<quote>'''|\"\"\")")
 _GRID = re.compile(r"uint32_t grid_(\d)\s*=\s*([^;]*);")
 _DIVIDED = re.compile(r"(?:\b|_)([xyz])numel \+ \((\d+) - 1\)")
+_TOLD_BY_NAME = re.compile(r"(?:in|out|in_out)_ptr\d")
+_TOLD_BY_CODE = re.compile(r"tl\.(?:atomic_|store\([^,\n]*tmp)")
 _MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")
 _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
@@ -268,19 +217,29 @@ def _triton_parameters(
 ) -> tuple[Parameter, ...]:
     """The parameters of a Triton kernel, from the C++ function that calls it, with their roles.
 
-    Inductor names its pointers in_ptr, out_ptr and in_out_ptr. The roles of a user's kernel come from its
-    stores and from `mutated_arg_names`, the result of Triton's own analysis.
+    Inductor names its pointers in_ptr, out_ptr and in_out_ptr: its code is read only where a store is atomic
+    or at a loaded place. The roles of other pointers come from the code, and from `mutated_arg_names`, the
+    result of Triton's own analysis.
     """
     names = []
     for begin, stop in split_arguments(text, start, end):
         type_, _, name = text[begin:stop].partition("=")[0].strip().rpartition(" ")
         if name not in _CONTEXT:
             names.append((name, "tensor" if type_.rstrip("& ").endswith(f"{name}_type_") else type_))
-    stores = find_stores(source, [name for name, type_ in names if type_ == "tensor"])
     mutated = _MUTATED.search(source)
     listed = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
-    stored = {*stores.plain, *stores.atomic, *listed}
-    roles_known = bool(source) and not stores.unresolved
+    tensors = tuple(Parameter(name, type_, "unknown") for name, type_ in names if type_ == "tensor")
+    accesses: tuple[Access, ...] = ()
+    if source and (
+        _TOLD_BY_CODE.search(source) or not all(_TOLD_BY_NAME.match(each.name) for each in tensors)
+    ):
+        accesses = read_program(Kernel("", kind, "", tensors, 0, source)).accesses
+    writes = [each for each in accesses if each.kind != "load"]
+    stored = {name for each in writes for name in (each.parameter, *each.place.others)} | set(listed)
+    updated = {each.parameter for each in writes if each.kind == "update"}
+    loaded = {each.parameter for each in accesses if each.kind == "load"} if kind == "user_triton" else set()
+    scattered = {each.parameter for each in writes if each.place.is_loaded}
+    roles_known = bool(source) and all(each.parameter for each in writes)
     parameters = []
     for name, type_ in names:
         role: Role = "read"
@@ -288,10 +247,8 @@ def _triton_parameters(
         if type_ == "tensor" and name.startswith("in_out_ptr"):
             role = "read_write"
         elif type_ == "tensor" and (name in stored or name.startswith("out_ptr")):
-            user = kind == "user_triton"
-            loaded = user and re.search(rf"tl\.load\(\s*{re.escape(name)}\b", source)
-            role = "read_write" if name in stores.atomic or loaded else "written"
-            partial = user or name in listed or name in stores.data_index
+            role = "read_write" if name in updated | loaded else "written"
+            partial = kind == "user_triton" or name in listed or name in scattered
         elif type_ == "tensor" and not roles_known and not name.startswith("in_ptr"):
             role = "unknown"
         parameters.append(Parameter(name, type_, role, partial))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from mcp_server.package.statements import Block, View, whole_number
+from mcp_server.package.statements import View, whole_number
+from mcp_server.package.terms.blocks import Block
 
 Role = Literal["read", "written", "read_write", "unknown"]
 

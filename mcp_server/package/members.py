@@ -12,8 +12,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import shutil
 import stat
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -25,6 +27,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from mcp_server.package.problems import PackageError
+from mcp_server.package.zip_form import AmbiguousError, check_members, end_of, read_directory
 
 MAX_MEMBERS = 50_000
 MAX_TEXT_BYTES = 512 << 20
@@ -32,6 +35,9 @@ MAX_TEXT_BYTES = 512 << 20
 MAX_RATIO = 200
 """Compression limit against zip bombs (up to 1032:1). A repacked wrapper.cpp stays under 20:1."""
 RATIO_FREE_BYTES = 16 << 20
+MAX_TOTAL_RATIO = 20
+TOTAL_FREE_BYTES = 256 << 20
+"""The same for all members together; torch stores them as they are."""
 
 UNREADABLE = (
     zipfile.BadZipFile,
@@ -43,10 +49,8 @@ UNREADABLE = (
     NotImplementedError,
 )
 """Exceptions of `zipfile` (Python 3.10 to 3.14) for damaged archives; ValueError: a name is not UTF-8."""
-_LONGEST_END = (1 << 16) + 22 + 20
-"""Bytes of the end record with the longest comment, plus the zip64 locator before it."""
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
-_PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+ROOM_BYTES = 64 << 20  # that stay free on the disk where the loader unpacks
 _DRIVE = re.compile(r"^[A-Za-z]:")
 
 
@@ -118,10 +122,9 @@ class ZipContainer:
     def __init__(self, path: Path) -> None:
         self.path = path
         with _open_zip(path) as archive:
-            infos, directory_at = archive.infolist(), archive.start_dir
+            infos = archive.infolist()
         _check_archive(infos, path.stat().st_size)
-        if directory_at != _directory_offset(path):
-            raise _unsafe("its directory is not where its end says: torch would read another one")
+        _check_form(path, infos)
         self._infos = {info.filename: info for info in infos if not info.is_dir()}
         self.members = tuple(Member(info.filename, info.file_size) for info in self._infos.values())
 
@@ -209,6 +212,10 @@ def _check_archive(infos: list[zipfile.ZipInfo], archive_size: int) -> None:
             raise _unsafe(f"{name!r} is there {count} times")
     if sum(info.compress_size for info in infos) > archive_size:
         raise _unsafe("members overlap: together they are larger than the file")
+    unpacked = sum(info.file_size for info in infos)
+    most = max(TOTAL_FREE_BYTES, MAX_TOTAL_RATIO * archive_size)
+    if unpacked > most:
+        raise _unsafe(f"its {archive_size} bytes unpack to {unpacked}, and at most {most} are taken")
 
 
 def refuse_unsafe(path: Path) -> None:
@@ -221,32 +228,37 @@ def refuse_unsafe(path: Path) -> None:
     if path.is_dir():
         DirectoryContainer(path)
         return
-    if not path.is_file() or _directory_offset(path) is None:
+    if not path.is_file() or end_of(path) is None:
         return
     try:
-        ZipContainer(path)
+        container = ZipContainer(path)
     except PackageError as error:
         refusal = _unsafe("its directory cannot be checked") if error.slug != "unsafe_archive" else error
         refusal.value = str(path)
         raise refusal from error
+    unpacked, free = (
+        sum(member.size for member in container.members),
+        shutil.disk_usage(tempfile.gettempdir()).free,
+    )
+    if unpacked + ROOM_BYTES > free:
+        raise PackageError(
+            "no_room",
+            f"the loader would unpack {unpacked} bytes into {tempfile.gettempdir()}, which has {free} free",
+            value=str(path),
+            allowed="a TMPDIR on a disk with room",
+        )
 
 
-def _directory_offset(path: Path) -> int | None:
-    """The directory offset in the end record of an archive; None without an end record.
-
-    `zipfile` ignores this offset and reads the directory directly before the end record.
-    """
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - _LONGEST_END))
-        end = file.read(_LONGEST_END)
-        at = end.rfind(b"PK\5\6")
-        if at < 0 or len(end) < at + 20:
-            return None
-        if at < 20 or end[at - 20 : at - 16] != b"PK\6\7":  # no zip64 end record locator
-            return int(struct.unpack_from("<I", end, at + 16)[0])
-        file.seek(struct.unpack_from("<Q", end, at - 12)[0])
-        record = file.read(56)
-    return int(struct.unpack_from("<Q", record, 48)[0]) if len(record) == 56 else None
+def _check_form(path: Path, infos: list[zipfile.ZipInfo]) -> None:
+    """Raise `PackageError("unsafe_archive")` for an archive that another reader may read differently."""
+    end_at = end_of(path)
+    if end_at is None:
+        raise _unsafe("its directory cannot be checked")
+    try:
+        with path.open("rb") as file:
+            check_members(file, infos, read_directory(file, end_at))
+    except AmbiguousError as error:
+        raise _unsafe(f"{error}: another reader may see other members") from error
 
 
 def _unsafe(what: str) -> PackageError:

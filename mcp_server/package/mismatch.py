@@ -25,8 +25,10 @@ from typing import Literal
 
 from mcp_server.model import Category, Fix, Record
 from mcp_server.package.signature import CompiledDim, CompiledInput, Signature, SymbolDefinition, leaf_paths
-from mcp_server.package.statements import evaluate, evaluate_whole, whole_number
+from mcp_server.package.statements import whole_number
 from mcp_server.package.symbols import names_in
+from mcp_server.package.terms.sizes import evaluate, evaluate_whole
+from mcp_server.package.terms.term import itemsize_of
 
 Severity = Literal["fatal", "suspicious"]
 Aspect = Literal[
@@ -52,7 +54,7 @@ _MAX_SWAPS = 64
 _KEYWORD = "kwargs["
 _DOUBTS = {
     True: "; export raises every lower bound to 2, so that a smaller size may be right all the same",
-    False: "; on the CPU code generation may have lowered this bound itself, and larger sizes may be right",
+    False: "; on the CPU the compiler may have lowered this bound itself, and larger sizes may work",
 }
 """What may be wrong with a bound, by whether a size is below it."""
 SPECIALIZED_BELOW = 2
@@ -157,7 +159,7 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
             "AOTInductor passes tensors by position, so that values are swapped silently"
         )
         action = "build the dictionary in the exported order"
-        fix = Fix(action=action, before=", ".join(actual), after=", ".join(expected))
+        fix = Fix(text=action, before=", ".join(actual), after=", ".join(expected))
     else:
         missing = ", ".join(path for path in expected if path not in actual) or "none"
         extra = ", ".join(path for path in actual if path not in expected) or "none"
@@ -165,7 +167,7 @@ def compare_structure(signature: Signature, passed: Sequence[str]) -> list[Misma
             f"the arguments are not those of the export: missing {missing}, unknown {extra}; "
             "AOTInductor compares neither keys nor structure"
         )
-        fix = Fix(action="pass the arguments with the names and the nesting of the exported call")
+        fix = Fix(text="pass the arguments with the names and the nesting of the exported call")
     return [_mismatch("structure", sentence, ", ".join(expected), ", ".join(actual), fix, input_index=first)]
 
 
@@ -207,7 +209,7 @@ def compare_inputs(
         names = ", ".join(f"{i.path or i.name} {i.dtype}{i.shape}" for i in signature.inputs[:8])
         sentence = f"the package takes {wanted} tensors and {got} are given"
         action = "pass every tensor of the exported call, in its order; the rest was fixed at export"
-        return [_mismatch("count", sentence, f"{wanted}: {names}", str(got), Fix(action=action))]
+        return [_mismatch("count", sentence, f"{wanted}: {names}", str(got), Fix(text=action))]
     alone = _differences(signature, tensors)
     swapped = _swapped(signature, tensors, alone)
     found = [*swapped, *alone, *_device_indices(signature, tensors, device_index)]
@@ -227,7 +229,7 @@ def _swapped(
         one, other = signature.inputs[first], signature.inputs[second]
         a, b = one.code_name, other.code_name
         sentence = f"{one.label} and {other.label} are in each other's place: exchanged, both fit"
-        fix = Fix(action="exchange the two inputs", before=f"model({b}, {a})", after=f"model({a}, {b})")
+        fix = Fix(text="exchange the two inputs", before=f"model({b}, {a})", after=f"model({a}, {b})")
         yield _mismatch("order", sentence, f"{a}, {b}", f"{b}, {a}", fix, input_index=one.index)
         return
 
@@ -251,8 +253,11 @@ def _one_input(
         yield _mismatch("device", sentence, item.device_type, tensor.device, fix, input_index=item.index)
     dtype = tensor.dtype.removeprefix("torch.")
     if item.dtype is not None and dtype != item.dtype:
-        sentence = f"{item.label} is {dtype} and was compiled as {item.dtype}: kernels read its bytes as that"
-        fix = Fix(action="convert it before the call", before=name, after=f"{name}.to(torch.{item.dtype})")
+        sentence = (
+            f"{item.label} is {dtype} and the package was compiled for {item.dtype}: its kernels read "
+            f"{_misread(dtype, item.dtype)}"
+        )
+        fix = Fix(text="convert it before the call", before=name, after=f"{name}.to(torch.{item.dtype})")
         yield _mismatch("dtype", sentence, item.dtype, dtype, fix, input_index=item.index)
     if not item.described:
         return
@@ -264,7 +269,7 @@ def _one_input(
             f"({item.shape}); no run-time check of AOTInductor sees that",
             f"{wanted}: {item.shape}",
             f"{got}: {list(tensor.shape)}",
-            Fix(action=_reshaped(item, tensor)),
+            Fix(text=_reshaped(item, tensor)),
             input_index=item.index,
         )
         return
@@ -277,16 +282,29 @@ def _one_input(
         yield from _strides(item, tensor, {**values, **own})
 
 
+def _values_of(dtype: str) -> str:
+    """`4-byte floats`, `8-byte integers`: what memory of this type holds."""
+    size = itemsize_of(dtype)
+    kind = "floats" if "float" in dtype else "integers" if "int" in dtype else "values"
+    return f"{size}-byte {kind}" if size else f"{dtype} values"
+
+
+def _misread(given: str, compiled: str) -> str:
+    """`8-byte floats as 4-byte floats`; by their names where that says nothing."""
+    found, meant = _values_of(given), _values_of(compiled)
+    return f"{found} as {meant}" if found != meant else f"{given} values as {compiled}"
+
+
 def _moved(name: str, device: str, tensor: GivenTensor) -> Fix:
     """The fix for a wrong device. A meta tensor has no data to move."""
     if tensor.device_type == "meta":
         return Fix(
-            action=f"make it on {device} in the first place, with its values: a meta tensor has none to move",
+            text=f"make it on {device} in the first place, with its values: a meta tensor has none to move",
             before=name,
             after=f"torch.empty_like({name}, device={device!r})  # and fill it",
         )
     action = f"move it to {device} before the call"
-    return Fix(action=action, before=name, after=f"{name}.to({device!r})")
+    return Fix(text=action, before=name, after=f"{name}.to({device!r})")
 
 
 def _device_indices(
@@ -300,7 +318,7 @@ def _device_indices(
             f"inputs are on several devices ({devices}); the checks compare the type only",
             "one device",
             devices,
-            Fix(action="move every input to the device on which the package is loaded (device_index)"),
+            Fix(text="move every input to the device on which the package is loaded (device_index)"),
             severity="suspicious",
         )
     for item, tensor in zip(signature.inputs, tensors, strict=True):
@@ -334,11 +352,11 @@ def _sizes(signature: Signature, item: CompiledInput, tensor: GivenTensor) -> It
     for dim, got in pairs:
         if dim.size is not None and dim.size != got:
             fix = Fix(
-                action=f"pass {dim.size} there, or export again with dimension {dim.index} dynamic",
+                text=f"pass {dim.size} there, or export again with dimension {dim.index} dynamic",
                 before=f"dynamic_shapes has no Dim for dimension {dim.index} of {item.path or item.name}",
                 after=f"{{{dim.index}: Dim('n', max={max(got, dim.size)})}}",
             )
-            sentence = f"{item.label}: dimension {dim.index} is {got} and was compiled as {dim.size}"
+            sentence = f"dimension {dim.index} of {item.label} is {got} and was compiled as {dim.size}"
             yield _mismatch(
                 "size", sentence, str(dim.size), str(got), fix, input_index=item.index, dim=dim.index
             )
@@ -370,14 +388,14 @@ def _out_of_range(
     soft = _may_be_assumed(dim, signature.definition(item.name, dim.index)) if below else guarded
     doubt = _DOUBTS[below] if soft else ""
     fix = Fix(
-        action=f"keep dimension {dim.index} within the compiled range (pad or split the batch), or export "
-        "and compile again with a range that holds it; a bound that no Dim states comes from a branch of the "
-        "model on this size, of which a package has one side",
+        text=f"split or pad the batch so that dimension {dim.index} is within {limits}, or export again with "
+        "a range that holds it. A bound that no Dim states comes from a branch of the model on this size",
         before=f"Dim('n', {bound}={wanted})",
         after=f"Dim('n', {bound}={got})",
     )
     of = f" of {dim.expression}" if dim.expression else ""
-    sentence = f"{item.label}: dimension {dim.index} is {got}, outside the compiled range {limits}{of}{doubt}"
+    where = f"dimension {dim.index} of {item.label}"
+    sentence = f"{where} is {got}, outside the compiled range {limits}{of}{doubt}"
     severity: Severity = "suspicious" if soft else "fatal"
     return _mismatch(
         "range", sentence, limits, str(got), fix, severity, input_index=item.index, dim=dim.index
@@ -398,9 +416,9 @@ def _strides(item: CompiledInput, tensor: GivenTensor, values: dict[str, int]) -
     )
     name, strides = item.code_name, tuple_text(expected)
     copy = f"torch.empty_strided({list(tensor.shape)}, {strides}, dtype={name}.dtype, device={name}.device)"
-    fix = Fix(action="copy it into a tensor of those strides", before=name, after=f"{copy}.copy_({name})")
+    fix = Fix(text="copy it into a tensor of those strides", before=name, after=f"{copy}.copy_({name})")
     if all(w in (None, h) for w, h in zip(expected, contiguous_strides(tensor.shape), strict=True)):
-        fix = Fix(action="make it contiguous before the call", before=name, after=f"{name}.contiguous()")
+        fix = Fix(text="make it contiguous before the call", before=name, after=f"{name}.contiguous()")
     yield _mismatch(
         "stride",
         f"{item.label} has strides {tensor.strides} and was compiled for {strides}: {effect}",
@@ -475,7 +493,7 @@ def _relations(
             f"{item.label}: dimension {dim} is {got}, and the compiled code needs {wanted} "
             f"(it computes {definition.symbol} = {definition.solution}, which it cuts to a whole number)"
         )
-        fix = Fix(action=f"pad or cut dimension {dim} to {wanted}")
+        fix = Fix(text=f"pad or cut dimension {dim} to {wanted}")
         yield _mismatch("relation", sentence, wanted, got, fix, input_index=item.index, dim=dim)
     labels = {each.name: each.label for each in signature.inputs}
     for each, size in zip(item.dims, tensor.shape, strict=False):
@@ -488,5 +506,5 @@ def _relations(
         origin = f" ({'; '.join(origins)})" if origins else ""
         wanted = f"{each} = {int(due)}"
         sentence = f"{item.label}: dimension {each.index} is {size} and must be {wanted}{origin}"
-        fix = Fix(action=f"pass {int(due)} at dimension {each.index} of {item.label}{origin}")
+        fix = Fix(text=f"pass {int(due)} at dimension {each.index} of {item.label}{origin}")
         yield _mismatch("relation", sentence, wanted, str(size), fix, input_index=item.index, dim=each.index)

@@ -6,7 +6,6 @@ data, on a branch, or on code that was not understood is left open.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,15 +16,13 @@ from typing import Literal
 from mcp_server.package.assertion import source_location, without_number
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, shifted
-from mcp_server.package.statements import closing, evaluate_whole
 from mcp_server.package.symbols import known_sizes, scalar_values
-from mcp_server.package.terms.accesses import Access, Lane, Spans, first_lanes, lanes, read_accesses
+from mcp_server.package.terms.accesses import Lane, Spans, first_lanes, lanes, read_accesses
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
-from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.program import Access, read_program
+from mcp_server.package.terms.sizes import evaluate_whole, size_term
 from mcp_server.package.terms.term import Apply, Term, elements, itemsize_of, parts, say
-from mcp_server.package.terms.translate import size_term
-from mcp_server.package.terms.triton import function_of
 from mcp_server.package.view import PackageView
 
 FindingKind = Literal["overflow", "beyond", "order", "never_stored", "grid", "narrow"]
@@ -138,7 +135,8 @@ class _Launched:
         """The defects of this launch."""
         yield from self._grid()
         yield from self._never_stored()
-        accesses = () if 0 in self.grid else read_accesses(self.kernel)
+        accesses = [] if 0 in self.grid else list(read_accesses(self.kernel))
+        accesses.sort(key=lambda each: (each.line, each.kind == "load"))  # a store says more of a line
         for access in accesses:
             try:
                 spans = Spans(access, self.sizes)
@@ -203,7 +201,7 @@ class _Launched:
         first, end = held
         for lane in lanes(access, self.sizes):
             at = lane.offset(access)
-            if at is not None and (at < first or at + access.itemsize > end):
+            if at is not None and (at < first or at + access.place.itemsize > end):
                 verb, text = "reads" if access.kind == "load" else "stores to", " + ".join(_index(access))
                 what = f"{verb} {access.parameter} at {text}{self._with(lane, text)}, byte {at:,} of "
                 what += f"{self.view.label(argument.target)}, which has {end:,}"
@@ -283,7 +281,7 @@ class _Launched:
 
 
 def _index(access: Access) -> list[str]:
-    return [say(part) for part, _ in access.index]
+    return [say(part) for part, _ in access.place.parts]
 
 
 def _with(values: Mapping[str, int], text: str) -> str:
@@ -293,21 +291,6 @@ def _with(values: Mapping[str, int], text: str) -> str:
 
 
 def never_stored(kernel: Kernel, name: str) -> bool:
-    """Whether an output of a generated kernel is loaded at most: every use of its name is a load."""
-    if not kernel.source or not name.startswith(("out_ptr", "in_out_ptr")):
-        return False
-    if kernel.kind != "cpp":
-        function = function_of(kernel)
-        nodes = list(ast.walk(function)) if function is not None else []
-        calls = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "tl.load"]
-        loaded = {id(node) for call in calls for node in ast.walk(call)}
-        return bool(nodes) and all(
-            id(node) in loaded for node in nodes if isinstance(node, ast.Name) and node.id == name
-        )
-    body = kernel.source[kernel.source.find("{") :]
-    for use in re.finditer(rf"\b{re.escape(name)}\b", body):
-        before, end = body[: use.start()], closing(body, use.end() + 1)
-        item = body.startswith("[", use.end()) and not before.endswith("&")
-        if not before.endswith("loadu(") and not (item and not re.match(r"\]\s*[^\s\w]?=(?!=)", body[end:])):
-            return False
-    return True
+    """Whether an output of a generated kernel is loaded at most: no statement stores to it, or may do so."""
+    outputs = name.startswith(("out_ptr", "in_out_ptr"))
+    return bool(kernel.source) and outputs and not read_program(kernel).stores_to(name)

@@ -14,10 +14,10 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Fix, ModelLocation, Record
 from mcp_server.package.assertion import explain, propose, read_assertion
-from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Buffer, Launch
 from mcp_server.package.symbols import names_in, plain, resolve_bound
+from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.view import PackageView
 
 

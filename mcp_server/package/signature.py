@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from mcp_server.errors import read_json
-from mcp_server.package.statements import split_arguments
+from mcp_server.package.terms.blocks import split_arguments
 
 KEYED = ("builtins.dict", "collections.OrderedDict")
 _MAX_DEPTH = 200

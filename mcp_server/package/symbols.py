@@ -12,7 +12,7 @@ from typing import Literal
 
 from mcp_server.package.launches import Launch, substitute
 from mcp_server.package.signature import CompiledInput
-from mcp_server.package.statements import evaluate_whole
+from mcp_server.package.terms.sizes import evaluate_whole
 
 SymbolKind = Literal["size", "stride", "value", "computed"]
 

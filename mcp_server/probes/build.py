@@ -20,7 +20,7 @@ from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package, digest_values
 from mcp_server.probes.commands import Instrumented, Options, Skipped, Toolchain
 from mcp_server.probes.model_build import NATIVE, ModelBuild, Tools, write_package
-from mcp_server.tools.context import WORKER_MAIN, Context
+from mcp_server.runtime.context import WORKER_MAIN, Context
 
 PACKAGE = "package.pt2"
 DIGESTS = "digests"

@@ -29,7 +29,7 @@ from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_package
 from mcp_server.probes.commands import Options, compile_in, compile_or_raise, first_error
 from mcp_server.probes.model_build import SOURCES, Tools, extract, write_package
 from mcp_server.probes.rewrite import compiled_form
-from mcp_server.tools.context import Context, gpus_of
+from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.worker.events import Failed
 from mcp_server.worker.protocol import RecompileRequest
 

@@ -20,7 +20,7 @@ import anyio
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command
 from mcp_server.model import Record
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 
 Sanitizer = Literal["address", "undefined"]
 

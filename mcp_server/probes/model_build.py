@@ -28,7 +28,7 @@ from mcp_server.probes import commands
 from mcp_server.probes.cache import MANIFEST, Cache, digest_file, digest_values
 from mcp_server.probes.commands import Options, Skipped, Toolchain, compile_in, compile_or_raise
 from mcp_server.probes.rewrite import Rewritten, compiled_form, numbered, replaced, rewrite
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 
 NATIVE = Path(__file__).with_name("native")
 # Our native sources with their optimisation level: the runtime is hot, std::regex is not.

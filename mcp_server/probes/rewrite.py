@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.kernel_code import defining_line, find_asserts
-from mcp_server.package.kernels import Kernel, signature_of
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Argument, Launch, Role
-from mcp_server.package.terms.triton import function_of
+from mcp_server.package.terms.asserts import find_asserts
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.triton import function_of, signature_of
 from mcp_server.package.wrapper import Wrapper
 from mcp_server.probes.commands import Skipped
 from mcp_server.probes.domain_guard import GUARDED, HELPERS
@@ -202,7 +203,7 @@ _CPP_FUNCTIONS = re.compile(
 )
 TRITON_MODULES = frozenset({"tl", "libdevice", "tl_math", "triton_helpers", "math"})
 _TRITON_EFFECTS = re.compile(r"store|atomic_\w+|device_\w+|inline_asm\w*|debug_barrier")
-FINITE_FILL = "-1e30f"  # exp of its difference to any score is 0, and equal ones give equal shares
+FINITE_FILL = "-1e30f"  # for -inf: softmax gives 0, or equal shares if all are masked
 
 _ASSIGNS = re.compile(r"(?<![=<>!])=(?!=)|\+\+|--")
 _CALL = re.compile(r"([A-Za-z_]\w*)\s*(?:<[^<>()]*(?:<[^<>()]*>[^<>()]*)*>)?\s*\(")
@@ -359,9 +360,10 @@ def with_bounds_kept(kernel: Kernel) -> str:
             allowed="a C++ kernel with an index check",
             next_call="--kernel NAME --replace OLD NEW",
         )
-    lines = kernel.source.split("\n")
+    lines, program = kernel.source.split("\n"), read_program(kernel)
     for check in asserts:
-        number = defining_line(lines, check.variable, check.line)
+        made = program.check_at(check.line)
+        number = program.defining_line(made) if made is not None else None
         if number is None or check.upper is None:
             raise ProblemError(f"the definition of the index is not found: {check.text}", value=kernel.name)
         head, sign, value = lines[number - 1].partition(" = ")
@@ -438,9 +440,9 @@ def with_wide_indices(kernel: Kernel) -> str:
 
 
 def with_wide_integers(kernel: Kernel) -> str:
-    """The kernel with whole numbers that it loads and computes in 64 bits; what it stores keeps its dtype.
+    """The kernel with integer loads and arithmetic widened to int64; what it stores keeps its dtype.
 
-    Raises `ProblemError` where there are none in fewer bits, or where they are vectors of C++.
+    Raises `ProblemError` if nothing is narrower, and for C++ vector code.
     """
     if kernel.kind == "cpp":
         if _INTEGER_VECTOR.search(kernel.source):

@@ -22,7 +22,7 @@ from mcp_server.jobs.store import Store, cause
 from mcp_server.model import SUBJECT_FILE, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
-from mcp_server.report.page import TEMPLATES, Source, page, picture_of
+from mcp_server.report.page import TEMPLATES, Box, Source, page, picture_of
 from mcp_server.report.redact import SECRET_NAME, Redactor, with_texts
 from mcp_server.tools.requests import OPERATORS
 
@@ -93,7 +93,7 @@ def _of_bundle(path: Path) -> Source:
         found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
         subject = Subject.model_validate_json(found)
         log = archive.read(LOG_FILE).decode("utf-8", "replace") if LOG_FILE in names else ""
-        picture = ""
+        picture: tuple[Box, ...] = ()
         if PACKAGE_FILE in names:
             with tempfile.TemporaryDirectory() as directory:
                 package = archive.extract(PACKAGE_FILE, directory)
@@ -172,7 +172,7 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
     shown = Source(
         Verdict.model_validate_json(verdict),
         Subject.model_validate_json(subject),
-        picture=redact(source.picture),
+        picture=tuple(box.changed(redact) for box in source.picture),
         log=redact(source.log),
     )
     yield PAGE_FILE, page(shown)

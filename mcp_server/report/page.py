@@ -6,30 +6,37 @@ import base64
 import hashlib
 import re
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain, islice, product
-from math import prod
+from itertools import islice
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from mcp_server.brief import (
+    OUTCOME_TITLE,
+    confirmation,
+    cost_in_words,
+    eager_in_words,
+    placed_party,
+    what_happened,
+)
 from mcp_server.diagnosis.subject import Subject
 from mcp_server.model import CATEGORIES, Component, Verdict
 from mcp_server.operations.table import command_line
 from mcp_server.package.archive import open_package
-from mcp_server.package.graph import Graph, dataflow_graph, render_svg
+from mcp_server.package.graph import Graph, Node, dataflow_graph
 from mcp_server.package.launches import Buffer
 from mcp_server.package.problems import PackageError
 from mcp_server.package.view import PackageView
-from mcp_server.render import OUTCOME_TITLE, check_name, cost_in_words, party_title
+from mcp_server.render import check_name, party_title
 from mcp_server.report.redact import Redactor, clean_text, cleaned
 
 BACKTICKS = re.compile(r"`+")
 FILE = "report.html"
 HERE = Path(__file__).parent
-SHOWN_ELEMENTS = 3  # in one box; the strip marks more
+SHOWN_ELEMENTS = 3  # in one box
 
 
 def code(text: str) -> str:
@@ -48,7 +55,13 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters.update(code=code, party_title=party_title)
+TEMPLATES.filters.update(
+    code=code,
+    party_title=party_title,
+    confirmation=confirmation,
+    happened=what_happened,
+    eager=eager_in_words,
+)
 
 
 def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[str], str]) -> str:
@@ -58,16 +71,29 @@ def issue_text(verdict: Verdict, environment: dict[str, str], redact: Callable[[
 
 
 @dataclass(frozen=True)
-class Source:
-    """A verdict with its subject, picture and log. `directory` is the job's, if it is on this machine.
+class Box:
+    """One box of the picture, in the order of the call: what it is, and the boxes and tensors it reads."""
 
-    The picture is SVG of our own making: it is not escaped.
-    """
+    title: str
+    place: str
+    reads: tuple[str, ...]
+    kind: str
+    marked: bool
+
+    def changed(self, change: Callable[[str], str]) -> Box:
+        """The same with each text changed."""
+        reads = tuple(map(change, self.reads))
+        return replace(self, title=change(self.title), place=change(self.place), reads=reads)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A verdict with its subject, picture and log. `directory` is the job's, if it is on this machine."""
 
     verdict: Verdict
     subject: Subject = Subject()  # noqa: RUF009 - frozen
     directory: Path | None = None
-    picture: str = ""
+    picture: tuple[Box, ...] = ()
     log: str = ""
 
 
@@ -86,8 +112,7 @@ def page(source: Source) -> str:
         category=CATEGORIES[verdict.category] if verdict.category else "",
         path=list(path_of(verdict)),
         environment=environment,
-        picture=Markup(clean_text(source.picture)),
-        strip=Markup(strip_of(verdict, source.subject.shapes)),
+        picture=[box.changed(clean_text) for box in source.picture],
         checks=list(map(check_name, verdict.decisions)),
         cost=cost_in_words(verdict.cost),
         log=clean_text(source.log),
@@ -103,7 +128,7 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
     """Fault, launch, generated line, model line, expression, elements, root cause: as many as are known."""
     if verdict.category is None:
         return
-    yield "Fault", verdict.category.replace("_", " "), ""
+    yield "Fault", verdict.headline or verdict.category.replace("_", " "), ""
     parties = [party for party in (verdict.crashing, verdict.guilty) if party is not None]
     where = next((p for p in parties if p.launch_index is not None or p.kind in ("kernel", "op")), None)
     if where is not None:
@@ -112,41 +137,56 @@ def path_of(verdict: Verdict) -> Iterator[Link]:
     generated = next((p.generated_location for p in parties if p.generated_location), "")
     if generated:
         yield "Generated line", generated, ""
-    place = next((p.model_locations[0] for p in reversed(parties) if p.model_locations), None)
-    if place is not None:
+    placed, guilty = placed_party(verdict), verdict.guilty
+    if placed is not None:
+        place = placed.model_locations[0]
         yield "Model line", f"{Path(place.file).name}:{place.line}", place.code
     expression = next((p.expression for p in parties if p.expression), "")
-    if expression:
+    if expression and guilty is not where:
         yield "Expression", expression, ""
     elements = next((p.elements for p in reversed(parties) if p.elements), [])
     if elements:
         more = len(elements) - SHOWN_ELEMENTS
         shown = "; ".join(elements[:SHOWN_ELEMENTS])
-        yield "Elements", shown, f"and {more} more" if more > 0 else ""
-    guilty = verdict.guilty
+        yield "Elements behind it", shown, f"and {more} more" if more > 0 else ""
     if guilty is not None and guilty is not where:
         title = party_title(guilty.model_copy(update={"value": None}))
         yield "Root cause", title, guilty.value or ""
+    elif expression:
+        yield "Root cause", expression, ""
 
 
 MOST_ABOVE = 14  # boxes that lead to the launch, nearest first
 MOST_BELOW = 3  # and that read from it
 
 
-def picture_of(verdict: Verdict, package: Path | None, model_name: str) -> str:
-    """An SVG of the launches around that of the root cause or crash site; empty when none is known."""
+def picture_of(verdict: Verdict, package: Path | None, model_name: str) -> tuple[Box, ...]:
+    """The launches around that of the root cause or crash site; empty when none is known."""
     if package is None:
-        return ""
+        return ()
     try:
         view = PackageView(open_package(package, model_name))
         launches = _launches(verdict, view)
         if not launches:
-            return ""
+            return ()
         # Uncut: what is shown is chosen from it by distance to the launch.
         whole = dataflow_graph(view, launches, limit=len(view.flow.steps))
     except PackageError:
-        return ""
-    return render_svg(around(whole, verdict.guilty), "what flows into the launch, and out of it")
+        return ()
+    graph = around(whole, verdict.guilty)
+    titles = {node.id: node.lines[0] for node in graph.nodes}
+
+    placed = placed_party(verdict)
+
+    def box(node: Node) -> Box:
+        reads = (f"{a.label} of {titles[a.source]}" for a in graph.arrows if a.target == node.id)
+        place = ", ".join(node.lines[1:])
+        if node.asked and placed is not None and place:
+            # Of the lines that a fused kernel computes, the one that failed.
+            place = f"{Path(placed.model_locations[0].file).name}:{placed.model_locations[0].line}"
+        return Box(node.lines[0], place, tuple(reads), node.kind, node.marked)
+
+    return tuple(box(node) for node in graph.nodes if node.kind in ("launch", "transfer", "output"))
 
 
 def _launches(verdict: Verdict, view: PackageView) -> list[int]:
@@ -195,76 +235,3 @@ def _nearest(start: set[str], neighbours: Mapping[str, list[str]], most: int) ->
         waiting.extend(new)
         found |= new
     return set(islice(found, most + len(start)))
-
-
-MOST_CELLS = 64  # of one row of the strip
-MOST_ROWS = 8
-MOST_MARKS = 32
-
-_ELEMENT = re.compile(r"^(?P<name>.{1,200}?)\[(?P<index>-?\d+(?:, ?-?\d+)*)\]\s*=\s*(?P<value>.{1,80})$")
-
-
-@dataclass(frozen=True)
-class Element:
-    """One element at fault: its tensor, its index in each dimension, and its value as text."""
-
-    tensor: str
-    index: tuple[int, ...]
-    value: str
-
-    @property
-    def text(self) -> str:
-        return f"[{', '.join(map(str, self.index))}] = {self.value}"
-
-
-def elements_of(party: Component) -> list[Element]:
-    """The elements that a party names and that have the form `args[1][2, 17] = 731`."""
-    found = (_ELEMENT.match(text) for text in party.elements[:MOST_MARKS])
-    return [
-        Element(each["name"], tuple(int(part) for part in each["index"].split(",")), each["value"])
-        for each in found
-        if each
-    ]
-
-
-def strip_of(verdict: Verdict, shapes: Mapping[int, Sequence[int]]) -> str:
-    """SVG of the input at fault, `shapes` being those of the call's tensors by number.
-
-    Without the shape the strip reaches a little beyond the last element that is named. Empty when the verdict
-    names no element of an input.
-    """
-    parties = [p for p in (verdict.guilty, *verdict.causes) if p is not None and p.kind == "input"]
-    party = next((p for p in parties if elements_of(p)), None)
-    if party is None:
-        return ""
-    elements = elements_of(party)
-    dims = len(elements[0].index)
-    elements = [e for e in elements if len(e.index) == dims and min(e.index) >= 0]
-    if not elements:
-        return ""
-    least = tuple(max(sizes) + 1 for sizes in zip(*(e.index for e in elements), strict=True))
-    known = tuple(shapes.get(party.input_index, ())) if party.input_index is not None else ()
-    fits = len(known) == dims and all(map(int.__le__, least, known))
-    return _drawn(party.name, elements, known if fits else least, exact=fits)
-
-
-def _drawn(name: str, elements: list[Element], shape: tuple[int, ...], exact: bool) -> str:
-    """Rows are all dimensions but the last, flattened; those with an element at fault are shown first."""
-    width, every = shape[-1], prod(shape[:-1])
-    at_fault = sorted({e.index[:-1] for e in elements})
-    first = product(*(range(min(size, MOST_ROWS)) for size in shape[:-1]))
-    others = (above for above in first if above not in at_fault)
-    shown = sorted(islice(chain(at_fault, others), MOST_ROWS))
-    step = max(1, -(-width // MOST_CELLS))  # elements in one cell
-    cells = -(-width // step)
-    rows = []
-    for above in shown:
-        bad = {e.index[-1] // step: e for e in reversed(elements) if e.index[:-1] == above}
-        rows.append((f"[{', '.join(map(str, (*above, ':')))}]", [bad.get(cell) for cell in range(cells)]))
-    title = f"{name}, shape {list(shape)}" if exact else f"{name}, up to the last element at fault"
-    title += f"; {step} elements a cell" if step > 1 else ""
-    hidden = every - len(rows)
-    title += f"; {hidden} more {'row' if hidden == 1 else 'rows'} not shown" if hidden > 0 else ""
-    return TEMPLATES.get_template("strip.svg.jinja").render(
-        name=name, title=title, first=elements[0].text, rows=rows, width=max(102 + cells * 11, 420)
-    )

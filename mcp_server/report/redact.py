@@ -120,6 +120,11 @@ def without_secrets(text: str, found: set[str] | None = None) -> str:
 PATH = re.compile(r"(?:(?<![\w./-])(?<!<host>)|(?<= -[BIL])|(?<=file://))~?(?:/[\w.+@%=~-]+)+/([\w.+@%=~-]+)")
 # A home directory itself, whose last part is the user.
 HOME = re.compile(r"(?<![\w.>-])((?:/[\w.-]+){0,2}/(?:home|Users)/)[\w.+@~-]+(?![\w/.+@~-])")
+# The same on Windows, in logs of other machines, with what is in it.
+WINDOWS_HOME = re.compile(
+    r"(?i)(?<![A-Z])[A-Z]:[\\/]+(?:Users|Documents and Settings)[\\/]+[^\\/\r\n\"':<>|]+"
+    r"(?P<rest>(?:[\\/]+[\w.+@%=~-]+)*)"
+)
 ADDRESS = re.compile(
     r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?![\w.])|"
     r"(?<![\w:.])(?:(?i:fe80|f[cdf][0-9a-f]{2}|2[0-9a-f]{3}):[0-9A-Fa-f:]*|"
@@ -198,6 +203,7 @@ class Redactor:
         text = URL.sub(_hide("<host>", seen, 1), text)
         text = HOST.sub(_hide("<host>", seen), text)
         text = REDACT_NAMED.sub(lambda match: _named(match, seen), text)
+        text = WINDOWS_HOME.sub(_windows_home, text)
         text = HOME.sub(r"…/<user>", text)
         text = PATH.sub(r"…/\1", text)
         text = ADDRESS.sub(_address, text)
@@ -243,6 +249,11 @@ def _named(match: re.Match[str], seen: set[str]) -> str:
     seen.add(match["value"])
     name, mark = (match["host"], "<host>") if match["host"] else (match["user"], "<user>")
     return f"{name}{match['sign']}{mark}"
+
+
+def _windows_home(match: re.Match[str]) -> str:
+    """The last part of a path below a home folder, or a mark for the folder itself."""
+    return f"…/{match['rest'].replace(chr(92), '/').rpartition('/')[2] or '<user>'}"
 
 
 def _address(match: re.Match[str]) -> str:

@@ -20,16 +20,18 @@ from mcp.server import MCPServer
 from mcp.server.apps import Apps, ResourceCsp
 
 from mcp_server import __version__
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import Manager, most_at_once
 from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import Operation
-from mcp_server.operations.table import OPERATIONS
+from mcp_server.operations.table import CORE, OPERATIONS
 from mcp_server.operations.work import open_store
 from mcp_server.server.resources import INSTRUCTIONS, add_completions, add_prompts, add_resources
 from mcp_server.server.running import Ownership, Running, Tasks
 from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import VERDICT_URI, ToolServer
 
+TOOLS_VARIABLE = "AOTI_DEBUG_TOOLS"
 _VERDICT_PAGE = Path(__file__).with_name("verdict_app.html")
 # Of a folder that is not imported, since that would delay the start.
 _STYLE = _VERDICT_PAGE.parent.parent / "report" / "page.css"
@@ -89,13 +91,29 @@ def end_with_uv() -> None:
         threading.Thread(target=end, daemon=True).start()
 
 
+def listed_tools(given: str = "") -> str:
+    """`core` or `all`: as given, else as AOTI_DEBUG_TOOLS says. Raises ProblemError."""
+    chosen = given or os.environ.get(TOOLS_VARIABLE, "") or "core"
+    if chosen not in ("core", "all"):
+        raise ProblemError(
+            "not a set of tools", value=chosen, allowed=f"core or all, as --tools or {TOOLS_VARIABLE}"
+        )
+    return chosen
+
+
 def make_server(
-    store: Store, operations: tuple[Operation, ...] = OPERATIONS, *, share_jobs: bool = False
+    store: Store,
+    operations: tuple[Operation, ...] = OPERATIONS,
+    *,
+    share_jobs: bool = False,
+    tools: str = "",
 ) -> ToolServer:
     """A server of `operations` whose jobs keep their files in `store` and end with it.
 
-    Clients on HTTP see their own jobs, or with `share_jobs` all. Raises ProblemError for a wrong setting.
+    Clients on HTTP see their own jobs, or with `share_jobs` all. `tools` says which are listed (`core`,
+    `all`); a call of any other is answered too. Raises ProblemError for a wrong setting.
     """
+    hidden = {each.name for each in operations} - CORE if listed_tools(tools) == "core" else set()
     ownership, at_once = Ownership(shared=share_jobs), most_at_once()
     running = Running(ownership)
 
@@ -109,6 +127,7 @@ def make_server(
     server = ToolServer(
         "aoti-debug",
         running.tools(operations),
+        hidden=frozenset(hidden),
         title="AOTInductor debugger",
         instructions=INSTRUCTIONS,
         version=__version__,
@@ -124,7 +143,7 @@ def make_server(
     return server
 
 
-def serve() -> None:
+def serve(tools: str = "") -> None:
     """Serve on stdio until the client closes it or a signal comes; then no job is left."""
     log_briefly()
     exit_on_signals()
@@ -132,4 +151,4 @@ def serve() -> None:
     project = os.environ.get("CLAUDE_PROJECT_DIR", "")
     if project and Path(project).is_dir():  # relative paths start where the client works
         os.chdir(project)
-    make_server(open_store()).run("stdio")
+    make_server(open_store(), tools=tools).run("stdio")

@@ -34,21 +34,27 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = Path(sys.prefix) / "share" / "aoti-debug"
+AT_THE_TOP = ("SKILL.md", "triton-index-out-of-bounds.md")
 
 
 @dataclass(frozen=True)
 class Guide:
-    """One guide. `prompt` names the MCP prompt that starts its procedure; a reference page has none."""
+    """One guide, by the name of its file. `prompt` starts it over MCP; a reference page has none."""
 
     file: str
     title: str
     prompt: str = ""
 
     @property
+    def place(self) -> str:
+        """Relative to the skill's folder: agents look for two of them at its top."""
+        return self.file if self.file in AT_THE_TOP else f"guides/{self.file}"
+
+    @property
     def path(self) -> Path:
         """Next to the package in a checkout or skill folder, in the shared data of an installed wheel."""
-        in_folder = ROOT / self.file
-        return in_folder if in_folder.is_file() else INSTALLED / self.file
+        in_folder = ROOT / self.place
+        return in_folder if in_folder.is_file() else INSTALLED / self.place
 
     @property
     def uri(self) -> str:
@@ -71,12 +77,13 @@ GUIDES = (
     Guide("cpu-packages.md", "Debug a CPU package, on one page", "debug_cpu_package"),
 )
 REFERENCE = (
-    Guide("reference/error-texts.md", "Error texts: what each says, and what it does not"),
-    Guide("reference/flags.md", "Flags that the guides use"),
-    Guide("reference/interventions.md", "How a cause is proven and a fix is tried"),
-    Guide("reference/silent-faults.md", "Faults without an error, and checks that are wrong"),
-    Guide("reference/api.md", "Calls: current, deprecated, for debugging"),
-    Guide("reference/pytorch-documents.md", "Where PyTorch's documents differ from measurements"),
+    Guide("by-hand.md", "The procedure without the tools, a checklist and a report"),
+    Guide("error-texts.md", "Error texts: what each says, and what it does not prove"),
+    Guide("flags.md", "Flags that the guides use"),
+    Guide("interventions.md", "How a cause is proven and a fix is tried"),
+    Guide("silent-faults.md", "Faults without an error, and checks that are wrong"),
+    Guide("api.md", "Calls: current, deprecated, for debugging"),
+    Guide("pytorch-documents.md", "Where PyTorch's documents differ from measurements"),
 )
 
 
@@ -104,7 +111,8 @@ illegal memory access, unmatched dtype or dim value, missing symbols.
 Start with `diagnose` and the failing script, package with inputs, exported program or command: it goes \
 through the whole procedure and returns a verdict with category, guilty party, evidence and fix. With only \
 an error text, call `explain_error`: it names the guide to read and the next tool. The other tools are \
-single steps of the procedure.
+single steps of the procedure; all of them are listed with AOTI_DEBUG_TOOLS=all, and are commands of \
+`aoti-debug` in a shell.
 
 - Tools that run something return within `wait_s` (default 30 s): the result, or a job_id for `wait_job` \
 and `stop_job`. A job lives until it ends, is stopped, or this server exits.

@@ -21,8 +21,10 @@ from mcp.shared.message import SessionMessage
 from mcp_types.jsonrpc import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from pydantic import BaseModel, Field, ValidationError, create_model
 
+from mcp_server import brief
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.output import clean
+from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, Declaration, closest, fields_of, validated
 
 if TYPE_CHECKING:
@@ -45,6 +47,20 @@ Path = tuple[str | int, ...]
 Cuts = dict[Path, int]  # original length of what was cut
 
 log = logging.getLogger(__name__)
+
+
+def text_of(result: Result) -> str:
+    """What an agent reads: a verdict in a few lines, any other result as JSON.
+
+    Structured content has all of a verdict: a client that passes both on pays for it once.
+    """
+    fields = {name: value for name, value in result.items() if name in Verdict.model_fields}
+    if "outcome" not in fields or "summary" not in fields or "format_version" not in fields:
+        return compact(result)
+    try:
+        return brief.text(Verdict.model_validate(fields))
+    except ValidationError:  # shortened in a place that makes it none
+        return compact(result)
 
 
 def compact(value: object) -> str:
@@ -158,9 +174,13 @@ class ToolServer(MCPServer[Any]):
     `func_metadata`); validating against the model here does none of that.
     """
 
-    def __init__(self, name: str, tools: Sequence[ToolFace], **settings: Any) -> None:
+    def __init__(
+        self, name: str, tools: Sequence[ToolFace], *, hidden: frozenset[str] = frozenset(), **settings: Any
+    ) -> None:
+        """Tools that are `hidden` are not listed; a call of one is answered like any other."""
         super().__init__(name, **settings)
         self._faces = {tool.declaration.name: tool for tool in tools}
+        self._hidden = hidden
 
     async def list_tools(self) -> list[types.Tool]:
         return [
@@ -173,6 +193,7 @@ class ToolServer(MCPServer[Any]):
                 _meta={"ui": {"resourceUri": VERDICT_URI}} if declaration.name in VERDICT_TOOLS else None,
             )
             for declaration in (face.declaration for face in self._faces.values())
+            if declaration.name not in self._hidden
         ]
 
     async def call_tool(
@@ -236,7 +257,7 @@ async def result_of(name: str, answer: Awaitable[Result]) -> types.CallToolResul
     """What the tool `name` answers, or why it cannot. Never raises."""
     try:
         result = await answer
-        text = types.TextContent(type="text", text=compact(result))
+        text = types.TextContent(type="text", text=text_of(result))
         return types.CallToolResult(content=[text], structured_content=result)
     except ProblemError as error:
         problem = error
@@ -268,16 +289,20 @@ def input_schema(model: type[Arguments]) -> dict[str, Any]:
     return schema
 
 
+SAID = frozenset({"default", "minimum", "maximum", "exclusiveMinimum"})
+"""What each description says, and the call applies and checks (tests/server/test_schemas.py)."""
+
+
 def _terse(schema: Any) -> Any:
-    """Drops titles (a property named title is a mapping and stays), empty defaults, and what JSON schema
-    allows by itself.
+    """Drops titles (a property named title is a mapping and stays), what the description says anyway, and
+    what JSON schema allows by itself.
     """
     if isinstance(schema, dict):
         return {
             key: _terse(value)
             for key, value in schema.items()
             if not (key == "title" and isinstance(value, str))
-            and not (key == "default" and value in ("", [], {}))
+            and not (key in SAID and not (isinstance(value, dict) and "type" in value))
             and (key, value) != ("additionalProperties", True)
         }
     return [_terse(item) for item in schema] if isinstance(schema, list) else schema
@@ -286,8 +311,8 @@ def _terse(schema: Any) -> Any:
 class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
     """The messages of `source`; for a line that is none, a JSON-RPC error goes to `answers` instead.
 
-    mcp 2.3 drops such a line, so that a client waits for ever for what it asked there; on HTTP it answers.
-    The report for its maintainers is docs/upstream/mcp-python-sdk.md.
+    mcp 2.3.0 drops such a line on stdio, so a client waits forever for its answer; over HTTP it answers 400
+    and -32700. It also takes a request whose id is neither a string nor an integer for a notification.
     """
 
     def __init__(

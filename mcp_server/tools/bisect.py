@@ -14,9 +14,9 @@ from mcp_server.logs.families import BY_ID
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, Record, ScriptWorkload
 from mcp_server.package.exported import exported_device
 from mcp_server.plurals import quoted
+from mcp_server.runtime.context import Context, WorkerRun
+from mcp_server.runtime.failure import read_failure
 from mcp_server.tools.capture import Capture
-from mcp_server.tools.context import Context, WorkerRun
-from mcp_server.tools.failure import read_failure
 from mcp_server.tools.reduce.failing import SCRIPT, FailureShown, Reduced, of_attempt
 from mcp_server.tools.reduce.reduce import (
     Failing,
@@ -263,7 +263,7 @@ async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Wo
 
 
 def result_of(trial: WorkerRun, failing: Failing) -> Result:
-    """What became of the failure in another attempt. Raises `ProblemError` as `of_attempt` does."""
+    """What became of the failure in a compile with one thing changed. Raises as `of_attempt` does."""
     judged = trial.last(events.Judged)
     if failing.failure.kind == "departs" and judged is not None and not judged.departs:
         return "gone"  # what is not finite is so in eager mode, too

@@ -17,8 +17,8 @@ from mcp_server.jobs.command import STACKS_SIGNAL, Command, Finished, child_envi
 from mcp_server.logs.capture_journal import read_capture, stalled_call
 from mcp_server.logs.captured import Captured
 from mcp_server.model import CommandWorkload, ScriptWorkload
-from mcp_server.tools.context import Context, check_interpreter
-from mcp_server.tools.launchers import RankEnd, read_launcher_output
+from mcp_server.runtime.context import Context, check_interpreter
+from mcp_server.runtime.launchers import RankEnd, read_launcher_output
 
 HOOK = Path(worker.__file__).parent
 CAP_VARIABLE = "AOTI_DEBUG_CAPTURE_CAP"
@@ -101,13 +101,15 @@ async def capture(
     notes = [f"the hook failed once: {text}" for p in seen.processes for text in p.hook_failures]
     phases = [*seen.compiles, *seen.loads, *seen.updates, *seen.calls]
     notes += sorted({f"not kept: {phase.notice}" for phase in phases if phase.notice})
+    if not all(phase.configs_exact for phase in seen.compiles):
+        notes.append("not every option of the compile could be recorded: a compile by us may differ from it")
     if not seen.processes and _isolated(argv):
         notes.append("Python was started isolated (-I, -E or -S), where the hook cannot come in")
     elif not seen.processes:
         notes.append("no Python process compiled, loaded or called a package through torch's Python API")
     quiet_s: float | None = None
     if phases:
-        # The hook is written right before the program starts. Its time stays when a job is read again.
+        # Its mtime survives a resumed job, so it marks the start of the program.
         started = (directory / "site" / "sitecustomize.py").stat().st_mtime
         last = max(phase.t + (phase.seconds or 0.0) for phase in phases)
         quiet_s = max(0.0, started + finished.waited_s + finished.wall_s - last)

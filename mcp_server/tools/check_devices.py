@@ -24,7 +24,7 @@ from mcp_server.package.mismatch import (
 )
 from mcp_server.package.problems import PackageError
 from mcp_server.package.signature import UNKNOWN, Signature
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.machine import Machine, Problem, compiler_problems, find_problems, read_machine
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import Inputs
@@ -146,7 +146,7 @@ async def check_devices(context: Context, workload: Workload | None = None) -> D
         try:
             package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
         except PackageError as error:
-            fix = Fix(action=error.next_call) if error.next_call else None
+            fix = Fix(text=error.next_call) if error.next_call else None
             what = f"{error.slug}: {error}"
             broken = [Problem(category="invalid_package", what=what, certain=True, fix=fix)]
 

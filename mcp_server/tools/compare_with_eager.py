@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
@@ -17,9 +16,10 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import quoted
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
+from mcp_server.runtime.context import Context, WorkerRun, gpus_of
+from mcp_server.runtime.failure import read_failure
 from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.divergence import (
     Changed,
     ComparedWithEager,
@@ -36,8 +36,7 @@ from mcp_server.tools.divergence import (
     read_launches,
     read_output,
 )
-from mcp_server.tools.every_launch import LaunchFlows, every_launch, search_precision
-from mcp_server.tools.failure import read_failure
+from mcp_server.tools.every_launch import LaunchFlows, every_launch
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
 from mcp_server.worker import events
@@ -103,7 +102,7 @@ class Repeats:
 class Pair:
     """A package with inputs, and the exported program that it was compiled from.
 
-    `made_by` makes the program again from the script (worker/taken.py), if no file holds it. `updates`:
+    `made_by` makes the program again from the script (worker/loading.py), if no file holds it. `updates`:
     captured updates of constants before the call, as steps of the worker's `replay`.
     """
 
@@ -121,15 +120,13 @@ async def compare_with_eager(
     tolerance: float = 1.0,
     shown: int = SHOWN,
     every: bool = False,
-    precision: bool = False,
 ) -> ComparedWithEager:
     """Run both on the same inputs; compare every launch and every output with the program's own nodes.
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
-    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/closeness.py`).
-    `every` judges every launch by itself, on right inputs; `precision` searches for the fewest launches that
-    have to run in a wider precision.
+    program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/eager_values.py`).
+    `every` judges every launch by itself, on right inputs.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
     of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that
     makes no call of a package that it compiled.
@@ -147,14 +144,7 @@ async def compare_with_eager(
             "comparing a package needs the exported program that it was compiled from",
             allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
         )
-    found = await compare_pair(context, pair, tolerance, shown, every=every or precision)
-    if not precision or found.every_launch is None:
-        return found
-    model = await anyio.to_thread.run_sync(view_package, pair.workload.package, pair.workload.model_name)
-    searched = await search_precision(context, pair.workload, model, found.every_launch, tolerance)
-    summary = f"{found.summary}. {searched.summary}"
-    cost = context.cost.cost()
-    return found.model_copy(update={"precision": searched, "summary": summary, "cost": cost})
+    return await compare_pair(context, pair, tolerance, shown, every=every)
 
 
 async def compare_pair(
@@ -165,12 +155,11 @@ async def compare_pair(
     nodes = Nodes(model)
     request, notes, env = await _request(context, pair, model, nodes, tolerance)
     directory, flows = context.fresh("compare_launches"), LaunchFlows(model)
-    run: Callable[..., Awaitable[WorkerRun]] = partial(context.worker, "compare_launches")
     if every and request["probes"]:
         flow = await anyio.to_thread.run_sync(lambda: flows.of)
         request.update(flow=flow, eager_outputs=directory / "eager_outputs.pt")
-        run = partial(context.shards, context, model) if context.shards is not None else run
-    done = await run(
+    done = await context.worker(
+        "compare_launches",
         request,
         workload=pair.workload,
         env=env,
@@ -194,8 +183,6 @@ async def compare_pair(
         judged = every_launch(context, done, flows, nodes, other_constants, request)
         if judged.wrong:
             outcome = "differs"
-        elif outcome == "agrees" and done.all(events.ShardLost):
-            outcome = "inconclusive"
     elif every:
         judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
     json_file = done.directory / "launches.json"
@@ -346,9 +333,9 @@ def _conclude(
         return "agrees", "all outputs agree with eager here, but runs of this call differ"
     equal = sum(one.agreement == "equal" for one in outputs)
     rounded = len(outputs) - equal
-    how = "bit for bit" if not rounded else "but for rounding"
+    how = "bit for bit" if not rounded else "except for rounding"
     if equal and rounded:
-        how = f"{equal} bit for bit, {rounded} but for rounding"
+        how = f"{equal} bit for bit, {rounded} except for rounding"
     all_of_them = "the output agrees" if len(outputs) == 1 else f"all {len(outputs)} outputs agree"
     agree = f"{all_of_them} with eager {how}"
     # NaN that eager has too comes from the model or from the inputs.

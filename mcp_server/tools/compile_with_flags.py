@@ -16,8 +16,8 @@ from mcp_server.model import Artifact, Cost, ExportedWorkload, PackageWorkload, 
 from mcp_server.package.exported import exported_device
 from mcp_server.package.view import view_package
 from mcp_server.probes.build import find_toolchain
-from mcp_server.tools.context import Context
-from mcp_server.tools.failure import Failure, read_failure
+from mcp_server.runtime.context import Context
+from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.worker import events
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.provenance import read_provenance
 from mcp_server.package.view import PackageView
-from mcp_server.tools.failure import Failure
+from mcp_server.runtime.failure import Failure
 from mcp_server.worker import events
 
 Status = Literal["matches", "differs", "partial", "unmatched"]
@@ -39,7 +39,7 @@ class Difference(Record):
 
     @property
     def alone(self) -> Difference:
-        """The same without what a subclass adds."""
+        """Only the fields of `Difference`."""
         return Difference(**{name: getattr(self, name) for name in Difference.model_fields})
 
     @property
@@ -138,28 +138,6 @@ class EveryLaunch(Record):
     eager_outputs: Artifact | None = None
 
 
-class PrecisionLaunch(Record):
-    """A launch that has to run in a wider precision."""
-
-    launch: int
-    kernel: str
-    locations: list[ModelLocation] = Field(default_factory=list)
-
-
-class PrecisionSearch(Record):
-    """The fewest `launches` that have to run in a wider precision, with what they hand to each other.
-
-    `possible`: whether that can make the outputs right at all; None if it was not searched. Not `complete`:
-    the search ended early.
-    """
-
-    summary: str
-    launches: list[PrecisionLaunch] = Field(default_factory=list)
-    possible: bool | None = None
-    complete: bool = True
-    calls: int = 0
-
-
 class Changed(Record):
     """The first tensor that differs between two runs of the same call."""
 
@@ -209,7 +187,6 @@ class ComparedWithEager(Record):
     left_out: int = 0
     other_constants: list[OtherConstant] = Field(default_factory=list)
     every_launch: EveryLaunch | None = None
-    precision: PrecisionSearch | None = None
     notes: list[str] = Field(default_factory=list)
     failure: Failure | None = None
     json_file: Artifact | None = None

@@ -10,24 +10,20 @@ from pathlib import Path
 
 from pydantic_core import to_jsonable_python
 
-from mcp_server.model import PackageWorkload
 from mcp_server.package.dataflow import Edge, Step
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
-from mcp_server.plurals import counted, is_, listed, quoted
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
+from mcp_server.plurals import counted, is_
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.divergence import (
     EveryLaunch,
     Nodes,
     OtherConstant,
-    PrecisionLaunch,
-    PrecisionSearch,
     UnjudgedLaunch,
     WrongLaunch,
     read_difference,
 )
-from mcp_server.tools.requests import package_request
-from mcp_server.worker.events import JudgedOutputs, LaunchJudged, PrecisionFound, ShardLost
+from mcp_server.worker.events import JudgedOutputs, LaunchJudged
 from mcp_server.worker.protocol import LaunchFlow
 
 RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
@@ -115,15 +111,11 @@ class LaunchFlows:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The launches of one call by what the worker found of the tensors that they stored.
-
-    `lost` are ranges of launches whose worker did not come back (shards.py).
-    """
+    """The launches of one call by what the worker found of the tensors that they stored."""
 
     flows: LaunchFlows
     constants: Sequence[OtherConstant]
     tensors: Sequence[LaunchJudged]
-    lost: Sequence[ShardLost] = ()
 
     @property
     def model(self) -> PackageView:
@@ -140,14 +132,13 @@ class Judgement:
     def unjudged(self) -> list[UnjudgedLaunch]:
         """Launches that wrote something which could not be judged, unless something else of it is wrong."""
         found = []
-        lost = {number: one.why for one in self.lost for number in range(one.first, one.end)}
         for launch in self.model.wrapper.launches:
             tensors = self.by_launch.get(launch.index, [])
             whys = [one.why for one in tensors if one.status == "unjudged"]
             if launch.index not in self.flows.straight:
                 whys = ["it is in a branch or a loop"]
             elif not tensors:
-                whys = [lost.get(launch.index, "nothing that it wrote was seen")]
+                whys = ["nothing that it wrote was seen"]
             if whys and not any(one.status == "wrong" for one in tensors):
                 found.append(UnjudgedLaunch(launch=launch.index, kernel=launch.kernel, why=whys[0]))
         return found
@@ -216,7 +207,6 @@ class Judgement:
         right = total - wrong - len(self.unjudged)
         text += f" ({right} right, {len(self.unjudged)} not judged)"
         text += "".join(f"; {each.summary}" for each in self.wrong[:NAMED])
-        text += "".join(f"; neither compared nor judged: {one.why}" for one in self.lost)
         if not outputs_right:
             text += "; the outputs differ all the same: a launch that was not judged is wrong, too"
         return text
@@ -236,7 +226,7 @@ def every_launch(
     ended = done.last(JudgedOutputs)
     if ended is None:
         return EveryLaunch(summary="No launch was judged by itself: the call did not come back")
-    judgement = Judgement(flows, constants, done.all(LaunchJudged), done.all(ShardLost))
+    judgement = Judgement(flows, constants, done.all(LaunchJudged))
     right, unjudged = ended.right, judgement.unjudged
     # The file of an `EagerPlan`.
     stored: dict[str, dict[str, LaunchJudged]] = {}
@@ -260,60 +250,4 @@ def every_launch(
         outputs_right=right,
         plan=context.artifact(file, "how launches can be done in eager mode"),
         eager_outputs=context.artifact(Path(str(request["eager_outputs"])), "the outputs of eager mode"),
-    )
-
-
-async def search_precision(
-    context: Context, workload: PackageWorkload, model: PackageView, judged: EveryLaunch, tolerance: float
-) -> PrecisionSearch:
-    """Search the launches that were judged for those that need a wider precision.
-
-    A model with wrong kernels is not searched: they come first.
-    """
-    if judged.plan is None:
-        return PrecisionSearch(summary=f"Precision was not searched: {judged.summary}")
-    plan = json.loads(judged.plan.path.read_text())
-    dtypes = {tensor["dtype"] for tensors in plan["stored"].values() for tensor in tensors.values()}
-    why = ""
-    if judged.wrong:
-        first = ", ".join(str(each.launch) for each in judged.wrong[:NAMED])
-        why = f"launch {first} computes something else, beyond rounding"
-    elif not dtypes & HALVES:
-        why = f"no launch stores half precision ({listed(sorted(dtypes))})"
-    if why:
-        return PrecisionSearch(summary=f"Precision was not searched: {why}")
-    request = {
-        **package_request(workload),
-        "plan": judged.plan.path,
-        "package": plan["package"],
-        "factor": tolerance,
-    }
-    gpus = gpus_of(model.package.device_type, workload.device_index)
-    done = await context.worker("precision", request, workload=workload, gpus=gpus)
-    found = done.last(PrecisionFound)
-    if found is None:
-        why = f"the call did not come back ({quoted(done.why, 200)})"
-        return PrecisionSearch(summary=f"Precision was not searched: {why}")
-    context.cost.runs += found.calls if not done.finished.reused else 0
-    numbers, complete = found.launches, found.complete
-    names = listed([f"{n} ({model.wrapper.launches[n].kernel})" for n in numbers[:NAMED]])
-    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
-    least = "; each of them is needed" if complete else "; the search ended early, fewer may do"
-    launches, runs = ("launch", "runs") if len(numbers) == 1 else ("launches", "run")
-    summary = f"The outputs are right when {launches} {names}{more} {runs} in a wider precision{least}"
-    if not found.possible:
-        summary = "The outputs are wrong with every launch in a wider precision, too"
-        if judged.unjudged:
-            summary += f"; {counted(judged.unjudged_count, 'launch')} could not be widened"
-    elif not numbers:
-        summary = "No launch has to run in a wider precision: the outputs are right as they are"
-    return PrecisionSearch(
-        summary=summary,
-        launches=[
-            PrecisionLaunch(launch=n, kernel=model.wrapper.launches[n].kernel, locations=model.locations(n))
-            for n in numbers
-        ],
-        possible=found.possible,
-        complete=complete,
-        calls=found.calls,
     )

@@ -19,7 +19,7 @@ from mcp_server.memory_faults.join import foreign_launches, match_sites, named_l
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.view import PackageView
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.fault_run import FaultRun, PackageTarget, Target
 from mcp_server.tools.machine import find_tool
 from mcp_server.tools.run_deterministic import CACHING_OFF

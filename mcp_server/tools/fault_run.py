@@ -20,9 +20,9 @@ from mcp_server.package.view import PackageView, view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.capture import workload_argv
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import run_request
 from mcp_server.tools.run_deterministic import CACHING_OFF

@@ -14,11 +14,11 @@ from pydantic import Field
 
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
-from mcp_server.package.graph import dataflow_graph, render_svg
+from mcp_server.package.graph import dataflow_graph, mermaid
 from mcp_server.package.prover import Finding, find_kernel_defects, largest_sizes
 from mcp_server.package.query import Fact
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 
 PAGE_CHARACTERS = 6_000
 SOURCE_CHARACTERS = 20_000
@@ -114,7 +114,7 @@ async def inspect_package(
 ) -> Inspection:
     """Answer a question about a package; nothing is loaded or run.
 
-    `graph` writes the dataflow as SVG, with the slice through what was asked highlighted. Raises
+    `graph` writes the dataflow as Mermaid text, with the slice through what was asked highlighted. Raises
     `PackageError` for a file that is no package, and `ProblemError` for a name that it does not hold (with
     the names that it does).
     """
@@ -131,10 +131,9 @@ def _inspect(
     answer = _launches_in_short(view) if overview else _answer(view, question)
     picture: Artifact | None = None
     if graph:
-        path = context.fresh("graph") / "dataflow.svg"
-        title = f"{package.name}, model {view.package.model_name}"
-        path.write_text(render_svg(dataflow_graph(view, tuple(answer.marked)), title), encoding="utf-8")
-        picture = context.artifact(path, "the dataflow of run_impl, as a picture")
+        path = context.fresh("graph") / "dataflow.mmd"
+        path.write_text(mermaid(dataflow_graph(view, tuple(answer.marked))), encoding="utf-8")
+        picture = context.artifact(path, "the dataflow of run_impl, as Mermaid text")
     page: list[Fact] = []
     used, following = 0, None
     for number in range(max(offset, 0), len(answer.facts)):

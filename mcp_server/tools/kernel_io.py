@@ -20,11 +20,10 @@ from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.launches import Role
 from mcp_server.package.provenance import unbounded_first
 from mcp_server.package.view import PackageView
-from mcp_server.tools.failure import Failure
+from mcp_server.runtime.failure import Failure
 from mcp_server.worker.events import Argument, File
 
 Phase = Literal["before", "after"]
-Backend = Literal["probes", "printer"]
 Source = Literal["kernel", "input", "constant", "unset"]
 
 
@@ -132,8 +131,6 @@ class KernelIO(Record):
     did not return; `stopped` that it was ended on purpose, at the first bad value.
     """
 
-    backend: Backend
-    why: str
     returned: bool
     stopped: bool = False
     first_bad: FirstBad | None = None

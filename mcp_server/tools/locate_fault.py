@@ -21,9 +21,9 @@ from mcp_server.package.members import refuse_unsafe
 from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
+from mcp_server.runtime.context import REPORT, Context
+from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.context import REPORT, Context
-from mcp_server.tools.failure import Failure, read_failure
 from mcp_server.tools.fault_methods import METHODS, Tool, order
 from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
 from mcp_server.tools.requests import INPUTS_HELP, called_package, failing_phase, plan_replay, run_request

@@ -24,7 +24,7 @@ from mcp_server.model import Category, Fix, Record
 from mcp_server.package.archive import Package
 from mcp_server.package.defects import LibraryError, read_library
 from mcp_server.package.problems import Defect
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
 
 TOOLS = ("compute-sanitizer", "cuda-gdb", "gdb", "nvcc")
@@ -246,14 +246,14 @@ def checkup(machine: Machine) -> Checkup:
     tested: Standing = "missing"
     if machine.torch:
         tested = "ok" if versions.is_supported(machine.torch) else "limited"
-    install = f"{interpreter_help()}; or install torch there (https://pytorch.org/get-started)"
+    install = f"or, without activating it: {interpreter_help()}"
     compiler = machine.compiler
     links: Standing = "ok" if compiler.links_cxx_runtime else "limited"
     needs = [
         _need(
             "torch",
             tested,
-            f"{machine.torch or 'none'} in {machine.python}",
+            f"{machine.torch} in {machine.python}" if machine.torch else f"none for {machine.python}",
             "every run and compile",
             f"tested with torch {versions.RANGE}" if machine.torch else install,
             essential=True,
@@ -288,7 +288,7 @@ def checkup(machine: Machine) -> Checkup:
             "ok" if machine.triton else "missing",
             machine.triton or "none",
             "compiling for CUDA",
-            "pip install triton, in the same environment as torch",
+            "pip install triton, in the same environment as torch" if machine.torch else "",
         ),
     ]
     for name, for_what, how in _PROGRAMS:
@@ -300,7 +300,9 @@ def checkup(machine: Machine) -> Checkup:
     summary = f"missing or limited: {names}" if wanting else "everything is there"
     if wanting and not any(wanting.values()):
         summary = f"what is essential is there; optional, and missing or limited here: {names}"
-    return Checkup(summary=summary, needs=needs, unknown=machine.unknown)
+    if not machine.torch:  # the rest can wait, and is asked of that environment
+        summary = "no torch: activate the environment that has your torch, then run this again"
+    return Checkup(summary=summary, needs=needs, unknown=machine.unknown if machine.torch else [])
 
 
 _PROGRAMS = (
@@ -356,7 +358,7 @@ class Problem(Record):
 
 
 def _problem(category: Category, what: str, action: str, certain: bool = True) -> Problem:
-    return Problem(category=category, what=what, certain=certain, fix=Fix(action=action) if action else None)
+    return Problem(category=category, what=what, certain=certain, fix=Fix(text=action) if action else None)
 
 
 def defect_problem(defect: Defect) -> Problem:

@@ -17,15 +17,15 @@ import anyio.to_thread
 
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import Assertion, Candidate, generated_line
-from mcp_server.package.kernel_code import find_asserts
 from mcp_server.package.launches import Launch, shim_operator
 from mcp_server.package.symbols import plain
+from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.linear import Allowed, over_loops
 from mcp_server.package.terms.term import elements
 from mcp_server.package.view import PackageView
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import REPORT, Context, WorkerRun, stream_events
+from mcp_server.runtime.context import REPORT, Context, WorkerRun, stream_events
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     BadElement,
@@ -135,11 +135,13 @@ class Indexing:
 _ALONG = Indexing("index", "self", "dim")
 _LOOKUP = Indexing("indices", "weight", 0)
 _EACH = Indexing("indices", "self", None)
-# The operators whose shims' parameters are known by name (`package/shims.py`), without `_out`.
+# The operators whose shims' parameters are known by name (`package/calls.py`), without `_out`.
 OPERATORS: dict[str, Indexing] = {
     "scatter_src": _ALONG,
     "scatter_value": _ALONG,
     "scatter_reduce_two": _ALONG,
+    "index_add": _ALONG,
+    "index_copy": _ALONG,
     "_embedding_bag": _LOOKUP,
     "index_put": _EACH,
     "index_Tensor": _EACH,

@@ -148,7 +148,7 @@ def _step(each: CapturedUpdate | CapturedCall) -> Step:
 
 
 def how_made(seen: Captured, compiled: CapturedCompile, workload: ScriptWorkload) -> MadeBy | None:
-    """The worker's request for the program that the script itself compiled, saved or not (worker/taken.py).
+    """The worker's request for the program that the script itself compiled, saved or not (worker/loading.py).
 
     None for what is no exported program, and for a compile in a process that the script started.
     """

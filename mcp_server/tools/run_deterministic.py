@@ -21,10 +21,10 @@ from mcp_server.model import (
     ScriptWorkload,
     Workload,
 )
+from mcp_server.runtime.context import Context
+from mcp_server.runtime.failure import Failure, read_failure, read_output
 from mcp_server.tools.capture import workload_argv
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.context import Context
-from mcp_server.tools.failure import Failure, read_failure, read_output
 from mcp_server.tools.requests import INPUTS_HELP, run_request
 from mcp_server.worker import events
 

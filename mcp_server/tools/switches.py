@@ -13,6 +13,7 @@ import anyio.to_thread
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.exported import exported_device
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.bisect import (
     COMES_FROM,
     PRECISION,
@@ -28,7 +29,6 @@ from mcp_server.tools.bisect import (
     switches_of,
     workaround_lines,
 )
-from mcp_server.tools.context import Context, WorkerRun
 from mcp_server.tools.reduce.reduce import Failing, most_children, run_worker
 from mcp_server.worker.events import Switched, Timed
 from mcp_server.worker.reduction.minimise import split

@@ -18,8 +18,8 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options, Skipped
 from mcp_server.probes.rewrite import numbered
-from mcp_server.tools.context import Context, gpus_of
-from mcp_server.tools.failure import Failure, read_failure
+from mcp_server.runtime.context import Context, gpus_of
+from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.tools.requests import run_request
 
 ROWS = 60

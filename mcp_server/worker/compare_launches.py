@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import statistics
-import sys
-import time
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Mapping, cast
+from typing import Any, Callable, Mapping
 
 import torch
 from torch.utils import _pytree
@@ -20,8 +17,7 @@ from .inputs import flatten, read
 from .launch_nodes import Judge, ProgramGraph
 from .loading import constants_of, load, load_with_inputs, update_package, update_program
 from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_files, tensor_of, written
-from .process import synchronize
-from .protocol import CompareLaunchesRequest, LoadRequest, PriceRequest
+from .protocol import CompareLaunchesRequest
 from .report import Refused, Report
 from .run import call
 from .tensors import checksum, dtype_name, laid_out, only_tensors
@@ -37,8 +33,7 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     The package runs four times, each time in a fresh load: for the comparison, twice unchanged, and once with
     the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
     a fifth time, filled again: what no longer differs came from that memory. With `flow` it also runs with
-    right values copied in after each launch (`Judge`). Of a shard (`launches`) all is run, since values flow;
-    only its own launches are measured, and repeats are for the first shard.
+    right values copied in after each launch (`Judge`).
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -47,13 +42,11 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     module = program.module()
     for step in request.get("steps", ()):
         update_program(module, step, report)
-    mine = range(*request.get("launches", (0, sys.maxsize)))
-    own = frozenset(name for launch, names in nodes.items() if int(launch) in mine for name in names)
-    expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report, own if nodes else None)
+    expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
     bench = Bench(request, leaves, report)
     names = request.get("constants") or {}
     comparison = Comparison(
-        expected, nodes, request.get("factor", 1.0), constants_of(module), dict(names), report, mine
+        expected, nodes, request.get("factor", 1.0), constants_of(module), dict(names), report
     )
     report_outputs(bench.run("compared", comparison.take), outputs, comparison.factor, report)
     if request.get("eager_outputs"):
@@ -61,46 +54,12 @@ def operate(request: CompareLaunchesRequest, report: Report) -> None:
     if request.get("flow"):
         graph = ProgramGraph(module, {int(launch): carried for launch, carried in nodes.items()})
         judge = Judge(
-            graph, expected, graph.own_values(leaves), names, request["flow"], comparison.factor, report, mine
+            graph, expected, graph.own_values(leaves), names, request["flow"], comparison.factor, report
         )
         judge.outputs(bench.run("judged", judge.take), outputs)
-    if mine.start:
-        return
     first, second = ([*map(checksum, bench.run(kind, marks(kind, report)))] for kind in ("first", "second"))
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
         bench.run(kind, marks(kind, report, request.get("unset", {})))
-
-
-TIMED_S, TIMED_CALLS = 2.0, 300  # at most, of each package
-
-
-def operate_price(request: PriceRequest, report: Report) -> None:
-    """Event `timed` (median seconds of a call) for each package; `output` for each output of the first."""
-    program, *inputs = load_with_inputs(request, report)
-    leaves = _pytree.tree_leaves(inputs)
-    flat = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    _, outputs = expectations(program.module(), leaves, frozenset(), 0, report)
-    seconds: dict[str, list[float]] = {package: [] for package in request["packages"]}
-    loaders = {}
-    for run, package in enumerate(seconds):
-        loader = loaders[package] = load(cast(LoadRequest, {**request, "package": package}), report)
-        got = only_tensors(call(partial(loader.run, [leaf.clone() for leaf in flat]), run, report))
-        if run == 0:
-            report_outputs(got, outputs, 1.0, report)
-    report.phase("timing")
-    until = time.monotonic() + TIMED_S * len(seconds)
-    for _ in range(TIMED_CALLS):
-        for package, loader in loaders.items():
-            given = [leaf.clone() for leaf in flat]
-            synchronize()
-            start = time.perf_counter()
-            loader.run(given)
-            synchronize()
-            seconds[package].append(time.perf_counter() - start)
-        if time.monotonic() > until:
-            break
-    for package, found in seconds.items():
-        report.event(events.Timed(statistics.median(found), package, len(found)))
 
 
 # glibc fills what malloc gives out with the complement of this byte, what free takes back with the byte
@@ -206,7 +165,6 @@ class Comparison:
     own: dict[str, torch.Tensor]
     unseen: dict[str, str]
     report: Report
-    launches: range  # those to measure
 
     def check_constants(self, event: Event) -> None:
         """Event `constant_differs`, but for a constant that Inductor laid out differently."""
@@ -216,8 +174,6 @@ class Comparison:
             if tensor is None:
                 continue
             fqn = self.unseen.pop(name)
-            if int(event.launch) not in self.launches:
-                continue
             own = self.own.get(fqn)
             # The launch may read a view of the constant.
             value = laid_out(tensor, own.shape, own.stride(), 0) if own is not None else None
@@ -230,8 +186,6 @@ class Comparison:
 
     def take(self, event: Event) -> bool:
         self.check_constants(event)
-        if int(event.launch) not in self.launches:
-            return False
         for facts, tensor in written(event):
             names = self.nodes.get(str(event.launch), ()) if self.nodes else self.expected
             candidates = [one for name in names for one in self.expected.get(name, ())]

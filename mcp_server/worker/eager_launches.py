@@ -2,43 +2,30 @@
 
 These are computed from what the launch itself reads, as far as that is known to hold a node; the rest is
 computed from the inputs of the call.
-
-`precision` searches the fewest launches of a half-precision model that have to run in a wider one: chosen
-launches are computed in float64 from what they read, and take what others of them made unrounded. The rest
-runs as it is.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import time
 from typing import Any, Iterator, Mapping, Sequence, cast
 
 import torch
-from torch.utils import _pytree
 
-from .eager_values import ExactRecorder, Expected, Recorder, measure, widened
-from .events import LaunchJudged, PrecisionFound
+from .eager_values import Recorder
+from .events import LaunchJudged
 from .launch_nodes import Known, ProgramGraph, overwrite, reshaped
-from .loading import arguments as inputs_of
-from .loading import constants_of, load, load_exported, update_program
+from .loading import constants_of, load_exported, update_program
 from .probes import AFTER, Event, arguments, find_libraries, strided
-from .protocol import EagerPlan, ExportedRequest, PrecisionRequest
-from .reduction.minimise import minimise_while
+from .protocol import EagerPlan, ExportedRequest
 from .report import Refused, Report
-from .tensors import laid_out, only_tensors
+from .tensors import laid_out
 
 HIDDEN = "launch {} reads no value of the program: eager mode would replace the wrong launches {}, too"
 
 
 class Replacement:
-    """The program of a plan, read once; `during` makes a call with chosen launches replaced.
-
-    `kind` evaluates nodes; `made` are the values that replaced tensors in the last call.
-    """
-
-    kind: type[Recorder] = Recorder
+    """The program of a plan, read once; `during` makes a call with chosen launches replaced."""
 
     def __init__(self, file: str, report: Report) -> None:
         self.file, self.report = file, report
@@ -62,7 +49,6 @@ class Replacement:
         self.leaves: Sequence[Any] = ()
         self.known: dict[Known, torch.Tensor] = {}
         self.replaced: set[int] = set()
-        self.made: dict[tuple[int, str], torch.Tensor] = {}
 
     @contextlib.contextmanager
     def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
@@ -70,7 +56,7 @@ class Replacement:
         libraries = find_libraries(set())
         if not libraries:
             raise Refused("the package is not instrumented")
-        self.launches, self.replaced, self.made = launches, set(), {}
+        self.launches, self.replaced = launches, set()
         self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         for library in libraries:
             library.subscribe(self.take)
@@ -101,10 +87,9 @@ class Replacement:
         if hidden:
             raise Refused(HIDDEN.format(launch, hidden))
         with torch.no_grad():
-            values = self.graph.values(places, self.known, self.leaves, self.report, self.kind)
+            values = self.graph.values(places, self.known, self.leaves, self.report, Recorder)
         for name, value in zip(wanted, values):
             overwrite(tensors[name], value)
-            self.made[launch, name] = value
         if wanted:
             self.replaced.add(launch)
         return False
@@ -150,66 +135,3 @@ class Replacement:
                 value = value.clone()
                 found.update({(node, 0, False): value for node in self.attributes.get(fqn, ())})
         return found
-
-
-SEARCH_S = 120.0
-
-
-class Widened(Replacement):
-    """Launches in float64."""
-
-    kind = ExactRecorder
-
-    def wrong_before(self, launch: int, wanted: Sequence[str]) -> list[int]:  # noqa: ARG002
-        """None: a narrow launch is wrong without any fault, and the choice is judged by the outputs."""
-        return []
-
-    def _known(self, launch: int, tensors: Mapping[str, torch.Tensor]) -> dict[Known, torch.Tensor]:
-        """What the launch reads, widened; what chosen launches made for it as they made it."""
-        found = {key: widened(value) for key, value in super()._known(launch, tensors).items()}
-        for writer, written in self.plan["sources"].get(str(launch), {}).values():
-            value = self.made.get((writer, written))
-            if value is not None:
-                held = self.plan["stored"][str(writer)][written]
-                found[held.node, held.place, held.product] = value
-        return found
-
-
-def operate_precision(request: PrecisionRequest, report: Report) -> None:
-    """Event `precision_found`: the `launches` without whose wider precision the outputs are wrong.
-
-    Not `possible`: with all of them, too. Without `complete` the search ended early, and fewer may do.
-    """
-    wide = Widened(request["plan"], report)
-    leaves = _pytree.tree_leaves(inputs_of(wide.program, request))
-    recorder = ExactRecorder(wide.program.module(), frozenset(), 0, report)
-    try:
-        with torch.no_grad():
-            result = recorder.run(*(widened(leaf) for leaf in leaves), enable_io_processing=False)
-    except RuntimeError as error:
-        raise Refused("the program cannot be run in float64: {}".format(error), request["plan"]) from None
-    exact = only_tensors(result)
-    factor, calls = request.get("factor", 1.0), 0
-
-    def within(got: torch.Tensor, want: torch.Tensor) -> bool:
-        near = got.shape == want.shape and measure(got, Expected("output", want, want, 1.0), factor).within
-        return bool(near)
-
-    def right(launches: Sequence[int]) -> bool:
-        """Whether the outputs are within a few roundings of float64 with these launches widened."""
-        nonlocal calls
-        calls += 1
-        loader = load(request, report)
-        with torch.no_grad(), wide.during(launches, [widened(leaf) for leaf in leaves]):
-            got = only_tensors(loader.run([leaf.clone() for leaf in only_tensors(leaves)]))
-        return len(got) == len(exact) and all(map(within, got, exact))
-
-    everything = [int(launch) for launch in wide.plan["stored"] if wide.computed(int(launch))]
-    least: tuple[int, ...] = ()
-    possible = complete = True
-    if not right([]):
-        possible = right(everything)
-        if possible:
-            deadline = time.monotonic() + SEARCH_S
-            least, complete = minimise_while(everything, right, lambda: time.monotonic() > deadline)
-    report.event(PrecisionFound(list(least), possible, calls, complete))

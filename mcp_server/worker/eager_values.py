@@ -58,12 +58,8 @@ def expectations(
     wanted: Optional[frozenset[str]],
     cap: int,
     report: Report,
-    measured: Optional[frozenset[str]] = None,
 ) -> tuple[dict[str, list[Expected]], list[Expected]]:
-    """The eager values by node and of the outputs, with float64 references unless that run failed.
-
-    Of the nodes only those `measured` have one; by default all.
-    """
+    """The eager values by node and of the outputs, with float64 references unless that run failed."""
     take_if_used()
     report.phase("running_eager")
     eager = Recorder(module, wanted, cap, report)
@@ -71,7 +67,7 @@ def expectations(
     again = only_tensors(run_on_copies(Recorder(module, frozenset(), 0, report), leaves))
     report.event(events.EagerAgain([*map(checksum, result)] == [*map(checksum, again)]))
     report.event(events.RunningFloat64(len(eager.kept), eager.left_out))
-    exact = ExactRecorder(module, wanted if measured is None else measured, cap, report)
+    exact = ExactRecorder(module, wanted, cap, report)
     precise = only_tensors(run_wide(exact, leaves, report))
     noisy = NoisyRecorder(module, exact)
     moved = only_tensors(run_wide(noisy, leaves, report)) if precise else []

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Optional, Union
 
 from .capture.events import Frame, Number, OddElement, Overrun, TensorFacts
+from .protocol import InputSlice
 
 
 class Event:
@@ -177,23 +178,10 @@ class File(Event, TensorFacts):
 
 
 @dataclass
-class Place:
-    """The part of an input that was asked for (`protocol.Part`)."""
-
-    input: int
-    offset: int
-    stride: int
-    low: int
-    high: int
-    unlike: Optional[int] = None
-    end: Optional[int] = None
-
-
-@dataclass
 class IndexValues(Event):
     """Elements of a part, and of those `outside` its range the `first` few as (index, value)."""
 
-    part: Place
+    part: InputSlice
     elements: int = 0
     min: Union[int, float, None] = None
     max: Union[int, float, None] = None
@@ -751,71 +739,10 @@ class JudgedOutputs(Event):
 
 
 @dataclass
-class ShardLost(Event):
-    """The launches from `first` up to `end` that no shard judged; of merged reports alone."""
-
-    first: int
-    end: int
-    why: str
-
-
-@dataclass
-class PrecisionFound(Event):
-    """The `launches` without whose wider precision the outputs are wrong.
-
-    Not `possible`: with all of them, too. Without `complete` the search ended early, and fewer may do.
-    """
-
-    launches: list[int]
-    possible: bool
-    calls: int
-    complete: bool
-
-
-@dataclass
-class ShimCall:
-    """One call of the proxy executor: the entry in its list, and what is passed, in C++.
-
-    With `scalar`, a type of C++, it is no call but makes a tensor of the number `value`.
-    """
-
-    node: dict[str, object] = field(default_factory=dict)
-    scalar: str = ""
-    value: str = ""
-    integers: list[str] = field(default_factory=list)
-    tensors: list[str] = field(default_factory=list)
-    results: list[str] = field(default_factory=list)
-
-
-@dataclass
-class EagerCode(Event):
-    """A launch as calls, in C++.
-
-    `buffers`: names for what it reads, each with the variable, and the launch and variable that it was
-    written as. `stores`: the variables that it writes, each with the name of the value.
-    """
-
-    launch: int
-    buffers: list[tuple[str, str, int, str]] = field(default_factory=list)
-    calls: list[ShimCall] = field(default_factory=list)
-    stores: list[tuple[str, str]] = field(default_factory=list)
-
-
-@dataclass
-class NotRepairable(Event):
-    """Why a launch cannot be expressed as calls."""
-
-    launch: int
-    what: str
-
-
-@dataclass
 class Timed(Event):
     """The median time of a call; `steady`: each gave what the first gave."""
 
     seconds: float
-    package: str = ""
-    calls: int = 0
     steady: bool = True
 
 
@@ -955,3 +882,92 @@ class Bisected(Event):
 
     reason: str
     compiles: int
+
+
+# Times
+
+
+@dataclass
+class PairsTimed(Event):
+    """A call as it is and changed, in turns: medians in seconds, and quartiles of the ratio of pairs.
+
+    `same`: the changed call gave the same outputs.
+    """
+
+    name: str
+    plain: float
+    changed: float
+    ratio: float
+    low: float
+    high: float
+    pairs: int
+    same: bool
+
+
+@dataclass
+class LaunchTime(Event):
+    """What one kernel or operator takes of a call of `whole` seconds, and how often a call calls it."""
+
+    name: str
+    seconds: float
+    calls: float
+    whole: float
+
+
+@dataclass
+class LoadedIn(Event):
+    """How long the usual loading function took, in seconds."""
+
+    seconds: float
+
+
+# A package read as PyTorch
+
+
+@dataclass(frozen=True)
+class SchemaArgument:
+    """One argument of an operator; `default` is text of Python, None without one."""
+
+    name: str
+    type: str
+    is_out: bool = False
+    keyword: bool = False
+    default: Optional[str] = None
+
+
+@dataclass
+class Schema(Event):
+    """The operator behind a shim, as the program calls it, and its arguments."""
+
+    shim: str
+    operator: str
+    arguments: list[SchemaArgument] = field(default_factory=list)
+
+
+@dataclass
+class ProgramRan(Event):
+    """The program was run; `error` is what it raised."""
+
+    error: str = ""
+    outputs: int = 0
+
+
+@dataclass
+class SameBits(Event):
+    """Whether each output of the package is that of the program, bit for bit."""
+
+    outputs: list[bool] = field(default_factory=list)
+
+
+@dataclass
+class LaunchVerified(Event):
+    """One launch of the package beside the program's, on the launch's own inputs.
+
+    `agreement`: equal (bits), rounding, different, not_run. `tensor` is what differs most, by `largest`.
+    """
+
+    launch: int
+    agreement: str
+    tensor: str = ""
+    largest: Optional[float] = None
+    why: str = ""

@@ -16,15 +16,15 @@ import json
 import math
 import pickle
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence, Union, cast
+from typing import Any, Callable, Iterable, Iterator, Mapping, Optional, Sequence, Union, cast
 
 import torch
 from torch.utils import _pytree
 
 from . import events
 from .capture.events import TensorFacts
-from .protocol import CallRecord, Change, InputsRequest, Part, TensorSpec
-from .report import Refused, Report
+from .protocol import CallRecord, Change, InputSlice, InputsRequest, TensorSpec
+from .report import Refused, Report, members
 from .tensors import (
     CALL_FORMAT,
     checksum,
@@ -69,8 +69,8 @@ def load_file(path: str, what: str = "inputs file", where: Any = None) -> Any:
     except Exception as error:  # the unpickler raises nearly anything on a file that is not what it seems
         text = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
         why = "cannot be read: " + text
-        if isinstance(error, pickle.UnpicklingError) and "GLOBAL" in str(error):
-            why = "holds objects that need pickle, which could run code; save only tensors"
+        if isinstance(error, pickle.UnpicklingError):
+            why = "holds objects that need pickle, which could run code; save only tensors, with torch.save"
         elif "CUDA" in text or "deserialize object on" in text:
             why = "holds tensors of a device that is not available here: " + text
         raise Refused("the {} {}".format(what, why), path, FORMS) from None
@@ -158,13 +158,13 @@ def flatten(inputs: Inputs, in_spec: Optional[str]) -> list[Any]:
     return only_tensors((args, kwargs))
 
 
-def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
+def apply(leaves: Leaves, changes: Iterable[Mapping[str, Any]]) -> Leaves:
     """`leaves` with each change made in turn; raises `Refused` for one that cannot be made."""
     leaves = list(leaves)
-    for change in changes:
-        name = change.get("change", "")
+    for change in map(_change, changes):
+        name = change.change
         if name == "permute":
-            order = change["order"]
+            order = change.order or ()
             if sorted(order) != list(range(len(leaves))):
                 raise Refused("not an order of the inputs", order, "each position once")
             # The new leaf i is the old leaf order[i].
@@ -172,16 +172,23 @@ def apply(leaves: Leaves, changes: Sequence[Change]) -> Leaves:
             continue
         if name not in CHANGES:
             raise Refused("unknown change of inputs", name, ", ".join(sorted([*CHANGES, "permute"])))
-        index = change["input"]
-        if not 0 <= index < len(leaves):
+        index = change.input
+        if index is None or not 0 <= index < len(leaves):
             raise Refused("no such input", index, "0 to {}".format(len(leaves) - 1))
         leaves[index] = CHANGES[name](leaves[index], change)
     return leaves
 
 
+def _change(facts: Mapping[str, Any]) -> Change:
+    try:
+        return Change.read(facts)
+    except TypeError as error:  # a field that neither `Change` nor `Where` has
+        raise Refused("not a change of an input: {}".format(error), dict(facts)) from None
+
+
 def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """Dimension `dim` cut, or filled up by repeating its elements (zeros where it has none), to `size`."""
-    dim, size = change["dim"], change["size"]
+    dim, size = _dimension(tensor, change), _size(change)
     have = tensor.shape[dim]
     if have == 0:
         return _pad(tensor, change)
@@ -190,33 +197,35 @@ def _resize(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 def _pad(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """Dimension `dim` cut, or filled up with `value` (default 0), to `size` elements."""
-    dim, size = _dimension(tensor, change), change["size"]
+    dim, size = _dimension(tensor, change), _size(change)
     kept = tensor.narrow(dim, 0, min(size, tensor.shape[dim]))
     shape = list(tensor.shape)
     shape[dim] = size - kept.shape[dim]
-    value = _number(change.get("value", 0))
+    value = _number(change.value or 0)
     return torch.cat([kept, torch.full(shape, value, dtype=tensor.dtype, device=tensor.device)], dim)
 
 
 def _drop_rows(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     dim = _dimension(tensor, change)
     line = torch.ones(tensor.shape[dim], dtype=torch.bool, device=tensor.device)
-    line[_existing(change["rows"], tensor.shape[dim], "row")] = False
+    line[_existing(change.rows or (), tensor.shape[dim], "row")] = False
     return tensor.index_select(dim, line.nonzero().reshape(-1)).contiguous()
 
 
 def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
     """The chosen elements made `value`, or clamped to [`low`, `high`]; the strides stay."""
     mask = chosen(tensor, change)
-    if "value" in change:
-        value = _number(change["value"])
+    if change.value is not None:
+        value = _number(change.value)
         if isinstance(value, float) and not math.isfinite(value) and not tensor.is_floating_point():
-            raise Refused("whole numbers cannot be set to this", change["value"], "a whole number")
+            raise Refused("whole numbers cannot be set to this", change.value, "a whole number")
         values = tensor.masked_fill(mask, value)
-    elif change.get("low") is None and change.get("high") is None:
-        raise Refused("the change of elements names neither a value nor limits", change, "value, low, high")
+    elif change.low is None and change.high is None:
+        raise Refused(
+            "the change of elements names neither a value nor limits", members(change), "value, low, high"
+        )
     else:
-        low, high = _number(change.get("low")), _number(change.get("high"))
+        low, high = _number(change.low), _number(change.high)
         values = torch.where(mask, tensor.clamp(low, high).to(tensor.dtype), tensor)
     if values.stride() == tensor.stride() or not values.numel():
         return values
@@ -226,13 +235,13 @@ def _set_elements(tensor: torch.Tensor, change: Change) -> torch.Tensor:
 
 
 CHANGES: dict[str, Callable[[torch.Tensor, Change], torch.Tensor]] = {
-    "cast": lambda tensor, change: tensor.to(getattr(torch, change["dtype"])),
+    "cast": lambda tensor, change: tensor.to(getattr(torch, str(change.dtype))),
     # What is on `meta` has no values.
     "move": lambda tensor, change: (torch.zeros_like(tensor, device="cpu") if tensor.is_meta else tensor).to(
-        change["device"]
+        str(change.device)
     ),
     "contiguous": lambda tensor, _: tensor.detach().clone(memory_format=torch.contiguous_format),
-    "restride": lambda tensor, change: strided(tensor, change["stride"]),
+    "restride": lambda tensor, change: strided(tensor, cast("tuple[int, ...]", change.stride)),
     "align": lambda tensor, _: strided(tensor.detach(), tensor.stride()),
     "resize": _resize,
     "elements": _set_elements,
@@ -257,25 +266,24 @@ def chosen(tensor: torch.Tensor, change: Change) -> torch.Tensor:
         masks.append(torch.zeros_like(masks[0]))
         return masks[-1]
 
-    if change.get("flat") is not None:
-        another().view(-1)[_existing(change["flat"], tensor.numel(), "element")] = True
-    if change.get("index") is not None:
-        index = change["index"]
+    if change.flat is not None:
+        another().view(-1)[_existing(change.flat, tensor.numel(), "element")] = True
+    if change.index is not None:
+        index = change.index
         fits = len(index) == tensor.dim() and all(0 <= at < size for at, size in zip(index, tensor.shape))
         if not fits:
             raise Refused("no such element", index, "an index into shape {}".format(list(tensor.shape)))
         another()[tuple(index)] = True
-    if change.get("stride") is not None:
-        another().view(-1)[change.get("offset", 0) : change.get("end") : change["stride"]] = True
-    if change.get("rows") is not None:
+    if isinstance(change.stride, int):
+        another().view(-1)[change.offset or 0 : change.end : change.stride] = True
+    if change.rows is not None:
         dim = _dimension(tensor, change)
-        rows = _existing(change["rows"], tensor.shape[dim], "row")
+        rows = _existing(change.rows, tensor.shape[dim], "row")
         another().index_fill_(dim, torch.tensor(rows, device=tensor.device).long(), True)
-    if change.get("where") is not None:
-        conditions = change["where"]
-        unknown = sorted(set(conditions) - set(CONDITIONS))
-        if unknown or not conditions:
-            raise Refused("unknown condition on elements", unknown or None, ", ".join(sorted(CONDITIONS)))
+    if change.where is not None:
+        conditions = {name: limit for name, limit in members(change.where).items() if limit is not False}
+        if not conditions:
+            raise Refused("no condition on elements", None, ", ".join(sorted(CONDITIONS)))
         fulfilled = [CONDITIONS[name](tensor, _number(limit)) for name, limit in conditions.items()]
         masks.append(torch.stack(fulfilled).any(0))
     return torch.stack(masks).all(0)
@@ -291,18 +299,24 @@ def _number(value: Any) -> Any:
         raise Refused("no number to set elements to", value, "a number, nan, inf or -inf") from None
 
 
-def _existing(places: list[int], count: int, what: str) -> list[int]:
+def _existing(places: Sequence[int], count: int, what: str) -> list[int]:
     for place in places:
         if not 0 <= place < count:
             raise Refused("no such " + what, place, "0 to {}".format(count - 1))
-    return places
+    return list(places)
 
 
 def _dimension(tensor: torch.Tensor, change: Change) -> int:
-    dim = change.get("dim", 0)
+    dim = change.dim or 0
     if not -tensor.dim() <= dim < tensor.dim():
         raise Refused("no such dimension", dim, "0 to {}".format(tensor.dim() - 1))
     return dim % tensor.dim()
+
+
+def _size(change: Change) -> int:
+    if change.size is None:
+        raise Refused("the change needs a size", change.change)
+    return change.size
 
 
 @contextlib.contextmanager
@@ -361,19 +375,20 @@ MOST_OUTSIDE = 4  # elements that are named
 def operate_index_values(request: InputsRequest, report: Report) -> None:
     """Event `index_values`, one per part of `parts`: elements of the input tensors, in calling order."""
     flat = [leaf.cpu() for leaf in flatten(read(request.get("inputs")), None)]
-    for part in request["parts"]:
-        found = events.IndexValues(events.Place(**part))
-        report.event(look(flat[part["input"]], part, found) if part["input"] < len(flat) else found)
+    for facts in request["parts"]:
+        part = InputSlice(**facts)
+        found = events.IndexValues(part)
+        report.event(look(flat[part.input], part, found) if part.input < len(flat) else found)
 
 
-def look(tensor: torch.Tensor, part: Part, found: events.IndexValues) -> events.IndexValues:
+def look(tensor: torch.Tensor, part: InputSlice, found: events.IndexValues) -> events.IndexValues:
     """Values of the part; `first` are pairs (index, value) of those `outside` its range."""
-    offset, stride = part["offset"], max(part["stride"], 1)
-    values = tensor.contiguous().view(-1)[offset : part.get("end") : stride]
+    offset, stride = part.offset, max(part.stride, 1)
+    values = tensor.contiguous().view(-1)[offset : part.end : stride]
     if not values.numel():
         return found
-    wrong = part.get("unlike")
-    outside = (values < part["low"]) | (values > part["high"]) if wrong is None else values == wrong
+    wrong = part.unlike
+    outside = (values < part.low) | (values > part.high) if wrong is None else values == wrong
     found.elements, found.outside = values.numel(), int(outside.sum())
     found.min, found.max = values.min().item(), values.max().item()
     shape, firsts = tuple(tensor.shape), outside.nonzero().flatten()[:MOST_OUTSIDE].tolist()

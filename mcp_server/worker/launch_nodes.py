@@ -260,7 +260,7 @@ class Judge:
     """Subscriber of one call; event `launch_judged` (`JudgedTensor`) for each tensor that another step reads.
 
     `own` are the inputs and constants by node, `constants` names those of the package as the program does.
-    Values are copied in after every launch; those of `launches` are measured and reported.
+    Values are copied in after every launch.
     """
 
     graph: ProgramGraph
@@ -270,7 +270,6 @@ class Judge:
     flow: Mapping[str, LaunchFlow]
     factor: float
     report: Report
-    launches: range
     copies: dict[str, str] = field(default_factory=dict)  # by tensor, what it holds
 
     def take(self, event: Event) -> bool:
@@ -285,8 +284,7 @@ class Judge:
             if judged.stored is not None:
                 self.copies[place.name] = str(self.graph.by_name[judged.stored.node].target)
                 overwrite(tensor, judged.stored.want.eager)
-            if int(event.launch) in self.launches:
-                self.report.event(_reported(place, judged, tensor))
+            self.report.event(_reported(place, judged, tensor))
         return False
 
     def outputs(self, got: Sequence[torch.Tensor], wanted: Sequence[Expected]) -> None:
@@ -297,10 +295,7 @@ class Judge:
         self.report.event(JudgedOutputs(right))
 
     def judge(self, event: Event, tensor: torch.Tensor, readers: Sequence[int]) -> Judged:
-        """What the tensor holds with the facts of `measure`, else why that is not known.
-
-        For a launch that is not to be measured there are no facts where one node alone can be meant.
-        """
+        """What the tensor holds with the facts of `measure`, else why that is not known."""
         launch = int(event.launch)
         names = [argument.name.decode() for argument in arguments(event)]
         read = {known.get(name, "") for name in names for known in (self.constants, self.copies)}
@@ -309,8 +304,6 @@ class Judge:
         taken = [one for one in shaped if self.graph.taken(one, readers)]
         library = self.flow[str(launch)]["library"]
         whole = [one for one in taken if self.graph.whole(one, launch, readers, library=library)]
-        if launch not in self.launches and len(taken) == len(whole) == 1:
-            return Judged(whole[0])
         found = self._matching(tensor, whole) or self._matching(tensor, taken)
         if found is None and len(whole) == 1:
             return Judged(whole[0], measure(tensor, whole[0].want, self.factor))

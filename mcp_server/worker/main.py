@@ -14,8 +14,9 @@ import importlib.util
 import json
 import os
 import sys
+import tempfile
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from .protocol import Request
@@ -23,37 +24,54 @@ if TYPE_CHECKING:
 
 PACKAGE = "_aoti_debug_worker"
 
-# operation -> the module here and its function, which gets (request, report)
-OPERATIONS = {
-    "probe": "machine.operate",
-    "describe_inputs": "inputs.operate_describe_inputs",
-    "run": "run.operate_run",
-    "compile": "compiling.operate_compile",
-    "compare_launches": "compare_launches.operate",
-    "precision": "eager_launches.operate_precision",
-    "interpret": "interpret.operate",
-    "replay": "run.operate_replay",
-    "repeat": "compare_launches.operate_repeat",
-    "intervene": "intervene.operate",
-    "price": "compare_launches.operate_price",
-    "eager_calls": "eager_calls.operate",
-    "recompile_triton": "compiling.operate_recompile_triton",
-    "index_values": "inputs.operate_index_values",
-    "observe": "observe.operate",
-    "describe_files": "inputs.operate_describe_files",
-    "attempt": "reduction.reduce.operate_attempt",
-    "record": "reduction.reduce.operate_record",
-    "reduce": "reduction.reduce.operate_reduce",
-    "bisect": "reduction.bisect.operate",
-}
 
-# All that these find is in their report and files, and nobody asks how the process ends. Taking the
-# interpreter down costs as much as they do: 0.3 s of processor time after the import of torch, 0.5 s in a
-# fork, where each page that is touched is copied first.
-LEFT_AT_ONCE = frozenset(
-    {"describe_inputs", "index_values", "interpret", "describe_files", "intervene", "observe"}
-    | {"compare_launches", "eager_calls", "price", "precision"}
-)
+class Operation(NamedTuple):
+    """One operation of the worker: a module here with its `function`, which gets (request, report).
+
+    `loads`: it loads a package, and compiles nothing. `leases`: it asks for a GPU lease when it needs one;
+    import and compile do not. `forks`: a fork of a process that has imported torch can do it. Not `probe`,
+    which is about a fresh interpreter, nor `compile`, whose compiler processes look at how they were started.
+    `left_at_once`: all that it finds is in its report and files, and nobody asks how the process ends. To end
+    an interpreter costs as much as the operation: 0.3 s of processor time after the import of torch, 0.5 s in
+    a fork, where each page that is touched is copied first.
+    """
+
+    function: str
+    runs: bool = False
+    compiles: bool = False
+    loads: bool = False
+    leases: bool = False
+    forks: bool = False
+    left_at_once: bool = False
+
+
+RUNNING = {"runs": True, "loads": True, "leases": True, "forks": True}
+READING = {"forks": True, "left_at_once": True}
+
+OPERATIONS = {
+    "probe": Operation("machine.operate"),
+    "describe_inputs": Operation("inputs.operate_describe_inputs", **READING),
+    "run": Operation("run.operate_run", **RUNNING),
+    "compile": Operation("compiling.operate_compile", compiles=True),
+    "compare_launches": Operation("compare_launches.operate", leases=True, left_at_once=True),
+    "interpret": Operation("interpret.operate", leases=True, **READING),
+    "replay": Operation("run.operate_replay", **RUNNING),
+    "repeat": Operation("compare_launches.operate_repeat", loads=True, leases=True, forks=True),
+    "intervene": Operation("intervene.operate", left_at_once=True, **RUNNING),
+    "recompile_triton": Operation("compiling.operate_recompile_triton"),
+    "index_values": Operation("inputs.operate_index_values", **READING),
+    "observe": Operation("observe.operate", left_at_once=True, **RUNNING),
+    "rebuild": Operation("recorded.operate", left_at_once=True),
+    "describe_files": Operation("inputs.operate_describe_files", left_at_once=True),
+    "attempt": Operation("reduction.reduce.operate_attempt", leases=True),
+    "record": Operation("reduction.reduce.operate_record", leases=True),
+    "reduce": Operation("reduction.reduce.operate_reduce"),
+    "bisect": Operation("reduction.bisect.operate"),
+    "schemas": Operation("decompiled.operate_schemas", **READING),
+    "time_call": Operation("timing.operate", runs=True, loads=True, leases=True),
+    "time_load": Operation("timing.operate_load", loads=True, leases=True),
+    "verify": Operation("decompiled.operate_verify", **RUNNING),
+}
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -79,13 +97,16 @@ def run_operation(request: Request, report: Report) -> int:
     """Do the asked operation; the exit status."""
     failures, events = (importlib.import_module(PACKAGE + name) for name in (".report", ".events"))
     try:
+        if request.get("temporary"):  # where a loader unpacks; what a crash leaves there goes with the job
+            os.environ["TMPDIR"] = request["temporary"]
+            tempfile.tempdir = None
         report.phase("importing_torch", request["operation"])
         import torch
 
         report.event(events.Torch(torch.__version__, torch.version.cuda))
         if request.get("extra_imports"):
             importlib.import_module(PACKAGE + ".imports").import_all(request["extra_imports"], report)
-        module, _, function = OPERATIONS[request["operation"]].rpartition(".")
+        module, _, function = OPERATIONS[request["operation"]].function.rpartition(".")
         operate = getattr(importlib.import_module("{}.{}".format(PACKAGE, module)), function)
         operate(request, report)
     except failures.Refused as refused:
@@ -112,7 +133,7 @@ def main(argv: list[str]) -> int:
     with open(argv[1], encoding="utf-8") as file:
         request: Request = json.load(file)
     status = run_operation(request, reports.Report(argv[2]))
-    if request["operation"] in LEFT_AT_ONCE:
+    if OPERATIONS[request["operation"]].left_at_once:
         sys.stdout.flush()
         sys.stderr.flush()
         ctypes.CDLL(None).fflush(None)  # what native code printed

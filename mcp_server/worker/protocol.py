@@ -6,6 +6,8 @@ Standard library only and Python 3.9, so that both sides import it. A request is
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
 from .capture.events import Number
@@ -17,9 +19,13 @@ Configs = dict[str, object]  # options of torch._inductor.config
 
 
 class Request(TypedDict, total=False):
-    """What every request may have; `extra_imports` are modules, .py files and .so libraries."""
+    """What every request may have; `extra_imports` are modules, .py files and .so libraries.
+
+    `temporary` is the folder for temporary files, in which packages are unpacked.
+    """
 
     operation: str
+    temporary: str
     extra_imports: list[str]
 
 
@@ -34,26 +40,47 @@ class TensorSpec(TypedDict, total=False):
     stride: Optional[list[int]]
 
 
-class Change(TypedDict, total=False):
-    """A change of the inputs, named `change` (a key of `changes.CHANGES`), with what that one needs."""
+@dataclass(frozen=True)
+class Where:
+    """Elements by value: those that fulfil any of these conditions."""
+
+    below: Optional[Number] = None
+    above: Optional[Number] = None
+    equals: Optional[Number] = None
+    non_finite: bool = False
+    nan: bool = False
+
+
+@dataclass(frozen=True)
+class Change:
+    """One change of the inputs, named `change` (a key of `inputs.CHANGES`); None is what it does not need.
+
+    `input` counts the tensors of the call; `flat` to `end` choose elements, as `inputs` says.
+    """
 
     change: str
-    input: int
-    dtype: str
-    device: str
-    dim: int
-    size: int
-    value: Number
-    low: Number
-    high: Number
-    flat: list[int]
-    index: list[int]
-    rows: list[int]
-    where: dict[str, Union[Number, bool]]
-    offset: int
-    stride: Any  # of `restride` a list, of chosen elements a number
-    end: int
-    order: list[int]
+    input: Optional[int] = None
+    dtype: Optional[str] = None
+    device: Optional[str] = None
+    dim: Optional[int] = None
+    size: Optional[int] = None
+    value: Optional[Number] = None
+    low: Optional[Number] = None
+    high: Optional[Number] = None
+    flat: Optional[tuple[int, ...]] = None
+    index: Optional[tuple[int, ...]] = None
+    rows: Optional[tuple[int, ...]] = None
+    where: Optional[Where] = None
+    offset: Optional[int] = None
+    stride: Union[int, tuple[int, ...], None] = None
+    end: Optional[int] = None
+    order: Optional[tuple[int, ...]] = None
+
+    @classmethod
+    def read(cls, facts: Mapping[str, Any]) -> Change:
+        """The change in a request. Raises TypeError for a field that there is not."""
+        where = facts.get("where")
+        return cls(**{**facts, "where": Where(**where) if where is not None else None})
 
 
 class Step(TypedDict, total=False):
@@ -88,14 +115,15 @@ class LoadRequest(Request, total=False):
 class RunRequest(LoadRequest, total=False):
     """`inputs`: a file of torch.save, or specs; without them the package is only loaded.
 
-    `calls`: how often to call. `changes` alter the inputs. `operators` (`watch` or `repair`) acts on custom
-    operators. `tell_changes` ({index: alignment}) asks for event `changed_inputs`. `expect` (a file), `rtol`
-    and `atol` (None: the dtype's), and `check` (words of a command) say what the outputs are to be.
+    `calls`: how often to call. `changes` (fields of `Change`) alter the inputs. `operators` (`watch` or
+    `repair`) acts on custom operators. `tell_changes` ({index: alignment}) asks for event `changed_inputs`.
+    `expect` (a file), `rtol` and `atol` (None: the dtype's), and `check` (words of a command) say what the
+    outputs are to be.
     """
 
     inputs: Union[str, list[TensorSpec], None]
     calls: int
-    changes: list[Change]
+    changes: list[dict[str, Any]]
     operators: str
     tell_changes: dict[str, int]
     expect: Optional[str]
@@ -138,7 +166,7 @@ class PlannedCall(TypedDict, total=False):
 
     label: str
     key: str
-    changes: list[Change]
+    changes: list[dict[str, Any]]
     options: ReplayRequest
     save: Optional[str]
     reference: bool
@@ -160,33 +188,6 @@ class EagerPlan(TypedDict, total=False):
     sources: dict[str, dict[str, tuple[int, str]]]
     constants: dict[str, str]
     steps: list[Step]
-
-
-class Readable(TypedDict):
-    """What a launch can get at, by its names in the wrapper.
-
-    `reads`: the dtype of each buffer. `writes`: the sizes of each tensor that it stores, in C++; those
-    `wanted` are read by others. `inputs` by number among the program's tensors; `constants` by name there,
-    each as variable, dtype and shape.
-    """
-
-    reads: dict[str, str]
-    writes: dict[str, list[str]]
-    wanted: list[str]
-    inputs: dict[str, str]
-    constants: dict[str, tuple[str, str, list[int]]]
-
-
-class RepairRequest(TypedDict):
-    """`launches` of a `plan` (a file with an `EagerPlan`) to express as calls of operators.
-
-    `sizes` are C++ variables by "INPUT.DIMENSION".
-    """
-
-    plan: str
-    launches: list[int]
-    readable: dict[str, Readable]
-    sizes: dict[str, str]
 
 
 class EagerLaunches(TypedDict):
@@ -270,12 +271,6 @@ class ExportedRequest(LoadRequest, total=False):
     operators: str
 
 
-class PriceRequest(ExportedRequest):
-    """The call of each of `packages`, with inputs as for the program."""
-
-    packages: list[str]
-
-
 class CompileRequest(ExportedRequest, total=False):
     """`inductor_configs` are names of torch._inductor.config."""
 
@@ -283,15 +278,21 @@ class CompileRequest(ExportedRequest, total=False):
     inductor_configs: Configs
 
 
-class Failing(TypedDict, total=False):
-    """What a reproduction has to show; see `reduction.trials.FailureClass`."""
+@dataclass(frozen=True)
+class FailureClass:
+    """What a candidate must show.
+
+    `kind` is crash (killed by `signal`), error (an exception, in `phase`), not_finite (NaN in an output if
+    `nan`, else infinity) or departs. `patterns` are of the family of its text; `essence` is a line of the
+    text where no family knows it, or where the family alone would take one failed compile for another.
+    """
 
     kind: str
-    signal: int
-    phase: str
-    patterns: list[str]
-    essence: str
-    nan: bool
+    signal: int = 0
+    phase: str = ""
+    patterns: Sequence[str] = ()
+    essence: str = ""
+    nan: bool = False
 
 
 class Workaround(TypedDict, total=False):
@@ -320,7 +321,7 @@ class ReduceRequest(CompileRequest, total=False):
     budget_s: float
     each_s: float
     parallel: int
-    failure: Failing
+    failure: dict[str, Any]
     directory: str
     workaround: Workaround
     switches: dict[str, object]
@@ -336,7 +337,7 @@ class BisectRequest(TypedDict):
 
     script: str
     directory: str
-    failure: Failing
+    failure: dict[str, Any]
     switches: Configs
     precision: Optional[Configs]
     operators: list[str]
@@ -366,8 +367,6 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     names of tensors that nothing writes before it}. `steps`: captured updates of constants, applied to both
     sides. `constants`: {name in the package: name in the program}. With `flow`, of launches outside branches
     and loops, every launch is judged on right inputs. `eager_outputs` is a file for what eager mode returns.
-    `launches`: from which launch on, and up to which, they are measured (by default all). Only the shard with
-    launch 0 repeats the call.
     """
 
     probes: bool
@@ -378,14 +377,6 @@ class CompareLaunchesRequest(ExportedRequest, total=False):
     constants: dict[str, str]
     flow: dict[str, LaunchFlow]
     eager_outputs: str
-    launches: tuple[int, int]
-
-
-class PrecisionRequest(ExportedRequest, total=False):
-    """`package` is instrumented, `plan` a file with an `EagerPlan`; `factor` is of the tolerance."""
-
-    plan: str
-    factor: float
 
 
 class RecompileRequest(Request, total=False):
@@ -405,25 +396,47 @@ class RecompileRequest(Request, total=False):
     blocks: dict[str, int]
 
 
-class Part(TypedDict, total=False):
-    """The elements offset, offset + stride, ... below `end` of a flat input. They must lie in [low, high], or
-    with `unlike` be anything but that number."""
+@dataclass(frozen=True)
+class InputSlice:
+    """The elements offset, offset + stride, ... below `end` of a flat input. They must lie in [low, high].
+
+    `end` is None for all to the end of the input. With `unlike` they may be anything but that number.
+    """
 
     input: int
     offset: int
     stride: int
     low: int
     high: int
-    unlike: Optional[int]
-    end: int
+    unlike: Optional[int] = None
+    end: Optional[int] = None
 
 
 class InputsRequest(TypedDict, total=False):
-    """`parts` are of `index_values`, `files` of `describe_files`."""
+    """`parts` (fields of `InputSlice`) are of `index_values`, `files` of `describe_files`."""
 
     inputs: Union[str, list[TensorSpec], None]
-    parts: list[Part]
+    parts: list[dict[str, Any]]
     files: list[str]
+
+
+class RecordedTensor(TypedDict):
+    """A tensor that a recording kept: `length` bytes of `file` from `offset` on; `strides` in elements."""
+
+    file: str
+    offset: int
+    length: int
+    dtype: str
+    device: str
+    sizes: list[int]
+    strides: list[int]
+
+
+class RebuildRequest(Request):
+    """The inputs of a recorded call, to be written to the file `out`."""
+
+    tensors: list[RecordedTensor]
+    out: str
 
 
 class CallRecord(TypedDict):
@@ -453,12 +466,35 @@ class KeptPackage(TypedDict):
     notice: str
 
 
-class NearModule(TypedDict):
-    """A module near a failed check, with the constants of a compiled program; `named` in the statement."""
+class SchemasRequest(Request, total=False):
+    """The shims (`addmm_out`) whose operators are wanted."""
 
-    name: str
-    type: str
-    named: bool
-    digests: dict[str, str]
-    attributes: dict[str, str]
-    file: Optional[str]
+    shims: list[str]
+
+
+class LaunchAlone(TypedDict):
+    """A launch as an expression of the program: see `Alone`. `takes` has a variable and its turn by name."""
+
+    launch: int
+    expression: str
+    takes: dict[str, tuple[str, int]]
+    gives: list[str]
+
+
+class VerifyRequest(RunRequest, total=False):
+    """`program`: a model.py that was written from the package; `weights`: its file, if it has one.
+
+    With `launches` the package has probes, and each of these is made by the program, too.
+    """
+
+    program: str
+    weights: str
+    launches: list[LaunchAlone]
+
+
+class TimingRequest(RunRequest, total=False):
+    """`seconds` for all pairs; `other`: a second build; `forwarders`: a library that is loaded."""
+
+    seconds: float
+    other: str
+    forwarders: str

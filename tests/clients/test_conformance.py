@@ -1,4 +1,4 @@
-"""The official conformance suite against the server, on HTTP and through a bridge on stdio, for both eras.
+"""The official conformance suite against the server on HTTP, for both eras.
 
 `conformance.yml` lists the scenarios that fail since the server does not offer what they need, by reason. An
 entry that begins to pass fails the run, too. Skipped unless `make test-clients` installed it.
@@ -7,15 +7,13 @@ entry that begins to pass fails the run, too. Skipped unless `make test-clients`
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.clients.bridge import bridged
 from tests.clients.conftest import Clients
-from tests.server.test_http import serving
+from tests.support.http import serving
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
@@ -40,15 +38,6 @@ def test_on_http(suite: str, clients: Clients, tmp_path: Path) -> None:
     """Nothing fails but what the baseline lists."""
     with serving(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
         check(clients, suite, url, *LACKING["suites"][suite]["reasons"])
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_on_stdio(suite: str, clients: Clients, tmp_path: Path) -> None:
-    """The same through a bridge, which has none of what HTTP adds to the protocol."""
-    argv = [sys.executable, "-m", "tests.server.suite_server", str(tmp_path / "state")]
-    with bridged(argv) as url:
-        lacking = LACKING["suites"][suite]
-        check(clients, suite, url, *lacking["reasons"], lacking["on-stdio"])
 
 
 @pytest.mark.parametrize("scenario", TASKS)

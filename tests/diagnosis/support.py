@@ -15,16 +15,21 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.jobs.command import Ending, Finished
 from mcp_server.logs.log import read_log
-from mcp_server.model import Category, Component, Evidence, PackageWorkload
+from mcp_server.model import Artifact, Category, Component, Cost, Evidence, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
+from mcp_server.runtime.context import WorkerRun, decode, read_events
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.context import WorkerRun, decode, read_events
+from mcp_server.tools.divergence import Changed, ComparedWithEager, Difference, Divergence
+from mcp_server.tools.divergence import Kind as Divergent
+from mcp_server.tools.trace_launches import LaunchRow, Trace
 from mcp_server.worker import interpret
 from mcp_server.worker.events import CallFacts, Event
 from mcp_server.worker.protocol import ExportedRequest
 from mcp_server.worker.report import Report
+from tests.conftest import ZooPackage
+from tests.memory_faults.support import recorded
 
 LOG = Path("output.log")
 RAISED = "Error: index out of bounds: 0 <= tmp2 < 32L"
@@ -130,3 +135,49 @@ def trial(tried: Intervention | None, effect: Effect, reason: str = "") -> Trial
     failed = Seen("raised", text="it failed")
     after = Seen("ok", CallFacts("with", tried.key, "ok")) if effect is Effect.GONE else failed
     return Trial(tried, effect, failed, after, failed, reason=reason)
+
+
+DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
+
+
+REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+
+
+def diverged(zoo: ZooPackage, kind: Divergent = "error", **facts: Any) -> DiagnosisState:
+    """A script that found its numbers wrong, and whose package diverges at launch 1."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
+    case.interpreted = worker_run(DIFFERS)
+    first = {"kind": kind, "launch": 1, "kernel": "k1", "difference": Difference(), "summary": "it differs"}
+    case.with_eager = ComparedWithEager(
+        outcome="differs",
+        summary="",
+        first=Divergence.model_validate({**first, **facts}),
+        reads_unset=kind == "uninitialised",
+        varies_from=Changed(launch=0, kernel="k0", argument="buf0"),
+        unset_from=Changed(launch=0, kernel="k0", argument="buf0"),
+        log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
+        cost=Cost(),
+    )
+    return case
+
+
+def cuda_case(name: str, directory: Path) -> DiagnosisState:
+    """A call of that recorded package."""
+    case = DiagnosisState(PackageWorkload(package=directory, inputs=Path("inputs.pt")))
+    case.call = CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt"))
+    case.package = recorded(name, directory).package
+    return case
+
+
+def traced(zoo: ZooPackage, how: str, plain: Any) -> DiagnosisState:
+    """A call whose last launch is known from the journal."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = plain
+    row = LaunchRow(
+        launch=1, sequence=2, call=0, kernel="k", line=7, state="open", seconds=None, arguments=["x"]
+    )
+    told = {"how": how, "summary": "It ended in launch 1.", "last": row, "synchronous": True}
+    paths = {"package": Path("m.pt2"), "environment": {}, "rebuild_s": 0.0, "cached": False}
+    case.trace = Trace.model_validate({**told, **paths})
+    return case

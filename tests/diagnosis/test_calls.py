@@ -9,18 +9,19 @@ import pytest
 
 from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
 from mcp_server.diagnosis.causes.input_mismatch import guarded
-from mcp_server.diagnosis.interventions.base import Change, Effect, SideEffects
+from mcp_server.diagnosis.interventions.base import Effect, SideEffects
 from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.diagnosis.verdict import confidence, fix_of
+from mcp_server.diagnosis.verdict import confidence, confirmed_by, fix_of
 from mcp_server.memory_faults.records import Fault, MissedArgument
-from mcp_server.model import Category, Cost
+from mcp_server.model import Category, Cost, Fix
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
@@ -148,13 +149,12 @@ def test_a_cast_to_what_was_compiled_is_a_fix_though_right_outputs_are_others(zo
     case.trials[found.intervention.key] = replace(
         trial(found.intervention, Effect.GONE), side_effects=changed
     )
-    fix = fix_of(found, case)
-    assert (
-        fix is not None and fix.ran is not None and fix.side_effects.startswith("6 output elements changed")
-    )
+    fix, confirmed = fix_of(found, case), confirmed_by(found, case)
+    assert fix is not None and fix.ran is not None
+    assert confirmed is not None and confirmed.side_effects.startswith("6 other output elements changed as")
     other = replace(found, category="nan_or_inf")
     fix = fix_of(other, case)
-    assert fix is not None and fix.ran is None and fix.side_effects.startswith("not offered as a fix")
+    assert fix is not None and fix.ran is None
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def features(*order: str) -> Mismatch:
         sentence="the structure differs",
         expected=", ".join(expected),
         got=", ".join(paths),
-        fix={"action": "pass the exported keys"},  # type: ignore[arg-type]
+        fix=Fix(text="pass the exported keys"),
     )
 
 

@@ -18,8 +18,7 @@ from mcp_server.diagnosis.verdict import conclude
 from mcp_server.logs.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.operations.arguments import TryArguments
-from mcp_server.tools.context import WORKER_MAIN, Context
-from mcp_server.tools.reduce.launch import Changed, Variant
+from mcp_server.runtime.context import WORKER_MAIN, Context
 from mcp_server.worker.protocol import ReplayRequest
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
@@ -46,8 +45,6 @@ OTHERWISE = {
     "read_generated_kernel",
     "run_alone",
     "run_program_with_input_checks",
-    "try_padding",
-    "try_wider",
     *ASKED_AGAIN,
 }  # have tests of their own
 WITHOUT = {"note", "intervention", "read_exported", "read_source"}
@@ -83,16 +80,6 @@ def test_a_program_is_run_alone_as_its_user_does(tmp_path: Path) -> None:
     assert str(script) in line and "A=1" in line and "AOTI_DEBUG" not in line
     checked = command_for("run_program_with_input_checks", DiagnosisState(ScriptWorkload(script=script)))
     assert str(script) in checked and "AOTI_RUNTIME_CHECK_INPUTS=1" in checked
-
-
-def test_a_launch_with_other_padding_can_be_made_alone(zoo: ZooPackage) -> None:
-    """`reduce` leaves a script of that launch with the kernel's source next to it."""
-    case = full_case(zoo)
-    assert command_for("try_padding", case) == ""
-    case.padding["row_sum"] = Variant(3, changed=Changed("out", by=1.0, reach=2.0))
-    line = command_for("try_padding", case)
-    parse(line)
-    assert "reduce --scope launch --launch 3" in line and "--package" in line
 
 
 def test_a_comparison_names_package_and_program(zoo: ZooPackage) -> None:

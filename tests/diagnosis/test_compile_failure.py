@@ -13,7 +13,7 @@ from mcp_server.diagnosis.causes import index_out_of_bounds, log_text
 from mcp_server.diagnosis.observe.static import ReadGeneratedKernel
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.model import ScriptWorkload
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.diagnosis.support import capture, phase, run
 
 SOURCE = (

@@ -30,8 +30,7 @@ from mcp_server.tools.bisect import Bisected, Decision, Workaround
 from mcp_server.tools.divergence import Divergence, OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
 from tests.conftest import ZooPackage, torch_environment
-from tests.diagnosis.support import capture, package_case, phase
-from tests.diagnosis.test_wrong_output import diverged
+from tests.diagnosis.support import capture, diverged, package_case, phase
 from tests.served import served
 from tests.server.agent import parse
 from tests.worker.support import context_in
@@ -84,7 +83,7 @@ def test_a_decision_is_proven_with_the_workaround_that_ran(zoo: ZooPackage) -> N
     assert "comes from cpp.simdlen" in best.summary and best.guilty.model_locations == [LINE]
     fix = fix_of(best, case)
     assert fix is not None and fix.after == WORKAROUND and fix.ran is not None
-    assert "1.4 times" in fix.action
+    assert "1.4 times" in fix.text
 
 
 def test_a_workaround_for_the_small_program_alone_is_not_offered(zoo: ZooPackage) -> None:

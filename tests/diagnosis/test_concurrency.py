@@ -10,7 +10,7 @@ import torch
 
 from mcp_server.diagnosis.causes import concurrency
 from mcp_server.diagnosis.causes.concurrency import detect_shared_state, updated_in_a_copy
-from mcp_server.diagnosis.interventions.base import Change, Effect
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import against_program
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
@@ -20,9 +20,9 @@ from mcp_server.package.wrapper import read_wrapper
 from mcp_server.worker import events
 from mcp_server.worker import run as running
 from mcp_server.worker.inputs import apply
+from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, package_case, phase, run, worker_run
-from tests.diagnosis.test_on_cuda import cuda_case
+from tests.diagnosis.support import capture, cuda_case, package_case, phase, run, worker_run
 from tests.recorded import RECORDINGS
 from tests.worker.support import here
 
@@ -60,7 +60,7 @@ def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: Zoo
     assert updated_in_a_copy(counting(tmp_path, alignment=16)) == {}
     assert updated_in_a_copy(cuda_case("counter", tmp_path)) == {0: 16}
     (tmp_path / "other").mkdir()
-    assert updated_in_a_copy(cuda_case("ranker", tmp_path / "other")) == {}
+    assert updated_in_a_copy(cuda_case("scatter", tmp_path / "other")) == {}
     assert updated_in_a_copy(package_case(zoo("counter"))) == {}
 
 

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.verdict import conclude, confidence, is_bystander, ran
 from mcp_server.logs.log import read_log
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import Overrun
 from mcp_server.worker.events import Layout
@@ -256,7 +256,7 @@ def test_a_check_of_the_model_names_its_launch_and_claims_nothing(
     )
     assert (found.outcome, found.category) == ("inconclusive", category)
     assert found.guilty is not None and found.guilty.launch_index is not None
-    assert "dump_kernel_io" in found.summary and found.summary.startswith("Inconclusive: Launch")
+    assert "dump_kernel_io" in found.summary and found.summary.startswith("Launch")
 
 
 def test_a_statement_of_a_program_may_have_raised_it(zoo: ZooPackage) -> None:

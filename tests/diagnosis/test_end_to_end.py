@@ -9,31 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.diagnose import diagnose
-from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict, Workload
-from mcp_server.tools.context import Context
+from mcp_server.model import PackageWorkload, ScriptWorkload, Verdict
 from tests.conftest import ZooPackage, torch_environment
-from tests.served import served
-from tests.server.agent import MOST_TOKENS, tokens
+from tests.support.verdicts import of_package, verdict
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
-
-
-def verdict(directory: Path, workload: Workload | None, log: Path | None = None) -> Verdict:
-    job = directory / "job"
-    job.mkdir()
-    context = Context(directory=job, python=Path(sys.executable))
-    found = served(diagnose, context, workload, log=log, budget_s=120)
-    assert tokens(found.model_dump(mode="json")) <= MOST_TOKENS, "an agent reads this"
-    return found
-
-
-def of_package(zoo: ZooPackage, directory: Path, name: str, inputs: str) -> Verdict:
-    package = zoo(name)
-    return verdict(
-        directory, PackageWorkload(package=package, inputs=package.with_name(f"{name}.{inputs}.pt"))
-    )
 
 
 INDICES = [

@@ -14,13 +14,13 @@ from mcp_server.diagnosis.causes import value_constraints
 from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, detect_rounded, exact_trial
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
-from mcp_server.diagnosis.value_sources import InputSlice
 from mcp_server.diagnosis.verdict import bystanders, confidence, ranked
 from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
-from mcp_server.worker.events import ConstantRounded, Event, IndexValues, Place
+from mcp_server.worker.events import ConstantRounded, Event, IndexValues
+from mcp_server.worker.protocol import InputSlice
 from tests.diagnosis.support import capture, phase, run, trial, worker_run
 
 SAID = "Error: inductor_cpu_throw_if_integer_div_error, cpp_prefix.h:827, ZeroDivisionError"
@@ -62,7 +62,7 @@ def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pyte
     """The error and the value are two observations of one cause; the call without zeros is the test of it."""
     case = case_of(monkeypatch)
     case.done.append("look_at_indices")
-    case.index_values[PART] = IndexValues(Place(**PART.request()), 4, outside=1, first=[([2], 0)])
+    case.index_values[PART] = IndexValues(PART, 4, outside=1, first=[([2], 0)])
     (found,) = value_constraints.detect_division(case)
     assert (found.category, found.guilty.name, found.guilty.value) == (
         "input_mismatch",
@@ -77,7 +77,7 @@ def test_an_input_without_zeros_is_cleared(monkeypatch: pytest.MonkeyPatch) -> N
     """A division whose divisors were all seen to be other numbers did not fail."""
     case = case_of(monkeypatch)
     case.done.append("look_at_indices")
-    case.index_values[PART] = IndexValues(Place(**PART.request()), 4)
+    case.index_values[PART] = IndexValues(PART, 4)
     assert not list(value_constraints.detect_division(case))
 
 

@@ -18,11 +18,10 @@ from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.archive import open_package
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, phase, run
-from tests.package.archives import changed
-from tests.package.test_archive import twice, twice_with_other_weights
+from tests.package.archives import changed, twice, twice_with_other_weights
 
 FILE = "/c/a.wrapper.cpp"
 OTHER = "/c/b.wrapper.cpp"
@@ -185,7 +184,7 @@ def test_a_library_that_is_none_is_proven_by_the_linkers_refusal(tmp_path: Path,
     best = ranked([*log_text.detect_from_log(case), *detect_searched_file(case)], case)[0]
     assert (best.category, confidence(best, case)) == ("toolchain", "proven")
     assert best.guilty.name.endswith("libsensor.so") and "through LIBRARY_PATH" in best.summary
-    assert best.fix is not None and f"take {sdk} out of LIBRARY_PATH" in best.fix.action
+    assert best.fix is not None and f"take {sdk} out of LIBRARY_PATH" in best.fix.text
 
 
 def test_a_refused_library_that_no_variable_led_to(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.diagnosis.diagnose import detect
-from mcp_server.diagnosis.interventions.base import Change, Effect, Kind, Seen, SideEffects
+from mcp_server.diagnosis.interventions.base import Effect, Kind, Seen, SideEffects
 from mcp_server.diagnosis.observe.intervene import combined
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import INSTRUMENTS, REFUSALS, CausalLevel, Suspect
@@ -29,7 +29,8 @@ from mcp_server.diagnosis.verdict import (
 from mcp_server.jobs.command import Ending, Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
+from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
@@ -126,7 +127,7 @@ def test_changes_that_only_help_together_are_causes(wrong: set[int]) -> None:
     assert {n for n in range(5) if is_bystander(suspects[n], case)} == set(range(5)) - wrong
     fix = verdict(case, *suspects).fix
     assert fix is not None and fix.ran is not None
-    assert (len(wrong) > 1) == ("none of these changes alone is enough" in fix.action)
+    assert (len(wrong) > 1) == ("none of these changes alone is enough" in fix.text)
 
 
 def test_a_smaller_call_proves_no_range_where_memory_ran_out() -> None:
@@ -164,7 +165,7 @@ def test_a_bystander_is_named_with_the_run_that_cleared_it() -> None:
     other = suspect("b", "hang", "capture")
     assert [each.guilty.name for each in ranked([cleared, other], case)] == ["b"]
     (found,) = verdict(case, cleared, other).bystanders
-    assert found.hypothesis == cleared.summary and "still fails in the same way" in found.by
+    assert found.hypothesis == cleared.summary and "the call fails in the same way" in found.by
 
 
 def test_what_is_around_a_call_is_cleared_by_the_call_alone() -> None:
@@ -198,23 +199,35 @@ def test_the_deeper_suspect_explains_the_other() -> None:
 
 
 def test_the_fix_is_the_change_that_ran() -> None:
-    """Its result and command are part of the fix; a change that harms other elements is not offered."""
+    """A cast is what one ships, with its run; one that harms other elements gives way to the advice."""
     case = seen_case()
-    changed = replace(TRIED, before_code="args[1]", after_code="args[1].clamp(0, 9)")
-    tried = suspect(
-        "a", "index_out_of_bounds", "run", intervention=changed, fix=Fix(action="keep it in 0..9")
+    changed = replace(
+        TRIED, changes=(Change("cast", 0, dtype="float32"),), before_code="x", after_code="x.float()"
     )
+    tried = suspect("a", "index_out_of_bounds", "run", intervention=changed, fix=Fix(text="convert it"))
     case.trials["key"] = replace(trial(changed, Effect.GONE), command="aoti-debug try-fix m.pt2")
     ran = verdict(case, tried).fix
-    assert ran is not None and ran.after == "args[1].clamp(0, 9)"
+    assert ran is not None and ran.after == "x.float()"
     assert ran.ran is not None and ran.ran.command == "aoti-debug try-fix m.pt2"
     case.trials["key"] = replace(case.trials["key"], side_effects=SideEffects(elements=3))
-    ran = verdict(case, tried).fix
-    assert (
-        ran is not None
-        and (ran.after, ran.ran) == (None, None)
-        and "3 output elements that were not" in ran.side_effects
+    found = verdict(case, tried)
+    assert found.fix == Fix(text="convert it")
+    assert found.confirmed is not None and "3 output elements" in found.confirmed.side_effects
+
+
+@pytest.mark.parametrize("change", ["elements", "resize", "pad", "drop_rows"])
+def test_a_change_of_values_confirms_and_is_never_the_fix(change: str) -> None:
+    """The fix is the advice; what was changed, and how the three calls ended, is the confirmation."""
+    case = seen_case()
+    clamp = replace(
+        TRIED, changes=(Change(change, 0),), after_code="x.clamp(0, 9)", not_for_shipping="Do not"
     )
+    tried = suspect("a", "index_out_of_bounds", "run", intervention=clamp, fix=Fix(text="map unknown ids"))
+    case.trials["key"] = replace(trial(clamp, Effect.GONE), command="aoti-debug try-fix m.pt2")
+    found = verdict(case, tried)
+    assert found.fix == Fix(text="map unknown ids")
+    assert found.confirmed is not None and found.confirmed.not_for_shipping == "Do not"
+    assert found.confirmed.before == found.confirmed.again != found.confirmed.after
 
 
 @pytest.mark.parametrize("refusal", sorted(REFUSALS))
@@ -323,7 +336,7 @@ def test_several_weak_candidates_are_inconclusive() -> None:
     case = seen_case(RAISED)
     found = verdict(case, *detect(case))
     assert found.outcome == "inconclusive" and found.confidence == "possible"
-    assert "index_out_of_bounds" in found.summary
+    assert "index out of bounds, input mismatch" in found.summary
 
 
 @pytest.mark.parametrize(
@@ -375,14 +388,14 @@ def test_what_is_not_proven_says_why(zoo: ZooPackage) -> None:
 
     def notes(**more: Any) -> list[str]:
         found = verdict(case, suspect("a", "nan_or_inf", "x", **more))
-        return [each.fact for each in found.evidence if each.fact.startswith("not proven")]
+        return [each for each in found.remarks if each.startswith("Not proven")]
 
-    assert notes(intervention=tried) == [f"not proven: {tried.what} was not tried"]
+    assert notes(intervention=tried) == [f"Not proven: {tried.what} was not tried."]
     case.trials[tried.key] = trial(tried, Effect.NOT_APPLICABLE, "the package is too large")
-    assert notes(intervention=tried) == [f"not proven: {tried.what}: the package is too large"]
+    assert notes(intervention=tried) == [f"Not proven: {tried.what}: the package is too large."]
     case.trials[tried.key] = trial(tried, Effect.GONE)
     assert notes(intervention=tried) == []
     case = package_case(zoo("ranker"))
     case.runs["plain"] = run("plain", "", called())
     (why,) = notes(observed=True)
-    assert why == "not proven: the call by itself does not fail, so there is no failure to remove"
+    assert why == "Not proven: the call by itself does not fail, so there is no failure to remove."

@@ -15,12 +15,12 @@ from mcp_server.diagnosis.observe.static import MendKernels, ReadKernels
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel
 from mcp_server.diagnosis.verdict import bystanders, confidence, is_bystander
+from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.context import stream_events
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker.events import Given
 from tests.diagnosis.support import run, trial
-from tests.memory_faults.test_recorded_gpu import FAULTS, joined, view_of
+from tests.memory_faults.support import FAULTS, joined, view_of
 from tests.worker.support import context_in
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"

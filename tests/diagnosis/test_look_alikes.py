@@ -20,7 +20,7 @@ from mcp_server.model import Artifact, Cost, ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.requests import failing_phase
-from mcp_server.worker.events import IndexValues, Place
+from mcp_server.worker.events import IndexValues
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, failing, index_text, package_case, phase, run
 
@@ -42,9 +42,7 @@ def masked(package: Path, launch: int, **output: int) -> DiagnosisState:
         perhaps_intended=True,
         summary="it",
     )
-    case.kernel_io = KernelIO(
-        backend="probes", why="", returned=True, first_bad=first, log=ARTIFACT, cost=Cost()
-    )
+    case.kernel_io = KernelIO(returned=True, first_bad=first, log=ARTIFACT, cost=Cost())
     return case
 
 
@@ -165,9 +163,7 @@ def test_an_operator_that_refuses_an_index_leads_to_the_input(zoo: ZooPackage) -
     (index,) = operator_indices(case)
     assert index.part is not None and (index.bound, index.part.high) == (40, 39)
     assert list(index_out_of_bounds.detect_operator_index(case)) == []
-    case.index_values[index.part] = IndexValues(
-        Place(**index.part.request()), 8, outside=2, first=[([1], 40)]
-    )
+    case.index_values[index.part] = IndexValues(index.part, 8, outside=2, first=[([1], 40)])
     (found,) = index_out_of_bounds.detect_operator_index(case)
     assert found.guilty.input_index == index.part.input and found.intervention is not None
 

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.causes import (
 from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.components import launch_component
-from mcp_server.diagnosis.interventions.base import Change, Effect
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.calls import PlainRun, RunAlone
 from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
@@ -29,10 +29,22 @@ from mcp_server.jobs.command import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Category, PackageWorkload, ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
+from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.context import Context
+from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import GOOD_IDS, LOG, called, capture, failing, package_case, phase, run, trial
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    LOG,
+    called,
+    capture,
+    cuda_case,
+    failing,
+    package_case,
+    phase,
+    run,
+    trial,
+)
 from tests.memory_faults.support import recorded
 
 # An operator of the user's own that calls torch after an earlier kernel failed: the frames are what pybind11
@@ -57,14 +69,6 @@ ON_DEVICE = """Traceback (most recent call last):
 TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor
 """
 ILLEGAL, ASSERTED = "an illegal memory access was encountered", "device-side assert triggered"
-
-
-def cuda_case(name: str, directory: Path) -> DiagnosisState:
-    """A call of that recorded package."""
-    case = DiagnosisState(PackageWorkload(package=directory, inputs=Path("inputs.pt")))
-    case.call = CallSpec("run", {"inputs": "inputs.pt"}, directory, Path("inputs.pt"))
-    case.package = recorded(name, directory).package
-    return case
 
 
 @pytest.mark.parametrize("status", [ILLEGAL, ASSERTED, "out of memory"])
@@ -252,7 +256,7 @@ def test_a_package_without_a_device_goes_where_its_inputs_are(
     second = tmp_path / "nvidia1"
     if gpus > 1:
         second.touch()
-    monkeypatch.setattr("mcp_server.tools.context.SECOND_GPU", second)
+    monkeypatch.setattr("mcp_server.runtime.context.SECOND_GPU", second)
     case = DiagnosisState(PackageWorkload(package=tmp_path, inputs=tmp_path / "i.pt", device_index=asked))
     case.call = CallSpec("run", {"device_index": asked}, tmp_path, tmp_path / "i.pt")
     case.package = recorded("user_spread", tmp_path).package

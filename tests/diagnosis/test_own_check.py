@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import environment, input_mismatch, wrong_output
+from mcp_server.diagnosis.causes import environment, input_mismatch, log_text, wrong_output
 from mcp_server.diagnosis.components import users_code
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Trial
 from mcp_server.diagnosis.observe.intervene import against_program
@@ -202,3 +202,40 @@ def test_a_setting_of_the_process_is_tried(tmp_path: Path, effect: Effect | None
         case.trials[found.intervention.key] = trial(found.intervention, effect)
         (found,) = environment.detect_settings(case)
     assert confidence(found, case) == said
+
+
+EMBEDDING = """Traceback (most recent call last):
+  File "serve.py", line 21, in main
+    extra = table(ids)
+  File "/env/lib/python3.11/site-packages/torch/nn/functional.py", line 2542, in embedding
+    return torch.embedding(weight, input, padding_idx, scale_grad_by_freq, sparse)
+IndexError: index out of range in self"""
+
+
+def test_an_error_of_the_programs_own_after_good_calls_is_not_the_packages() -> None:
+    """Whose frame raised decides: an eager embedding of the program's, not the package before it."""
+    (found,) = log_text.detect_from_log(checked(EMBEDDING))
+    assert (found.category, found.guilty.name) == ("script_error", "serve.py:21")
+    assert "1 call of the package returned before it" in found.summary
+
+
+KEYWORDS = """Traceback (most recent call last):
+  File "serve.py", line 35, in main
+    scores = model(question=ids)
+  File "/env/lib/python3.11/site-packages/torch/export/pt2_archive/_package.py", line 1012, in __call__
+    flat_inputs = pytree.tree_flatten((args, reorder_kwargs(kwargs, in_spec)))[0]
+  File "/env/lib/python3.11/site-packages/torch/export/_tree_utils.py", line 56, in reorder_kwargs
+    raise ValueError(
+ValueError: Ran into a kwarg keyword mismatch: Got the following keywords ['question'] but expected ['query']"""  # noqa: E501
+
+
+def test_a_call_that_never_reached_the_loader_is_not_the_programs() -> None:
+    """The model's `__call__` in Python refuses keyword arguments before the call that the hook sees."""
+    (found,) = log_text.detect_from_log(checked(KEYWORDS))
+    assert found.category == "input_mismatch"
+
+
+def test_the_same_words_of_a_call_that_failed_are_the_packages() -> None:
+    """A call that raised did not come back."""
+    found = list(log_text.detect_from_log(checked(EMBEDDING, outcome="failed")))
+    assert "script_error" not in {each.category for each in found if "returned before" in each.summary}

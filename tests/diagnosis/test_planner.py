@@ -29,11 +29,11 @@ from mcp_server.model import (
     ScriptWorkload,
     Workload,
 )
+from mcp_server.runtime.context import WORKER_MAIN, Context
+from mcp_server.runtime.shared_import import surroundings
+from mcp_server.runtime.step_cache import StepCache
 from mcp_server.tools.capture import Capture
-from mcp_server.tools.context import WORKER_MAIN, Context
 from mcp_server.tools.fault_methods import ONE_THREAD
-from mcp_server.tools.shared_import import surroundings
-from mcp_server.tools.step_cache import StepCache
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, failing, package_case, phase, run, suspect
 

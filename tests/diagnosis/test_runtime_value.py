@@ -14,7 +14,7 @@ from mcp_server.diagnosis.observe.launches import TraceLaunches
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.verdict import ranked
 from mcp_server.package.symbols import Symbol
-from mcp_server.tools.failure import Failure
+from mcp_server.runtime.failure import Failure
 from mcp_server.tools.trace_launches import Trace
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import LOG, capture, failing, package_case, phase, run

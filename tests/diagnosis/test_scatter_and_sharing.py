@@ -27,7 +27,7 @@ def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
     ]
     seen = LaunchValues(kernel=launch.kernel, sequence=0, launch=launch.index, arguments=values)
     log = Artifact(uri="", path=Path("output.log"), bytes=0, what="log")
-    case.kernel_io = KernelIO(backend="probes", why="", returned=True, launches=[seen], log=log, cost=Cost())
+    case.kernel_io = KernelIO(returned=True, launches=[seen], log=log, cost=Cost())
     return case
 
 

@@ -62,7 +62,7 @@ def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> Non
     case.capture = capture(updates=[phase(1, **more)])
     (found,) = constants.detect(case)
     assert "reads its memory" in found.summary and "copied" not in found.summary
-    assert found.fix is not None and "alive" in found.fix.action
+    assert found.fix is not None and "alive" in found.fix.text
 
 
 def test_constants_that_differ_alike_are_named_together(zoo: ZooPackage) -> None:
@@ -115,7 +115,7 @@ def test_a_method_that_takes_other_names_is_told(zoo: ZooPackage, how: str, name
     )
     found = list(constants.detect(case))
     assert len(found) == count
-    assert all(h.fix is not None and "load_constants" in h.fix.action for h in found)
+    assert all(h.fix is not None and "load_constants" in h.fix.text for h in found)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
     case.exported = ExportedFacts(state=(*[c.fqn for c in case.package.constants], "gone.weight"))
     (found,) = constants.detect(case)
     assert found.guilty.name == "gone.weight" and found.fix is not None
-    assert found.fix.action == constants.KEEP_ALL
+    assert found.fix.text == constants.KEEP_ALL
 
 
 def test_missing_and_unknown_names_are_told() -> None:
@@ -236,13 +236,13 @@ def test_threads_that_never_come_back() -> None:
     """Several unfinished calls at the time limit are a hang of calls, with the remedy for several threads."""
     (found,) = hang.detect_waiting_calls(waiting(1, 2))
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
-    assert found.fix is not None and "num_runners" in found.fix.action
+    assert found.fix is not None and "num_runners" in found.fix.text
 
 
 def test_one_thread_that_never_comes_back_is_less_sure() -> None:
-    """A single unfinished call may hang anywhere inside: not exact, and the next step is named."""
+    """A single unfinished call may hang anywhere inside: not exact."""
     (found,) = hang.detect_waiting_calls(waiting(1))
-    assert not found.observed and found.fix is not None and "trace_launches" in found.fix.action
+    assert not found.observed and found.fix is not None and "timeout" in found.fix.text
 
 
 @pytest.mark.parametrize(("ending", "counts"), [("timeout", True), ("exit", False)])
@@ -407,4 +407,4 @@ def test_a_call_in_a_forked_process_waits_for_threads_that_are_not_there(parent:
     (found,) = hang.detect_waiting_calls(case)
     assert found.category == "hang" and ("forked" in found.summary) == forked
     assert [line.line for line in found.guilty.model_locations] == ([41] if forked else [50, 41])
-    assert found.fix is not None and ("spawn" in found.fix.action) == forked
+    assert found.fix is not None and ("spawn" in found.fix.text) == forked

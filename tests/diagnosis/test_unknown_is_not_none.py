@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from mcp_server.operations.arguments import CallArguments, DiagnoseArguments
 from mcp_server.operations.workload import package_workload, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
@@ -35,9 +36,9 @@ from tests.diagnosis.support import (
     run,
     worker_run,
 )
-from tests.diagnosis.test_end_to_end import of_package, verdict
 from tests.package.archives import changed, name_ending, without
-from tests.server.test_cli import CLI, environment
+from tests.support.command import CLI, environment
+from tests.support.verdicts import of_package, verdict
 from tests.zoo.names import thorough
 
 Sourceless = Callable[[str], Path]
@@ -67,7 +68,7 @@ def test_a_script_that_never_reaches_aotinductor_is_inconclusive(tmp_path: Path,
     """A mistyped path, or a wrapper that starts something else, is given no clean bill."""
     found = of_script(tmp_path, code)
     assert (found.outcome, found.category) == ("inconclusive", None)
-    assert "compiled, loaded and called no package" in found.summary
+    assert "no Python process of it compiled, loaded or called" in found.summary
 
 
 def test_a_package_without_inputs_is_inconclusive(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -88,6 +89,7 @@ OWN_FAILURES = {
     "unreadable": ("x = 1\ndef f(:\n    pass\n", 2, "SyntaxError"),
     "indented": ("x = 1\n  y = 2\n", 2, "IndentationError"),
     "raises": ("def load():\n    raise RuntimeError('no config')\n\n\nload()\n", 2, "no config"),
+    "no such file": ("import torch\ntorch.load('nowhere.pt')\n", 2, "FileNotFoundError"),
     "fails in a library": ("import json\njson.loads('{')\n", 2, "JSONDecodeError"),
 }
 
@@ -100,7 +102,8 @@ def test_a_failure_of_the_scripts_own_is_a_script_error(
     found = of_script(tmp_path, code)
     assert (found.outcome, found.category) == ("fault", "script_error"), found.summary
     assert found.guilty is not None and found.guilty.name == f"{tmp_path / 'serve.py'}:{line}"
-    assert text in found.summary and "not reached" in found.summary
+    assert not found.next_steps
+    assert text in found.summary and "stopped before it called a package: serve.py:2" in found.summary
 
 
 def test_a_module_with_a_syntax_error_is_named(tmp_path: Path) -> None:
@@ -320,3 +323,39 @@ def test_a_step_belongs_to_one_instrument(instrument: Instrument) -> None:
     """Evidence counts as independent by its instrument: a step of two of them would count twice."""
     others: list[Any] = [step for other in Instrument if other is not instrument for step in other.value]
     assert instrument.value and not set(instrument.value).intersection(others)
+
+
+REFUSING = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch", type=int, required=True)
+parser.parse_args()
+"""
+
+
+def test_a_script_that_refuses_its_arguments_is_told_so(tmp_path: Path) -> None:
+    """Which it asks for, and where they go on our command line."""
+    found = of_script(tmp_path, REFUSING)
+    assert (found.outcome, found.category) == ("fault", "script_error"), found.summary
+    assert "--batch" in found.summary and "after --" in found.summary and not found.next_steps
+
+
+def test_what_nothing_could_be_run_with_is_not_tried_again(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The next step asks for a different Python, for other inputs, or for the inputs that were missing."""
+    pickled = tmp_path / "inputs.pt"
+    pickled.write_bytes(pickle.dumps([1, Path("x")], protocol=2))
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexec /usr/bin/false\n")
+    bare.chmod(0o755)
+    package = zoo("ranker")
+    for workload in (
+        PackageWorkload(package=package, inputs=pickled),
+        PackageWorkload(package=package),
+        PackageWorkload(package=package, inputs=package.with_name("ranker.inputs.pt"), python=bare),
+    ):
+        directory = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        directory.mkdir()
+        found = verdict(directory, workload)
+        given = workload.model_dump(mode="json", exclude_none=True)
+        for step in found.next_steps:
+            assert any(str(value).startswith("path/of/") for value in step.arguments.values()), found.summary
+            assert step.arguments != given

@@ -16,12 +16,11 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude, confidence, health_evidence, health_summary
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
+from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.context import Context
 from mcp_server.worker.capture.events import TensorFacts
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import Line, called, package_case, run, worker_run
-from tests.diagnosis.test_values import traced
+from tests.diagnosis.support import Line, called, package_case, run, traced, worker_run
 
 
 def repeated(second: bool, filled: bool) -> tuple[Line, ...]:
@@ -98,7 +97,7 @@ def test_what_a_package_alone_does_not_show_is_said(zoo: ZooPackage, tmp_path: P
     found = conclude([], case, Context(tmp_path, Path("python")))
     assert (found.outcome, found.confidence) == ("no_fault", "possible")
     assert "args[0] = 5" in found.summary and "args[1]" not in found.summary
-    assert "diagnose the program" in found.summary and [step.tool for step in found.next_steps] == [
+    assert "diagnose the program" in found.next_steps[0].why and [step.tool for step in found.next_steps] == [
         "diagnose"
     ]
 

@@ -7,20 +7,15 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes import custom_op
-from mcp_server.diagnosis.causes.custom_op import narrow_launches, padded_launches
 from mcp_server.diagnosis.components import users_code
-from mcp_server.diagnosis.next_steps import command_for
-from mcp_server.diagnosis.observe.launches import TryPadding, TryWider
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
-from mcp_server.tools.reduce.launch import Changed, Variant
 from tests.diagnosis.support import called, run
 from tests.memory_faults.support import recorded
 
 BODY = "tl.store(out + slot * width + col, tl.load(x + row * width + col))"
 SUM = "tl.store(out + slot, tl.sum(tl.load(x + row * width + col), 0))"
-WIDER = Variant(1, changed=Changed("out", by=3.0, reach=2.0))
 
 
 def narrow_case(directory: Path, dtype: str = "fp16", workload: Workload | None = None) -> DiagnosisState:
@@ -36,41 +31,13 @@ def narrow_case(directory: Path, dtype: str = "fp16", workload: Workload | None 
     return case
 
 
-@pytest.mark.parametrize(("dtype", "tried"), [("fp16", True), ("bf16", True), ("fp32", False)])
-def test_a_kernel_that_sums_in_16_bits_is_tried_in_float32(tmp_path: Path, dtype: str, tried: bool) -> None:
-    """The signature in the package tells the dtype; a wide kernel costs no run."""
-    case = narrow_case(tmp_path, dtype)
-    assert list(narrow_launches(case)) == (["spread_kernel"] if tried else [])
-    assert (TryWider().gain(case, []) > 0) == tried
-
-
-def test_a_program_that_ended_well_is_not_tried_in_float32(tmp_path: Path) -> None:
-    """Its own checks passed."""
-    case = narrow_case(tmp_path)
-    case.runs["script"] = run("script")
-    assert TryWider().gain(case, []) == 0
-
-
-def test_a_kernel_that_writes_something_else_in_float32_is_guilty(tmp_path: Path) -> None:
-    """Likely from the package alone, at the sum; the launch can be made again by a command."""
-    case = narrow_case(tmp_path)
-    case.widened["spread_kernel"] = WIDER
-    (found,) = custom_op.detect_narrow(case)
-    assert (found.category, found.guilty.kind, found.guilty.name) == (
-        "wrong_output",
-        "kernel",
-        "spread_kernel",
-    )
-    assert "tl.sum(" in found.summary and confidence(found, case) == "likely"
-    assert "--launch 1" in command_for("try_wider", case)
-
-
-@pytest.mark.parametrize("tried", [Variant(1), Variant(1, changed=Changed("out", by=0.02, reach=2.0))])
-def test_rounding_is_no_fault(tmp_path: Path, tried: Variant) -> None:
-    """A per cent of the largest value, nothing, or a launch that could not be made again."""
-    case = narrow_case(tmp_path)
-    case.widened["spread_kernel"] = tried
-    assert list(custom_op.detect_narrow(case)) == []
+@pytest.mark.parametrize(("dtype", "narrow"), [("fp16", True), ("bf16", True), ("fp32", False)])
+def test_a_kernel_that_sums_in_16_bits_is_suspect(tmp_path: Path, dtype: str, narrow: bool) -> None:
+    """The signature in the package tells the dtype; nothing is run, so that it is only possible."""
+    found = list(custom_op.detect_narrow(narrow_case(tmp_path, dtype)))
+    assert [each.guilty.name for each in found] == (["spread_kernel"] if narrow else [])
+    for each in found:
+        assert each.category == "wrong_output" and "tl.sum(" in each.summary and not each.observed
 
 
 def test_the_line_of_the_sum_in_the_users_script_comes_first(tmp_path: Path) -> None:
@@ -78,7 +45,6 @@ def test_the_line_of_the_sum_in_the_users_script_comes_first(tmp_path: Path) -> 
     script = tmp_path / "model.py"
     script.write_text(f"@triton.jit\ndef spread_kernel(x, slots, out, width: tl.constexpr):\n    {SUM}\n")
     case = narrow_case(tmp_path, workload=ScriptWorkload(script=script))
-    case.widened["spread_kernel"] = WIDER
     (found,) = custom_op.detect_narrow(case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 3) and "tl.sum(" in first.code
@@ -91,7 +57,6 @@ def test_the_users_kernels_are_in_the_exported_program_too(tmp_path: Path) -> No
 
 MAXIMUM = "tl.store(out + slot, tl.max(tl.load(x + col, mask=col < width, other={other}), 0))"
 EXPECTED = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2, 3], [2, 3]]}]}
-NEUTRAL = Variant(1, changed=Changed("out", by=0.5, reach=2.0))
 SCRIPT = f"""import triton
 
 @triton.jit
@@ -114,44 +79,34 @@ def padded_case(directory: Path, other: str, workload: Workload | None = None) -
     return case
 
 
-def test_such_a_kernel_is_tried_with_neutral_padding(tmp_path: Path) -> None:
+def test_a_kernel_whose_masked_lanes_count_is_suspect(tmp_path: Path) -> None:
     """One whose masked lanes hold 0 where a maximum is taken, and none with a neutral filler."""
-    case = padded_case(tmp_path, "0.0")
-    assert list(padded_launches(case)) == ["spread_kernel"] and TryPadding().gain(case, []) > 0
-    (tmp_path / "sound").mkdir()
-    sound = padded_case(tmp_path / "sound", "float('-inf')")
-    assert padded_launches(sound) == {} and TryPadding().gain(sound, []) == 0
-
-
-def test_a_program_that_ended_well_is_not_doubted(tmp_path: Path) -> None:
-    """Its own checks passed: a filler that counts is what it wants."""
-    case = padded_case(tmp_path, "0.0")
-    case.runs["script"] = run("script")
-    assert TryPadding().gain(case, []) == 0
-
-
-def test_a_kernel_that_writes_something_else_with_neutral_padding_is_guilty(tmp_path: Path) -> None:
-    """Likely from the package alone; a reference that the call differs from makes it proven."""
-    case = padded_case(tmp_path, "0.0")
-    case.padding["spread_kernel"] = NEUTRAL
-    (found,) = custom_op.detect_padding(case)
+    (found,) = custom_op.detect_padding(padded_case(tmp_path, "0.0"))
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "wrong_output",
         "kernel",
         "spread_kernel",
     )
-    assert found.fix is not None and "other=float('-inf')" in found.fix.action
-    assert "tl.max(" in found.summary and confidence(found, case) == "likely"
-    case.runs["plain"] = run("plain", "", called(), EXPECTED)
-    assert [confidence(seen, case) for seen in custom_op.detect_padding(case)] == ["likely"]
+    assert found.fix is not None and "other=float('-inf')" in found.fix.text
+    assert "tl.max(" in found.summary and found.weak
+    (tmp_path / "sound").mkdir()
+    assert list(custom_op.detect_padding(padded_case(tmp_path / "sound", "float('-inf')"))) == []
 
 
-@pytest.mark.parametrize("tried", [Variant(1), Variant(1, changed=Changed("out", by=1e-4, reach=2.0))])
-def test_padding_that_changes_nothing_is_no_fault(tmp_path: Path, tried: Variant) -> None:
-    """No lane was masked in this call, the change was rounding, or the launch could not be made again."""
+def test_a_program_that_ended_well_is_not_doubted(tmp_path: Path) -> None:
+    """Its own checks passed: a filler that counts, and a sum in 16 bits, are what it wants."""
+    (tmp_path / "narrow").mkdir()
+    for case in (padded_case(tmp_path, "0.0"), narrow_case(tmp_path / "narrow")):
+        case.runs["script"] = run("script")
+        assert not [*custom_op.detect_padding(case), *custom_op.detect_narrow(case)]
+
+
+def test_a_reference_that_differs_makes_it_the_first_to_suspect(tmp_path: Path) -> None:
+    """The numbers are wrong then, and the source says where."""
     case = padded_case(tmp_path, "0.0")
-    case.padding["spread_kernel"] = tried
-    assert list(custom_op.detect_padding(case)) == []
+    case.runs["plain"] = run("plain", "", called(), EXPECTED)
+    (found,) = custom_op.detect_padding(case)
+    assert not found.weak and confidence(found, case) == "possible"
 
 
 def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
@@ -159,7 +114,6 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     script = tmp_path / "model.py"
     script.write_text(SCRIPT)
     case = padded_case(tmp_path, "0.0", ScriptWorkload(script=script))
-    case.padding["spread_kernel"] = NEUTRAL
     (found,) = custom_op.detect_padding(case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 6) and "other=0.0" in first.code

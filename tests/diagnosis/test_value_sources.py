@@ -13,7 +13,7 @@ from mcp_server.diagnosis.causes.nan_or_inf import guard_fix
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.value_sources import deepened, first_made
 from mcp_server.model import Component, ModelLocation
-from mcp_server.tools.context import decode, stream_events
+from mcp_server.runtime.context import decode, stream_events
 from mcp_server.worker.events import NodeNonFinite, NodeRaised
 from mcp_server.worker.interpret import Watcher
 from mcp_server.worker.report import Report
@@ -49,7 +49,7 @@ def test_a_row_that_is_all_masked_is_blamed_on_the_operator_that_makes_nan_of_it
     """Minus infinity of a mask is no fault by itself; the fix speaks of the mask."""
     event = first_made(interpreted(made(**MASK), made(**SOFTMAX)))
     assert event is not None and event.node == "softmax"
-    assert "masked" in guard_fix(event).action
+    assert "masked" in guard_fix(event).text
     assert first_made(interpreted(made(**MASK))) is None
 
 
@@ -70,9 +70,9 @@ def test_nan_of_an_input_is_made_by_nobody() -> None:
     [
         ({"op": "aten.sum.dim_IntList", "dtype": "float16", "nan": False}, "too large for float16"),
         ({"op": "aten.div.Tensor", "dtype": "float16", "nan": False}, "epsilon"),
-        ({"op": "aten.log.default", "dtype": "float32", "nan": True}, "logarithm above zero"),
-        ({"op": "aten.rsqrt.default", "dtype": "float32", "nan": False}, "under the root"),
-        ({"op": "aten.log_softmax.int", "dtype": "float32", "nan": True}, "guard that operation"),
+        ({"op": "aten.log.default", "dtype": "float32", "nan": True}, "argument of log above 0"),
+        ({"op": "aten.rsqrt.default", "dtype": "float32", "nan": False}, "argument of sqrt positive"),
+        ({"op": "aten.log_softmax.int", "dtype": "float32", "nan": True}, "in its domain"),
         ({"op": "aten.sum.dim_IntList", "dtype": "bfloat16", "nan": False}, "epsilon"),
         ({"op": "aten.sub.Tensor", "dtype": "float16", "nan": True}, "epsilon"),
     ],
@@ -81,7 +81,7 @@ def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> Non
     """Infinity of an operator without a pole, in a dtype of small range, asks for a wider one: no epsilon."""
     event = decode(made(node="n", masked=False, bad_inputs=[], **facts))
     assert isinstance(event, NodeNonFinite)
-    assert words in guard_fix(event).action
+    assert words in guard_fix(event).text
 
 
 def test_an_index_made_of_nan_accuses_the_maker_of_the_nan() -> None:

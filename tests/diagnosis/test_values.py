@@ -11,7 +11,7 @@ import torch
 from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_access, nan_or_inf
 from mcp_server.diagnosis.causes.input_mismatch import refusal
 from mcp_server.diagnosis.components import operator_of
-from mcp_server.diagnosis.interventions.base import Change, Effect, Where
+from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.find_origin import faults
 from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.origin.find import Fault as OriginFault
@@ -23,8 +23,8 @@ from mcp_server.memory_faults.records import AddressPart, Blame, Fault, FaultLau
 from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
-from mcp_server.tools.trace_launches import LaunchRow, Trace
 from mcp_server.worker import events
+from mcp_server.worker.protocol import Change, Where
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     called,
@@ -35,6 +35,7 @@ from tests.diagnosis.support import (
     package_case,
     phase,
     run,
+    traced,
     trial,
     worker_run,
 )
@@ -133,8 +134,6 @@ def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
     first = {"what": "non_finite", "argument": "buf1", "kernel": "k", "element": BadElement(value="nan")}
     artifact = Artifact(uri="u", path=Path("p"), bytes=0, what="log")
     case.kernel_io = KernelIO(
-        backend="probes",
-        why="",
         returned=True,
         first_bad=FirstBad.model_validate({**first, "summary": "it", **facts}),
         log=artifact,
@@ -282,7 +281,7 @@ def test_what_an_operator_has_to_mend(zoo: ZooPackage, launch: int, words: str) 
     """Its code, where the access is inside it; what it promises, where a tensor that it made is too small."""
     blame = Blame(kind="op", name="my::op", category="custom_op", launch=launch)
     (found,) = illegal_memory_access.detect_memory(located(zoo, blame=blame))
-    assert found.fix is not None and words in found.fix.action
+    assert found.fix is not None and words in found.fix.text
 
 
 @pytest.mark.parametrize(("said", "sure"), [("possible", "possible"), ("likely", "likely")])
@@ -378,19 +377,6 @@ def test_an_empty_tensor_is_the_kernels_to_mask(zoo: ZooPackage) -> None:
 def test_a_fault_that_nothing_names_accuses_nobody(zoo: ZooPackage) -> None:
     """An access without a kernel and without a launch gives no hypothesis."""
     assert list(illegal_memory_access.detect_memory(located(zoo, kernel="", launch=None))) == []
-
-
-def traced(zoo: ZooPackage, how: str, plain: Any) -> DiagnosisState:
-    """A call whose last launch is known from the journal."""
-    case = package_case(zoo("logarithm"))
-    case.runs["plain"] = plain
-    row = LaunchRow(
-        launch=1, sequence=2, call=0, kernel="k", line=7, state="open", seconds=None, arguments=["x"]
-    )
-    told = {"how": how, "summary": "It ended in launch 1.", "last": row, "synchronous": True}
-    paths = {"package": Path("m.pt2"), "environment": {}, "rebuild_s": 0.0, "cached": False}
-    case.trace = Trace.model_validate({**told, **paths})
-    return case
 
 
 def test_the_launch_that_does_not_end(zoo: ZooPackage) -> None:

@@ -17,45 +17,18 @@ from mcp_server.diagnosis.observe.launches import CompareLaunches
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
-from mcp_server.model import Artifact, Cost, ExportedWorkload, ScriptWorkload, Verdict
+from mcp_server.model import ExportedWorkload, ScriptWorkload, Verdict
 from mcp_server.package.exported import read_exported
 from mcp_server.tools.divergence import (
-    Changed,
-    ComparedWithEager,
-    Difference,
-    Divergence,
     Kind,
     OtherConstant,
 )
 from mcp_server.tools.reduce.failing import FailureShown
 from tests.conftest import CACHE, ZooPackage, compiled_once, torch_environment
-from tests.diagnosis.support import called, capture, package_case, phase, run, worker_run
+from tests.diagnosis.support import DIFFERS, called, capture, diverged, package_case, phase, run, worker_run
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
-
-DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
-REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
-
-
-def diverged(zoo: ZooPackage, kind: Kind = "error", **facts: Any) -> DiagnosisState:
-    """A script that found its numbers wrong, and whose package diverges at launch 1."""
-    case = package_case(zoo("logarithm"))
-    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
-    case.interpreted = worker_run(DIFFERS)
-    first = {"kind": kind, "launch": 1, "kernel": "k1", "difference": Difference(), "summary": "it differs"}
-    case.with_eager = ComparedWithEager(
-        outcome="differs",
-        summary="",
-        first=Divergence.model_validate({**first, **facts}),
-        reads_unset=kind == "uninitialised",
-        varies_from=Changed(launch=0, kernel="k0", argument="buf0"),
-        unset_from=Changed(launch=0, kernel="k0", argument="buf0"),
-        log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
-        cost=Cost(),
-    )
-    return case
-
 
 GUILTY: list[tuple[Kind, int, str]] = [
     ("error", 1, "likely"),
@@ -164,7 +137,7 @@ def test_a_check_that_is_stricter_than_rounding_is_no_fault(zoo: ZooPackage, tmp
     """Neither package nor script is accused; the verdict says how much the check has to allow."""
     found = concluded(compared(zoo), tmp_path)
     assert (found.outcome, found.guilty, found.confidence) == ("no_fault", None, "likely")
-    assert "rounding alone" in found.summary and found.fix is not None and "0.062" in found.fix.action
+    assert "rounding alone" in found.summary and found.fix is not None and "0.062" in found.fix.text
 
 
 def test_it_is_proven_by_the_compile_that_rounds_as_eager(zoo: ZooPackage, tmp_path: Path) -> None:

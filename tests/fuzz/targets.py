@@ -14,7 +14,7 @@ from mcp_server.logs.capture_journal import read_capture
 from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.journal import read_journal
 from mcp_server.logs.log import read_log
-from mcp_server.logs.printer import read_saved
+from mcp_server.logs.printer import read_printout
 from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_nodes
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.defects import read_library
@@ -24,8 +24,8 @@ from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signatu
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags
+from mcp_server.runtime.launchers import read_launcher
 from mcp_server.sweep import read_plan
-from mcp_server.tools.launchers import read_launcher
 from tests.fuzz.made import (
     CAPTURE,
     COMPILED,
@@ -99,7 +99,7 @@ TARGETS: dict[str, Target] = {
     "cuda_gdb": Target(lambda data: read_cuda_gdb(_lines(data)), seeds=("**/*gdb*.txt",)),
     "progress_log": Target(lambda data: read_progress_log(_lines(data)), seeds=("**/*coredump*.txt",)),
     "native": Target(lambda data: read_native(_lines(data)), seeds=("**/*asan*.txt",)),
-    "printer": Target(lambda data: read_saved(_lines(data)), seeds=("**/*printer*.txt",)),
+    "printer": Target(lambda data: read_printout(_lines(data)), seeds=("**/*printer*.txt",)),
     "journal": Target(lambda data: read_journal(_lines(data)), made=journals),
     "capture": Target(
         _of_file(lambda path: read_capture(path.parent), "capture-1.jsonl"),

@@ -6,11 +6,12 @@ from collections.abc import Awaitable, Callable
 
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import PackageWorkload, Record, TensorSpec
+from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import check_devices
 from mcp_server.tools.compare_with_eager import compare_with_eager
 from mcp_server.tools.compile_with_flags import compile_with_flags
-from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.tools.explain_error import explain_error
 from mcp_server.tools.run_deterministic import run_deterministic
 from mcp_server.tools.trace_launches import trace_launches
 from tests.gpu.zoo import TF32, CudaZoo
@@ -23,12 +24,13 @@ TOO_MANY = TensorSpec(shape=[70, 6], dtype="int64", device="cuda:0", low=0, high
 
 
 async def _printed(context: Context, zoo: CudaZoo) -> Record:
-    """Compile with the value printer; then the printer's own view of the NaN, from the new package."""
+    """Compile with the value printer, run, and explain what it printed: PyTorch's own procedure."""
     compiled = await compile_with_flags(context, zoo.exported("logarithm", "bad-nan"), {PRINTER: 2})
     assert compiled.package is not None, compiled.failure
     inputs = zoo.inputs("logarithm", "bad-nan")
     workload = PackageWorkload(package=compiled.package.path, inputs=inputs, timeout_s=60)
-    return await dump_kernel_io(context, workload, backend="printer")
+    ran = await run_deterministic(context, workload, repeats=1)
+    return await explain_error(context, log=ran.runs[0].log.path)
 
 
 def compared(name: str) -> Call:

@@ -18,7 +18,7 @@ import anyio
 import pytest
 
 from mcp_server.model import Record
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.gpu.zoo import CudaZoo, make, plain_compiler
 
 AT_ONCE = 6

@@ -96,7 +96,7 @@ def test_a_static_cxx_runtime_is_the_toolchain(answers: Answers) -> None:
     """A load that dies with SIGSEGV is put on the linked-in libstdc++, with the compiler to take instead."""
     seen = verdict(answers, "static-toolchain")
     assert (seen.outcome, seen.category) == ("fault", "toolchain"), seen.summary
-    assert seen.fix is not None and "CXX" in seen.fix.action
+    assert seen.fix is not None and "CXX" in seen.fix.text
 
 
 @pytest.mark.parametrize("name", ["good-logarithm", "good-lookup"])

@@ -13,7 +13,7 @@ from mcp_server.diagnosis.interventions.kernel import edit_kernel, replace_launc
 from mcp_server.diagnosis.interventions.run import call_of_package, try_interventions
 from mcp_server.package.archive import open_package
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.gpu.zoo import CudaZoo
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow]

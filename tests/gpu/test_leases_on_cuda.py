@@ -11,7 +11,7 @@ import anyio
 import pytest
 
 from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
 from tests.gpu.zoo import CudaZoo
@@ -63,5 +63,5 @@ def test_a_call_waits_when_it_loads(own_leases: None, cuda_zoo: CudaZoo, tmp_pat
             assert done.finished.waited_s > 0.5
 
     anyio.run(work)
-    assert told[0] == "run" and told[1].endswith(f"in use by {holder}")
+    assert told[0] == "making the call" and told[1].endswith(f"in use by {holder}")
     assert context.cost.cost().waited_s > 0.5

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis.interventions.base import Change, Where
 from mcp_server.diagnosis.interventions.input import read_change, spell
 from mcp_server.errors import ProblemError
 from mcp_server.worker.inputs import apply
+from mcp_server.worker.protocol import Change, Where
 from mcp_server.worker.report import Refused
 
 

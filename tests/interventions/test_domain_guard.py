@@ -19,9 +19,9 @@ from mcp_server.package.kernels import Kernel, KernelKind
 from mcp_server.probes.changed_kernel import kernel_named, with_kernel
 from mcp_server.probes.domain_guard import with_domain_guarded, with_exponents_shifted
 from tests.conftest import ZooPackage
-from tests.diagnosis.origin.test_recorded import recorded
 from tests.interventions.support import offered, the_call, tried
 from tests.served import served
+from tests.support.origins import recorded
 from tests.worker.support import context_in, saved
 from tests.zoo.names import thorough
 

@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from mcp_server.diagnosis.interventions import input as inputs
-from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, Options, Where
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.interventions.run import TriedCall
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.try_fix import with_variables
 from mcp_server.errors import ProblemError
+from mcp_server.worker.protocol import Change, Where
 from tests.conftest import ZooPackage
 from tests.interventions.support import offered, the_call, tried
 from tests.worker.support import saved

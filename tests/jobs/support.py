@@ -8,8 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.manager import Job
 from mcp_server.jobs.run import run
+from mcp_server.model import Cost
 
 # Starts a process in another session, writes both pids to the file argv[1], ignores SIGTERM in both, sleeps.
 FAMILY = """
@@ -66,3 +70,9 @@ def family(path: Path) -> list[int]:
 
 def all_dead(pids: list[int], limit_s: float) -> bool:
     return within(limit_s, lambda: not any(map(alive, pids)))
+
+
+async def endless(job: Job) -> Cost:
+    job.progress("sleeping")
+    await anyio.sleep(60)
+    return Cost()

@@ -1,8 +1,9 @@
-"""Running one command: each way in which it can end, and what is kept of it."""
+"""Running one command: what its child gets, each way in which it can end, and what is kept."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -10,14 +11,23 @@ from pathlib import Path
 
 import anyio
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
-from mcp_server.jobs.command import STACKS_SIGNAL, Command
+from mcp_server.jobs.command import (
+    ALLOWED,
+    STACKS_SIGNAL,
+    Command,
+    child_environment,
+    is_allowed,
+    looks_secret,
+)
 from mcp_server.jobs.gpus import Waits
 from mcp_server.jobs.run import run
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
-pytestmark = pytest.mark.anyio
+# Running one command: each way in which it can end, and what is kept of it.
 
 
 def mentions(process: Path, word: str) -> bool:
@@ -39,6 +49,7 @@ waits_in_vain()
 """
 
 
+@pytest.mark.anyio
 async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_path: Path) -> None:
     """Long before the time limit, and told as one that was reached."""
     pid = tmp_path / "pid"
@@ -52,6 +63,7 @@ async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_
     assert done.note.startswith("stood still") and all_dead([int(pid.read_text())], 5)
 
 
+@pytest.mark.anyio
 async def test_a_process_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     """It is looked at meanwhile, and its own end is what counts."""
     looks: list[None] = []
@@ -59,6 +71,7 @@ async def test_a_process_that_goes_on_is_left_alone(tmp_path: Path) -> None:
     assert looks and (done.ending, done.returncode) == ("exit", 3)
 
 
+@pytest.mark.anyio
 async def test_success(tmp_path: Path) -> None:
     """A program that exits with 0 is ok, and its output is kept by stream and together."""
     done = await finish(tmp_path, ("sh", "-c", "echo out; echo err >&2"))
@@ -68,6 +81,7 @@ async def test_success(tmp_path: Path) -> None:
     assert sorted(done.output.read_text().split()) == ["err", "out"]
 
 
+@pytest.mark.anyio
 async def test_no_core_files_allowed(tmp_path: Path) -> None:
     """Under a hard limit of no core files at all (`ulimit -c 0`), a child starts as well."""
     script = "import asyncio; from pathlib import Path; from mcp_server.jobs.run import run; "
@@ -82,12 +96,14 @@ async def test_no_core_files_allowed(tmp_path: Path) -> None:
     assert done.stdout.read_text() == "exit\n", done.stderr.read_text()
 
 
+@pytest.mark.anyio
 async def test_exit_status(tmp_path: Path) -> None:
     """An ordinary exit status is handed on as it is."""
     done = await finish(tmp_path, ("sh", "-c", "exit 3"))
     assert (done.ok, done.ending, done.returncode, done.signal) == (False, "exit", 3, None)
 
 
+@pytest.mark.anyio
 async def test_signal(tmp_path: Path) -> None:
     """A program killed by a signal is told apart from one that exits with 128 + n."""
     killed = await finish(tmp_path, ("sh", "-c", "kill -SEGV $$"))
@@ -96,6 +112,7 @@ async def test_signal(tmp_path: Path) -> None:
     assert (exited.ending, exited.returncode, exited.signal) == ("exit", 139, "SIGSEGV")
 
 
+@pytest.mark.anyio
 async def test_foreign_kill_is_a_note(tmp_path: Path) -> None:
     """A SIGKILL that nobody explains is reported as a signal with a guess in the note, not as a fact."""
     done = await finish(tmp_path, ("sh", "-c", "kill -KILL $$"))
@@ -103,6 +120,7 @@ async def test_foreign_kill_is_a_note(tmp_path: Path) -> None:
     assert "often" in done.note
 
 
+@pytest.mark.anyio
 async def test_missing_program(tmp_path: Path) -> None:
     """A program that does not exist is not mistaken for one that exits with 127."""
     done = await finish(tmp_path, ("no-such-program-here",))
@@ -112,6 +130,7 @@ async def test_missing_program(tmp_path: Path) -> None:
     assert (own.ending, own.returncode) == ("exit", 127)
 
 
+@pytest.mark.anyio
 async def test_missing_directory(tmp_path: Path) -> None:
     """A working directory that cannot be entered is named as the reason."""
     done = await finish(tmp_path, ("true",))
@@ -121,6 +140,7 @@ async def test_missing_directory(tmp_path: Path) -> None:
     assert "working directory" in away.note
 
 
+@pytest.mark.anyio
 async def test_not_executable(tmp_path: Path) -> None:
     """A file without the right to be executed does not start."""
     file = tmp_path / "data"
@@ -130,6 +150,7 @@ async def test_not_executable(tmp_path: Path) -> None:
     assert "ermission" in done.note
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("argv", [(), ("",), ("true", "a\0b")])
 async def test_impossible_arguments(argv: tuple[str, ...], tmp_path: Path) -> None:
     """What execve cannot take is refused before anything starts."""
@@ -137,6 +158,7 @@ async def test_impossible_arguments(argv: tuple[str, ...], tmp_path: Path) -> No
         await finish(tmp_path, argv)
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("timeout_s", [0.0, -1.0, float("nan")])
 async def test_impossible_limit(timeout_s: float, tmp_path: Path) -> None:
     """A time limit that leaves no time is refused."""
@@ -144,6 +166,7 @@ async def test_impossible_limit(timeout_s: float, tmp_path: Path) -> None:
         await finish(tmp_path, ("true",), timeout_s=timeout_s)
 
 
+@pytest.mark.anyio
 async def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that listens to SIGTERM is gone at once when its time is up, and keeps its last words."""
     monkeypatch.setattr("mcp_server.jobs.run.TIMEOUT_GRACE_S", 60.0)
@@ -155,6 +178,7 @@ async def test_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert done.stdout.read_text() == "hello\nbye\n"
 
 
+@pytest.mark.anyio
 async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
     """A program that ignores SIGTERM, and its child in another session, are killed a second later."""
     done = await finish(tmp_path, python(FAMILY, str(tmp_path / "pids")), timeout_s=1.5)
@@ -163,6 +187,7 @@ async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
     assert all_dead(family(tmp_path / "pids"), 0)
 
 
+@pytest.mark.anyio
 async def test_cancellation(tmp_path: Path) -> None:
     """Cancelling returns only when the whole tree is dead, long before it would have ended."""
     async with anyio.create_task_group() as tasks:
@@ -174,6 +199,7 @@ async def test_cancellation(tmp_path: Path) -> None:
     assert all_dead(pids, 0)
 
 
+@pytest.mark.anyio
 async def test_cancelled_before_it_runs(tmp_path: Path) -> None:
     """A run that is cancelled at once leaves no process and no open file."""
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
@@ -183,6 +209,7 @@ async def test_cancelled_before_it_runs(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+@pytest.mark.anyio
 async def test_leftover_processes(tmp_path: Path) -> None:
     """What a program leaves in the background dies with it, and does not hold up the result."""
     code = (
@@ -193,6 +220,7 @@ async def test_leftover_processes(tmp_path: Path) -> None:
     assert all_dead([int((tmp_path / "pid").read_text())], 0)
 
 
+@pytest.mark.anyio
 async def test_processes_that_run_away(tmp_path: Path) -> None:
     """A chain of processes, each of which forks and leaves at once for a new session, is caught."""
     code = """
@@ -209,6 +237,7 @@ os._exit(0)
     assert not [entry for entry in Path("/proc").glob("[0-9]*") if mentions(entry, str(tmp_path))]
 
 
+@pytest.mark.anyio
 async def test_no_descriptor_is_left(tmp_path: Path) -> None:
     """Many runs leave no descriptor open in the server."""
     await finish(tmp_path, ("true",))
@@ -218,6 +247,7 @@ async def test_no_descriptor_is_left(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+@pytest.mark.anyio
 async def test_child_inherits_only_standard_streams(tmp_path: Path) -> None:
     """Neither lifeline nor leases reach the program."""
     done = await finish(
@@ -226,6 +256,7 @@ async def test_child_inherits_only_standard_streams(tmp_path: Path) -> None:
     assert done.stdout.read_text() == "[0, 1, 2, 3]\n"  # 3 is the listing itself
 
 
+@pytest.mark.anyio
 async def test_child_has_default_signals(tmp_path: Path) -> None:
     """No signal is blocked, and those that Python ignores act again: a closed pipe ends a program."""
     done = await finish(tmp_path, ("grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"))
@@ -234,6 +265,7 @@ async def test_child_has_default_signals(tmp_path: Path) -> None:
     assert not ignored & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1))
 
 
+@pytest.mark.anyio
 async def test_child_has_its_own_session_and_no_core_files(tmp_path: Path) -> None:
     """The program leads a session; the core limit of 1 byte stops files and core handlers alike."""
     code = "import os, resource; print(os.getsid(0) == os.getpid(), resource.getrlimit(resource.RLIMIT_CORE))"
@@ -241,12 +273,14 @@ async def test_child_has_its_own_session_and_no_core_files(tmp_path: Path) -> No
     assert done.stdout.read_text() == "True (1, 1)\n"
 
 
+@pytest.mark.anyio
 async def test_too_long_arguments(tmp_path: Path) -> None:
     """An argument list that the kernel refuses is a clear error."""
     with pytest.raises(ProblemError, match="Argument list too long"):
         await finish(tmp_path, ("true", "x" * (1 << 22)))
 
 
+@pytest.mark.anyio
 async def test_environment_of_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The program gets allowed and asked variables, no secret, and not what the supervisor runs under."""
     monkeypatch.setenv("HF_TOKEN", "hunter2")
@@ -259,6 +293,7 @@ async def test_environment_of_the_child(tmp_path: Path, monkeypatch: pytest.Monk
     assert b"hunter2" not in shown and b"HOME=/root" not in shown
 
 
+@pytest.mark.anyio
 async def test_supervisor_does_not_run_under_the_childs_libraries(tmp_path: Path) -> None:
     """A preloaded library that is missing shows in the program's output only."""
     done = await finish(tmp_path, ("true",), env={"LD_PRELOAD": "/no/such/library.so"})
@@ -266,6 +301,7 @@ async def test_supervisor_does_not_run_under_the_childs_libraries(tmp_path: Path
     assert done.stderr.read_text().count("cannot be preloaded") == 1
 
 
+@pytest.mark.anyio
 async def test_two_jobs_take_turns_on_a_gpu(tmp_path: Path) -> None:
     """Two runs that name one GPU do not overlap, and the second says what it waits for."""
     lines: list[str] = []
@@ -284,3 +320,98 @@ async def test_two_jobs_take_turns_on_a_gpu(tmp_path: Path) -> None:
     first, second = sorted(spans)
     assert first[1] <= second[0]
     assert sum("waiting for GPU 9001" in line for line in lines) == 1
+
+
+# A child gets the variables it needs, and no secret.
+
+NEEDED = (
+    "HOME PATH LC_ALL TMPDIR CUDA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES LD_LIBRARY_PATH "
+    "CONDA_PREFIX VIRTUAL_ENV CXX TRITON_CACHE_DIR TORCH_LOGS TORCHINDUCTOR_CACHE_DIR "
+    "AOT_INDUCTOR_DEBUG_COMPILE AOTI_RUNTIME_CHECK_INPUTS INDUCTOR_PROVENANCE "
+    "PYTORCH_NO_CUDA_MEMORY_CACHING OMP_NUM_THREADS KMP_AFFINITY HF_HOME SLURM_JOB_ID RANK "
+    "MASTER_ADDR XDG_CACHE_HOME "
+)
+
+
+@pytest.mark.parametrize(
+    "name",
+    NEEDED.split(),
+)
+def test_needed_names_pass(name: str) -> None:
+    """What a compiler, a GPU, a cache or a launcher needs is passed on."""
+    assert child_environment({}, parent={name: "x"})[name] == "x"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("HF_TOKEN", "x"),
+        ("HF_HUB_TOKEN", "x"),
+        ("AWS_SECRET_ACCESS_KEY", "x"),
+        ("SLURM_JWT", "x"),
+        ("TORCH_PASSWORD", "x"),
+        ("CONDA_CREDENTIALS", "x"),
+        ("ANTHROPIC_API_KEY", "x"),
+        ("SSH_AUTH_SOCK", "x"),
+        ("DATABASE_URL", "x"),
+        ("HTTPS_PROXY", "http://me:hunter2@proxy:8080"),
+        ("PYTHONSTARTUP", "x"),
+        ("PYTHONFAULTHANDLER", "1"),
+        ("BASH_FUNC_ls%%", "() { :; }"),
+    ],
+)
+def test_other_names_stay(name: str, value: str) -> None:
+    """Secrets, also inside a proxy's address, and everything unknown stay in the server."""
+    assert name not in child_environment({}, parent={name: value})
+
+
+def test_asked_variables_win() -> None:
+    """What is asked for replaces what is inherited and what is always set, and passes the filter."""
+    asked = {"PATH": "/asked", "PYTHONUNBUFFERED": "", "MY_TOKEN": "meant"}
+    assert child_environment(asked, parent={"PATH": "/parent"}) == asked
+
+
+def test_unset() -> None:
+    """A variable to be unset is gone, unless the same call asks for it."""
+    env = child_environment({"B": "1"}, ("CXX", "B", "PYTHONUNBUFFERED", "NEVER_SET"), parent={"CXX": "g++"})
+    assert env == {"B": "1"}
+
+
+def test_always_unbuffered() -> None:
+    """Output is unbuffered without being asked."""
+    assert child_environment({}, parent={}) == {"PYTHONUNBUFFERED": "1"}
+
+
+@pytest.mark.parametrize("name", ["", "A=B", "A\0B"])
+def test_impossible_name(name: str) -> None:
+    """A name that execve cannot take is refused."""
+    with pytest.raises(ProblemError, match="not a name"):
+        child_environment({name: "x"}, parent={})
+
+
+def test_impossible_value() -> None:
+    """A value with NUL is refused, and the message does not repeat the value."""
+    with pytest.raises(ProblemError, match="NUL") as caught:
+        child_environment({"A": "hunter2\0"}, parent={})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_every_rule_has_a_reason() -> None:
+    """Each row of the table says why."""
+    assert all(patterns and why for patterns, why in ALLOWED)
+
+
+NAMES = st.builds(
+    str.__add__,
+    st.sampled_from(["", "CUDA_", "HF_HUB_", "SLURM_", "TORCH_", "MY_"]),
+    st.sampled_from(["HOME", "PATH", "TOKEN", "api_key", "Secret", "DEVICES", "PASSWORD"]),
+)
+
+
+@given(st.dictionaries(NAMES, st.text()))
+def test_nothing_else_passes(parent: dict[str, str]) -> None:
+    """Every inherited variable is in the table, and none is named like a secret."""
+    for name, value in child_environment({}, ("PYTHONUNBUFFERED",), parent=parent).items():
+        assert is_allowed(name)
+        assert not looks_secret(name, value)
+        assert not re.search("token|secret|password|key", name, re.IGNORECASE)

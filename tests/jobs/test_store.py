@@ -1,19 +1,26 @@
-"""The store is private, bounded, safe against forged handles, and shared by servers."""
+"""Jobs and where they are stored: handles, budgets, and what other servers may see."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import quote
 
+import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.clock import Clock, JobClock
+from mcp_server.jobs.manager import JOBS_VARIABLE, Job, JobState, Manager, load, most_at_once
 from mcp_server.jobs.store import (
     SCHEME,
     JobDirectory,
@@ -24,11 +31,23 @@ from mcp_server.jobs.store import (
     state_root,
     storing,
 )
+from mcp_server.model import Cost
+from tests.jobs.support import FAMILY, all_dead, appears, endless, family, finish, python
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "state")
+
+
+@pytest.fixture
+def job(store: Store) -> Iterator[JobDirectory]:
+    job = store.create("diagnose")
+    yield job
+    job.release()
+
+
+# The store is private, bounded, safe against forged handles, and shared by servers.
 
 
 def limited(root: Path, *, cap_bytes: int = 1 << 30, cap_jobs: int = 500, keep: int = 0) -> Store:
@@ -44,13 +63,6 @@ def finished(store: Store, size: int = 0) -> JobDirectory:
     (job.path / "data").write_bytes(b"x" * size)
     job.release()
     return job
-
-
-@pytest.fixture
-def job(store: Store) -> Iterator[JobDirectory]:
-    job = store.create("diagnose")
-    yield job
-    job.release()
 
 
 @pytest.mark.parametrize(
@@ -290,3 +302,342 @@ def test_two_servers_at_once(tmp_path: Path) -> None:
     assert len({job_id for job_id, _ in made}) == 40
     assert sorted(number for _, number in made) == list(range(1, 41))
     assert len(Store(tmp_path / "state").ids()) <= 3
+
+
+# Jobs have handles, outlive the request, and lose no finished work.
+
+ROOT = Path(__file__).resolve().parents[2]
+
+Work = Callable[[Job], Awaitable[Cost]]
+
+
+@pytest.fixture
+async def manager(tmp_path: Path) -> AsyncIterator[Manager]:
+    async with Manager.open(Store(tmp_path / "state")) as manager:
+        yield manager
+
+
+async def quick(job: Job) -> Cost:
+    job.progress("\x1b[1mhalf\x1b[0m way\n")
+    return Cost(runs=1)
+
+
+async def refused(job: Job) -> Cost:
+    async with anyio.create_task_group():
+        raise ProblemError("no such file", value=3, allowed="a file", next_call="look again")
+    return Cost()
+
+
+async def broken(job: Job) -> Cost:
+    raise KeyError("oops\x1b[2J")
+
+
+@pytest.mark.anyio
+async def test_finished(manager: Manager) -> None:
+    """Work that ends within the wait comes back with its result and its progress."""
+    job = manager.start("quick", quick)
+    state = await manager.wait(job.id, 5)
+    assert (state.job_id, state.kind, state.state) == (job.id, "quick", "finished")
+    assert state.result == {"runs": 1, "compiles": 0, "wall_s": 0.0, "waited_s": 0.0}
+    assert state.progress == ["half way"]
+    assert 0 <= state.wall_s < 5
+
+
+@pytest.mark.anyio
+async def test_numbers_that_json_lacks(manager: Manager) -> None:
+    """NaN in a result is null at once, not only when the result is read again from disk."""
+
+    async def odd(job: Job) -> Cost:
+        return Cost(wall_s=float("nan"))
+
+    job = manager.start("odd", odd)
+    state = await manager.wait(job.id, 5)
+    assert state.result is not None and state.result["wall_s"] is None
+    assert await manager.wait(job.id, 0) == state
+
+
+@pytest.mark.anyio
+async def test_running(manager: Manager) -> None:
+    """Work that takes longer is running, and waiting for it takes no longer than asked."""
+    job = manager.start("endless", endless)
+    with anyio.fail_after(1):
+        state = await manager.wait(job.id, 0.05)
+    assert (state.state, state.progress, state.result) == ("running", ["sleeping"], None)
+
+
+@pytest.mark.anyio
+async def test_outlives_the_request(manager: Manager) -> None:
+    """A cancelled wait does not touch the job."""
+    gate = anyio.Event()
+
+    async def gated(job: Job) -> Cost:
+        await gate.wait()
+        return Cost()
+
+    job = manager.start("gated", gated)
+    with anyio.move_on_after(0.02):
+        await manager.wait(job.id, 60)
+    gate.set()
+    assert (await manager.wait(job.id, 5)).state == "finished"
+
+
+@pytest.mark.anyio
+async def test_stopped(manager: Manager) -> None:
+    """Stopping kills all processes of the job before it answers, and stays the answer."""
+
+    async def work(job: Job) -> Cost:
+        await finish(job.path, python(FAMILY, str(job.path / "pids")))
+        return Cost()
+
+    job = manager.start("run", work)
+    pids = await anyio.to_thread.run_sync(family, job.path / "pids")
+    state = await manager.stop(job.id)
+    assert all_dead(pids, 0)
+    assert (state.state, state.result) == ("stopped", None)
+    assert await manager.wait(job.id, 1) == state == await manager.stop(job.id)
+
+
+@pytest.mark.anyio
+async def test_stopping_finished_work(manager: Manager) -> None:
+    """Stopping what is finished keeps the result."""
+    job = manager.start("quick", quick)
+    state = await manager.wait(job.id, 5)
+    assert await manager.stop(job.id) == state
+
+
+@pytest.mark.anyio
+async def test_problem(manager: Manager) -> None:
+    """A ProblemError, also from inside a task group, comes back with all its parts."""
+    state = await manager.wait(manager.start("refused", refused).id, 5)
+    assert state.state == "failed"
+    assert state.problem is not None
+    assert state.problem.model_dump() == {
+        "what": "no such file",
+        "value": "3",
+        "allowed": "a file",
+        "next_call": "look again",
+        "asks": "",
+        "choices": (),
+    }
+
+
+@pytest.mark.anyio
+async def test_defect(manager: Manager) -> None:
+    """An error nobody foresaw is called a defect, its stack is kept, and other jobs go on."""
+    job = manager.start("broken", broken)
+    state = await manager.wait(job.id, 5)
+    assert state.problem is not None
+    assert state.problem.what == "defect in this tool: KeyError: 'oops\\x1b[2J'"
+    assert "in broken" in (job.path / "traceback.log").read_text()
+    assert (await manager.wait(manager.start("quick", quick).id, 5)).state == "finished"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("handle", ["job_00000000", "../../etc", ""])
+async def test_no_job_of_a_forged_handle(handle: str, manager: Manager) -> None:
+    """A handle of no job is a clear error for waiting and for stopping."""
+    with pytest.raises(ProblemError):
+        await manager.wait(handle, 0)
+    with pytest.raises(ProblemError):
+        await manager.stop(handle)
+
+
+@pytest.mark.anyio
+async def test_result_survives_the_server(tmp_path: Path) -> None:
+    """A later server answers for the jobs of an earlier one: finished ones, and those it took along."""
+    store = Store(tmp_path / "state")
+    async with Manager.open(store) as first:
+        done = await first.wait(first.start("quick", quick).id, 5)
+        lost = first.start("endless", endless)
+        await first.wait(lost.id, 0.02)
+    async with Manager.open(Store(store.root)) as second:
+        assert await second.wait(done.job_id, 0) == done
+        assert (await second.wait(lost.id, 0)).state == "stopped"
+
+
+@pytest.mark.anyio
+async def test_job_of_a_killed_server(tmp_path: Path) -> None:
+    """A job whose server was killed is stopped, with the reason; before that it is running, and not ours."""
+    code = """
+import sys
+import anyio
+from pathlib import Path
+from mcp_server.jobs.store import Store
+from mcp_server.jobs.manager import Manager; from tests.jobs.support import endless
+async def main():
+    async with Manager.open(Store(Path(sys.argv[1]))) as manager:
+        (Path(sys.argv[1]) / "id").write_text(manager.start("endless", endless).id)
+        await anyio.sleep(60)
+anyio.run(main)
+"""
+    root = tmp_path / "state"
+    with subprocess.Popen([sys.executable, "-c", code, str(root)], cwd=ROOT) as server:
+        job_id = await anyio.to_thread.run_sync(appears, root / "id")
+        async with Manager.open(Store(root)) as manager:
+            assert (await manager.wait(job_id, 0.05)).state == "running"
+            with pytest.raises(ProblemError, match="another server"):
+                await manager.stop(job_id)
+            server.kill()
+            state = await manager.wait(job_id, 5)
+    assert state.state == "stopped"
+    assert state.problem is not None and "server" in state.problem.what
+
+
+@pytest.mark.anyio
+async def test_disk_that_refuses_the_result(manager: Manager) -> None:
+    """When the result cannot be written it is still answered as long as the server lives."""
+
+    async def blocked(job: Job) -> Cost:
+        (job.path / "result.json").mkdir()
+        return Cost(runs=7)
+
+    job = manager.start("blocked", blocked)
+    state = await manager.wait(job.id, 5)
+    assert state.result is not None and state.result["runs"] == 7
+    assert load(job.path) is None
+    assert await manager.wait(job.id, 0) == state
+
+
+@pytest.mark.anyio
+async def test_progress_is_bounded(manager: Manager) -> None:
+    """Only the last lines of progress are kept, none of them long."""
+
+    async def chatty(job: Job) -> Cost:
+        for number in range(100):
+            job.progress(f"{number} " + "x" * 1_000)
+        return Cost()
+
+    state = await manager.wait(manager.start("chatty", chatty).id, 5)
+    assert [line.split()[0] for line in state.progress] == [str(number) for number in range(80, 100)]
+    assert max(map(len, state.progress)) == 300
+
+
+@pytest.mark.anyio
+async def test_old_jobs_make_room(tmp_path: Path) -> None:
+    """After each job the store is swept; a swept handle is a clear error."""
+    store = Store(tmp_path / "state")
+    store.cap_jobs, store.keep = 2, 0
+    async with Manager.open(store) as manager:
+        states: list[JobState] = []
+        for _ in range(4):
+            states.append(await manager.wait(manager.start("quick", quick).id, 5))
+        with anyio.fail_after(5):
+            while len(manager.store.ids()) > 2:
+                await anyio.sleep(0.01)
+        with pytest.raises(ProblemError, match="swept"):
+            await manager.wait(states[0].job_id, 0)
+        assert await manager.wait(states[-1].job_id, 0) == states[-1]
+
+
+@pytest.mark.anyio
+async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
+    """Two run at once, the others say that they wait, in turn; light work does not; a stop frees a place."""
+    async with Manager.open(Store(tmp_path / "state"), 2) as manager:
+        begun: list[str] = []
+
+        async def endless_work(job: Job) -> Cost:
+            begun.append(job.id)
+            await anyio.sleep_forever()
+            raise AssertionError
+
+        jobs = [manager.start("heavy", endless_work, heavy=True).id for _ in range(4)]
+        await anyio.wait_all_tasks_blocked()
+        assert begun == jobs[:2]
+        said = [(await manager.wait(job, 0)).progress[-1:] for job in jobs]
+        assert said[:2] == [[], []] and "2 jobs run" in said[2][0] and "1 wait before" in said[3][0]
+        assert (await manager.wait(manager.start("quick", quick).id, 5)).state == "finished"
+        await manager.stop(jobs[3])
+        await manager.stop(jobs[0])
+        await anyio.wait_all_tasks_blocked()
+        assert begun == jobs[:3]
+
+
+@pytest.mark.anyio
+async def test_an_error_of_the_user_of_a_manager_stays_as_it_is(tmp_path: Path) -> None:
+    """It is not wrapped into a group, and the jobs end all the same."""
+    with pytest.raises(ProblemError, match=r"^mine$"):
+        async with Manager.open(Store(tmp_path / "state")) as manager:
+            manager.start("endless", endless)
+            raise ProblemError("mine")
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("said", ["0", "-1", "x", "1e3", "٣", "99999"])
+async def test_a_number_of_jobs_that_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a whole number of jobs is one."""
+    for text, at_least in (("", 4), ("3", 3)):
+        monkeypatch.setenv(JOBS_VARIABLE, text)
+        assert most_at_once() >= at_least
+    monkeypatch.setenv(JOBS_VARIABLE, said)
+    with pytest.raises(ProblemError, match=JOBS_VARIABLE):
+        most_at_once()
+
+
+# A clock that stands still while a job can only wait: budgets and limits count what it does not.
+
+SLACK_S = 0.5  # of a machine that is busy
+
+
+@pytest.mark.anyio
+async def test_a_limit_stands_still_with_the_clock() -> None:
+    """A limit of 0.3 s that waited for 0.6 s ends after 0.9 s, and the wait is told apart."""
+    clock, began = Clock(), time.monotonic()
+    with clock.limit(0.3) as limit:
+        with clock.stopped():
+            await anyio.sleep(0.6)
+        await anyio.sleep(20)
+    assert limit.cancelled_caught
+    assert 0.85 < time.monotonic() - began < 0.9 + SLACK_S
+    assert 0.55 < clock.waited_s < 0.6 + SLACK_S
+    assert clock.wall_s - clock.waited_s == pytest.approx(clock.worked_s, abs=0.05)
+
+
+@pytest.mark.anyio
+async def test_a_limit_that_begins_while_the_clock_stands_still() -> None:
+    """It has its seconds from when the clock goes on."""
+    clock = Clock()
+    clock.stop()
+    with clock.limit(0.2) as limit:
+        await anyio.sleep(0.4)
+        assert not limit.cancel_called
+        clock.resume()
+        await anyio.sleep(20)
+    assert limit.cancelled_caught
+
+
+def test_a_job_waits_when_none_of_its_children_works() -> None:
+    """One child that waits while another works, for the other's lease maybe, stops no budget."""
+    clock = JobClock()
+    with clock.child():
+        with clock.child(), clock.blocked():
+            assert not still(clock)
+        with clock.blocked():
+            assert still(clock)
+            with clock.child():
+                assert not still(clock)
+            assert still(clock)
+    assert not still(clock)
+
+
+def still(clock: Clock) -> bool:
+    before = clock.waited_s
+    time.sleep(0.002)
+    return clock.waited_s > before
+
+
+@given(st.lists(st.booleans(), max_size=6), st.lists(st.integers(0, 5), max_size=6))
+def test_what_ends_in_any_order_leaves_the_clock_running(waiting: list[bool], order: list[int]) -> None:
+    """Whatever children begin, wait and end, in any order: at the end the clock goes, and time is no less."""
+    clock, stacks = JobClock(), []
+    for waits in waiting:
+        stack = ExitStack()
+        stack.enter_context(clock.child())
+        if waits:
+            stack.enter_context(clock.blocked())
+        stacks.append(stack)
+        assert (clock._stopped_at is not None) == all(waiting[: len(stacks)])
+    for place in [*order, *([0] * len(stacks))]:
+        if stacks:
+            stacks.pop(place % len(stacks)).close()
+    assert clock._stopped_at is None
+    assert 0 <= clock.waited_s <= clock.wall_s

@@ -1,4 +1,4 @@
-"""The table of error families."""
+"""The table of error families, and recorded texts against it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mcp_server.logs.details import literals, look
+from mcp_server.logs.facts import ErrorFact
 from mcp_server.logs.families import FAMILIES, Family, Rank, find_family
+from mcp_server.logs.log import read_log_file
 from mcp_server.logs.text import read_line
-from mcp_server.model import CATEGORIES
+from mcp_server.model import FAILURES, Verdict
 from tests.logs.support import read
+from tests.recorded import RECORDINGS
+from tests.releases.texts import EXPECTED
+
+# The table of error families.
 
 TEXTS = json.loads(Path(__file__).with_name("texts.json").read_text(encoding="utf-8"))
 MATCHED = [family for family in FAMILIES if family.patterns]
@@ -81,7 +87,7 @@ def test_ids_are_unique() -> None:
 def test_every_category_but_silent_ones_has_a_family() -> None:
     """Each category is the first candidate of some family."""
     firsts = {family.candidates[0] for family in FAMILIES}
-    assert set(CATEGORIES) - firsts == set()
+    assert set(FAILURES) - firsts == set()
 
 
 def test_decided_texts_say_what_they_do_not_prove() -> None:
@@ -111,3 +117,77 @@ def test_numbers_of_a_text_are_fields() -> None:
         "expected": "256",
         "got": "512",
     }
+
+
+# What was printed and recorded: by releases of torch about one fault, and by our own tools on an H200.
+
+LOGS = sorted((RECORDINGS / "releases").glob("*.txt"))
+
+
+def root(log: Path) -> ErrorFact:
+    found = read_log_file(log).root
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda log: log.stem)
+def test_a_fault_has_one_family_in_every_release(log: Path) -> None:
+    """Wording and place of a text differ between releases, what it is read as does not."""
+    assert root(log).family.id in EXPECTED[log.name.partition(".")[0]][0].split()
+
+
+@pytest.mark.parametrize("release", ["2.8", "2.9", "2.12", "2.14"])
+def test_an_operators_exception_is_read_where_its_error_is_not_checked(release: str) -> None:
+    """Up to 2.12 the exception is a line of the log; the call goes on, and what comes of it follows."""
+    found = root(RECORDINGS / "releases" / f"operator_raises.torch-{release}.txt")
+    assert (found.candidates[0], found.fields["at_function"]) == ("custom_op", "refuse")
+    assert "no value below one is allowed" in found.text
+    assert found.fields.get("node") == ("0" if release == "2.14" else None)
+
+
+def test_the_oldest_text_names_the_model_that_is_missing() -> None:
+    """torch 2.8 has no quotes around the name, and no space behind it."""
+    assert root(RECORDINGS / "releases" / "no_such_model.torch-2.8.txt").fields["model"] == "nope"
+
+
+# What our own tools said on an H200, kept as they printed it (`tests/recordings/gpu_tools`).
+
+RECORDED = RECORDINGS / "gpu_tools"
+
+RECORDED_CATEGORIES = {
+    "wrong-device": "device_mismatch",
+    "wrong-dtype": "input_mismatch",
+    "out-of-range": "shape_out_of_range",
+    "bad-index": "index_out_of_bounds",
+    "bad-start": "index_out_of_bounds",
+    "bad-scatter": "index_out_of_bounds",
+    "bad-read": "index_out_of_bounds",
+    "bad-write": "index_out_of_bounds",
+    "bad-shift": "illegal_memory_access",
+    "nan": "nan_or_inf",
+    "good-logarithm": None,
+    "good-lookup": None,
+}
+
+
+@pytest.mark.parametrize("name", sorted(RECORDED_CATEGORIES))
+def test_verdicts_of_the_gpu_visit_are_valid_today(name: str) -> None:
+    """A verdict written on the GPU machine is one of today's schema, with the category of that fault."""
+    verdict = Verdict.model_validate_json((RECORDED / f"diagnose-{name}.json").read_text())
+    assert verdict.category == RECORDED_CATEGORIES[name]
+    assert (verdict.outcome == "no_fault") == (RECORDED_CATEGORIES[name] is None)
+
+
+ROOTS = {
+    "bad-index": "device_assert_index",
+    "bad-start": "device_assert_index",
+    "bad-scatter": "aten_assert",
+}
+
+
+@pytest.mark.parametrize("name", sorted(ROOTS))
+def test_the_root_of_a_real_device_assertion(name: str) -> None:
+    """The assertion is the root of the child's real output, whatever CUDA and cuBLAS say after it."""
+    (log,) = RECORDED.glob(f"diagnose-{name}.0?-plain.log")
+    root = read_log_file(log).root
+    assert root is not None and root.family.id == ROOTS[name]

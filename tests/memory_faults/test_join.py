@@ -1,8 +1,10 @@
-"""The join on recorded wrappers of torch 2.11 (CUDA), with journals and host frames of instrumented runs."""
+"""The join of a memory fault with its launch, element and line, on recorded runs of a GPU."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -13,7 +15,21 @@ from mcp_server.logs.journal import Journal, TensorFacts
 from mcp_server.memory_faults.join import join_fault, match_sites, read_call_sites
 from mcp_server.memory_faults.records import Fault
 from mcp_server.memory_faults.situation import FOREIGN, Evidence, ValueRange, logical_index
-from tests.memory_faults.support import BASE, given, journal, launch, line_of, number, recorded, tensor
+from tests.memory_faults.support import (
+    BASE,
+    FAULTS,
+    PROGRAMS,
+    given,
+    joined,
+    journal,
+    launch,
+    line_of,
+    number,
+    recorded,
+    tensor,
+)
+
+# The join on recorded wrappers of torch 2.11 (CUDA), with journals and host frames of instrumented runs.
 
 ERROR = "cudaErrorLaunchFailure: unspecified launch failure"
 TABLE = tensor(BASE, (64, 16))
@@ -304,3 +320,90 @@ def test_the_index_of_a_contiguous_element_is_found_again(case: tuple[list[int],
 def test_an_expanded_dimension_has_no_index() -> None:
     """Stride 0 maps many elements to one address."""
     assert logical_index(3, (4, 4), (0, 1)) is None
+
+
+# The join on recordings of one H200 (torch 2.11): 28 programs with a known fault, or none.
+
+
+def truth(name: str) -> dict[str, Any]:
+    known: dict[str, Any] = json.loads((FAULTS / name / "truth.json").read_text())
+    return known
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_recorded_fault_is_joined_as_it_was_made(name: str, tmp_path: Path) -> None:
+    """Kernel, argument and guilty party are those that the program was written with."""
+    known, fault = truth(name), joined(name, tmp_path)
+    assert (fault is not None) == known["fault"]
+    if fault is None:
+        return
+    assert known["kernel"] in fault.kernel
+    assert fault.launch is not None and fault.blame is not None
+    if known["argument"]:
+        assert fault.missed is not None
+        assert fault.missed.variable.startswith(known["argument"])
+    if known["guilty"]:
+        assert fault.blame.kind in known["guilty"]
+    if known["input_index"] is not None:
+        assert fault.blame.input_index == known["input_index"]
+
+
+@pytest.mark.parametrize("name", [n for n in PROGRAMS if truth(n)["fault"]])
+def test_without_a_journal_nothing_is_measured(name: str, tmp_path: Path) -> None:
+    """A package that could not be rebuilt: no side, no distance, and the reader is told."""
+    fault = joined(name, tmp_path, with_journal=False)
+    assert fault is not None
+    assert fault.missed is None or fault.missed.bytes_outside is None
+    assert fault.unknown
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "outside"),
+    [
+        ("write_adjacent", "after", 0),
+        ("write_before", "before", 128),
+        ("read_negative", "before", 128),
+        ("upstream", "after", 152_448),
+        ("int32_overflow", "before", 2_140_700_672),
+        ("empty_tensor", "empty", None),
+        ("host_tensor", "host", None),
+    ],
+)
+def test_side_and_distance(name: str, side: str, outside: int | None, tmp_path: Path) -> None:
+    """As computed by hand from the recorded pointers and addresses."""
+    fault = joined(name, tmp_path)
+    assert fault is not None and fault.missed is not None
+    assert (fault.missed.side, fault.missed.bytes_outside) == (side, outside)
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "guilty"),
+    [
+        ("read_negative", "index < 512", "kernel"),
+        ("read_negative", "(col < width) & (index < 512)", "kernel"),
+        ("read_negative", "512 > index", "kernel"),
+        ("read_negative", "index >= 0", "input"),
+        ("read_negative", "(index >= 0) & (index < 512)", "input"),
+        ("read_negative", "col < width", "input"),
+        ("read_far", "index >= 0", "kernel"),
+        ("read_far", "index < 512", "input"),
+    ],
+)
+def test_a_mask_that_bounds_the_other_side_only_is_the_kernels(
+    name: str, mask: str, guilty: str, tmp_path: Path
+) -> None:
+    """An index that a user's kernel masks on one side may be anything; one that it leaves alone may not."""
+    load = "tl.load(table + index * width + col"
+    fault = joined(name, tmp_path, old=f"{load})", new=f"{load}, {mask})")
+    assert fault is not None and fault.blame is not None
+    assert fault.blame.kind == guilty
+    if guilty == "kernel":
+        assert (fault.blame.name, fault.blame.category) == ("lookup_kernel", "illegal_memory_access")
+        assert mask in fault.blame.reasons[0] and fault.blame.confidence == "likely"
+
+
+def test_uninitialised_memory_blames_who_was_to_write_it(tmp_path: Path) -> None:
+    """initcheck names the reader; the join names the kernel that left half of the buffer unwritten."""
+    fault = joined("uninitialised", tmp_path)
+    assert fault is not None and fault.blame is not None
+    assert (fault.blame.kind, fault.blame.name) == ("upstream_kernel", "half_kernel")

@@ -1,37 +1,45 @@
-"""Accesses read out of kernel sources: which pointer, which values, how many elements of each."""
+"""Accesses read out of kernel sources, and reductions of a user's Triton kernel."""
 
 from __future__ import annotations
+
+import textwrap
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.memory_faults.kernel_lines import (
-    KernelUse,
-    LineAccess,
-    Sum,
-    cpp_accesses_on,
-    triton_accesses_on,
-    value_of,
-)
-from mcp_server.package.kernels import Kernel, Parameter, constants_of
+from mcp_server.memory_faults.situation import SourceAccess
+from mcp_server.memory_faults.triton_reductions import narrow_sums, paddings
+from mcp_server.package.kernels import Kernel, Parameter
+from mcp_server.package.terms.linear import Address, address_of
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.triton import constants_of
+
+# Accesses read out of kernel sources: which pointer, which values, how many elements of each.
 
 NAMES = ("a", "b", "c")
 
 
-def use(source: str, tensors: str = "x table out", scalars: str = "n stride") -> KernelUse:
-    kernel = Kernel("k_0", "user_triton", "k", (), 1, source, 1)
-    values = {"n": 100, "stride": 64, "W": 16}
-    return KernelUse(kernel, frozenset(tensors.split()), frozenset(scalars.split()), values)
+VALUES = {"n": 100, "stride": 64, "W": 16}
 
 
-def first(source: str, code: str) -> LineAccess:
+def accesses(source: str, tensors: str = "x table out") -> list[SourceAccess]:
+    """What a user's kernel does, its scalars being `VALUES`."""
+    parameters = tuple(Parameter(name, "tensor", "read") for name in tensors.split())
+    program = read_program(Kernel("k_0", "user_triton", "k", parameters, 1, source, 1))
+    return [SourceAccess(each, address_of(each.place, VALUES)) for each in program.accesses]
+
+
+def first(source: str, code: str) -> SourceAccess:
+    """The first access on the first line with `code`."""
     line = next(n for n, text in enumerate(source.split("\n"), 1) if code in text)
-    return triton_accesses_on(use(source), line)[0]
+    return next(each for each in accesses(source) if each.access.line == line)
 
 
-def factors(access: LineAccess) -> dict[str, int | None]:
-    return {f"{t.kind} {t.name}": f for t, f in access.address.terms.items() if t.kind != "other"}
+def factors(access: SourceAccess) -> dict[str, int | None]:
+    """The tensors that may be meant, and the factor of each element that is loaded."""
+    loads = {f"load {each.parameter}": factor for each, factor in access.address.elements.items()}
+    return {**{f"pointer {name}": 1 for name in access.parameters}, **loads}
 
 
 def test_a_pointer_kept_in_a_variable_is_followed() -> None:
@@ -56,7 +64,7 @@ def test_a_helper_function_is_followed_to_its_caller() -> None:
 def test_a_product_with_an_unknown_has_an_unknown_factor() -> None:
     """`program_id * stride`: the stride counts, and nobody knows how often."""
     source = "def k(x, table, out, stride):\n    v = tl.load(table + tl.program_id(0) * stride)\n"
-    assert factors(first(source, "tl.load"))["scalar stride"] is None
+    assert first(source, "tl.load").address.scalars == {"stride": None}
 
 
 @pytest.mark.parametrize(
@@ -103,8 +111,7 @@ def test_masks_and_directions_are_told() -> None:
         "def k(x, table, out):\n    a = tl.load(x, m)\n    b = tl.load(x, mask=None)\n"
         "    tl.store(out, a, mask=m)\n    tl.atomic_add(out, a)\n"
     )
-    found = [triton_accesses_on(use(source), line)[0] for line in (2, 3, 4, 5)]
-    assert [(a.direction, a.masked) for a in found] == [
+    assert [(each.direction, each.access.masked) for each in accesses(source)] == [
         ("read", True),
         ("read", False),
         ("write", True),
@@ -129,7 +136,7 @@ def test_the_sides_on_which_a_mask_bounds_a_loaded_index(mask: str, sides: set[s
         "    src = offs + tl.load(x + offs, mask=inside)\n    bounded = inside & (src < n)\n"
         f"    v = tl.load(table + src, mask={mask}, other=0.0)\n"
     )
-    assert first(source, "table + ").limits == sides
+    assert first(source, "table + ").bounded == sides
 
 
 def test_a_negative_index_that_is_moved_up_is_known_to_wrap() -> None:
@@ -158,13 +165,14 @@ def test_what_an_element_may_be_is_known_of_a_sum_only(value: str, factor: int |
     source = f"auto tmp0 = x[x0];\nauto tmp9 = 7;\nauto tmp1 = {value};\nauto tmp2 = table[64L*tmp1];"
     parameters = tuple(Parameter(name, "const int64_t*", "read") for name in ("x", "table"))
     kernel = Kernel("k_0", "cpp", "k", parameters, 1, source, 1)
-    (access,) = cpp_accesses_on(KernelUse(kernel, frozenset({"x", "table"}), frozenset(), {}), 4)
-    assert factors(access)["load x"] == factor
+    access = read_program(kernel).accesses[-1]
+    (found,) = address_of(access.place, {}).elements.values()
+    assert found == factor
 
 
 def test_a_source_that_is_no_python_gives_nothing() -> None:
     """A cut source is no error."""
-    assert triton_accesses_on(use("def k(x:\n  tl.load(x"), 2) == ()
+    assert accesses("def k(x:\n  tl.load(x") == []
 
 
 def test_constants_are_read_from_the_meta_data() -> None:
@@ -185,11 +193,217 @@ def expressions(draw: st.DrawFn, depth: int = 3) -> str:
 def test_a_known_sum_is_what_python_computes(text: str, values: dict[str, int]) -> None:
     """Where all names are known, the sum has Python's value; it never has another."""
     source = f"def k(x, {', '.join(NAMES)}):\n    tl.load(x + {text})\n"
-    kernel = Kernel("k_0", "user_triton", "k", (), 1, source, 1)
-    (access,) = triton_accesses_on(KernelUse(kernel, frozenset("x"), frozenset(NAMES), values), 2)
-    terms = {term: factor for term, factor in access.address.terms.items() if term.kind != "pointer"}
-    total = Sum(terms, access.address.constant)
-    found = value_of(total, values)
+    kernel = Kernel("k_0", "user_triton", "k", (Parameter("x", "tensor", "read"),), 1, source, 1)
+    (access,) = read_program(kernel).accesses
+    found = total(address_of(access.place, values), values)
     assert found is None or found == eval(text, {}, dict(values))
     if "*" not in text:
         assert found is not None
+
+
+def total(address: Address, values: dict[str, int]) -> int | None:
+    """The elements from the pointer; None where a factor is not known."""
+    factors = list(address.scalars.items())
+    if address.constant is None or any(factor is None and name for name, factor in factors):
+        return None
+    return address.constant + sum((factor or 0) * values[name] for name, factor in factors)
+
+
+# Reductions of a user's Triton kernel: masked lanes that take part, and sums kept in 16 bits.
+
+SOFTMAX = """
+def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + row * width + col, mask=col < width, other={other})
+    x = x - tl.max(x, 0)
+    e = tl.exp(x)
+    tl.store(y_ptr + row * width + col, e / tl.sum(e, 0), mask=col < width)
+"""
+RUNNING_MAXIMUM = """
+def kernel(x_ptr, out_ptr, width, BLOCK: tl.constexpr):
+    best = tl.{begin}
+    for start in range(0, width, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col, mask=col < width, other={other})
+        best = tl.maximum(best, x)
+    tl.store(out_ptr, tl.max(best, 0))
+"""
+VARIANCE = """
+def kernel(x_ptr, out_ptr, width, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    mask = col < width
+    x = tl.load(x_ptr + col, mask, 0.0).to(tl.float32)
+    mean = tl.sum(x, axis=0) / width
+    centred = {centred}
+    tl.store(out_ptr, tl.sum(centred * centred, axis=0) / width)
+"""
+SUMMED_IN_A_LOOP = """
+def kernel(x_ptr, out_ptr, width, mean, BLOCK: tl.constexpr):
+    total = tl.zeros([BLOCK], dtype=tl.float32)
+    for start in range(0, width, BLOCK):
+        col = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + col, mask=col < width, other=0.0)
+        x = x - mean
+        total += x * x
+    tl.store(out_ptr, tl.sum(total, axis=0))
+"""
+FULL = "full([BLOCK], float('-inf'), tl.float32)"
+WRONG = {
+    "softmax": (
+        SOFTMAX.format(other="0.0"),
+        ["x = x - tl.max(x, 0)", "tl.store(y_ptr + row * width"],
+    ),
+    "loaded": (RUNNING_MAXIMUM.format(begin=FULL, other="0"), ["tl.store(out_ptr, tl.max(best, 0))"]),
+    "variance": (VARIANCE.format(centred="x - mean"), ["tl.store(out_ptr, tl.sum(centred * centred"]),
+    "loop": (SUMMED_IN_A_LOOP, ["tl.store(out_ptr, tl.sum(total, axis=0))"]),
+}
+SOUND = {
+    "softmax": SOFTMAX.format(other="-float('inf')"),
+    "from zero": RUNNING_MAXIMUM.format(begin="zeros([BLOCK], tl.float32)", other="0.0"),
+    "maximum": RUNNING_MAXIMUM.format(begin=FULL, other="float('-inf')"),
+    "variance": VARIANCE.format(centred="tl.where(mask, x - mean, 0.0)"),
+    "causal mask": """
+def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + col, mask=col < width, other=0.0)
+    x = x + tl.where(col > 3, -float("inf"), 0.0)
+    tl.store(y_ptr, tl.max(x, 0))
+""",
+    "largest size of a value": """
+def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + col, mask=col < width, other=0.0)
+    tl.store(y_ptr, tl.max(tl.abs(x), 0) + tl.sum(x * x, 0))
+""",
+    "scaled": """
+def kernel(x_ptr, y_ptr, width, scale, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    x = scale * tl.load(x_ptr + col, mask=col < width, other=-float("inf")) * scale
+    e = tl.exp(x - tl.max(x, 0))
+    tl.store(y_ptr, tl.sum(e, 0))
+""",
+    "two masks": """
+def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + col, mask=col < width, other=1.0)
+    y = tl.load(y_ptr + col, mask=col > 1, other=1.0)
+    tl.store(y_ptr, tl.sum(x - y, 0))
+""",
+    "product of two": """
+def kernel(x_ptr, w_ptr, y_ptr, width, BLOCK: tl.constexpr):
+    col = tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + col, mask=col < width, other=0.0)
+    w = tl.load(w_ptr + col, mask=col < width, other=1.0)
+    tl.store(y_ptr, tl.sum(x * w, 0))
+""",
+}
+
+
+TENSORS = tuple(Parameter(name, "tensor", "read") for name in ("x_ptr", "y_ptr", "out_ptr", "w_ptr", "p"))
+
+
+def kernel_of(source: str) -> Kernel:
+    """A user's kernel of this source."""
+    return Kernel("kernel", "user_triton", "kernel", TENSORS, 1, source, 1, ("4", "1", "1"))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_lanes_that_change_a_reduction_are_found(name: str) -> None:
+    """Each with the line of its load and of the reduction, and what the reduction would need."""
+    source, expected = WRONG[name]
+    found = paddings(kernel_of(source))
+    assert len(found) == len(expected)
+    assert all(padding.code.startswith(code) for padding, code in zip(found, expected, strict=True))
+    assert all("tl.load" in padding.load for padding in found)
+    assert all(p.needed == (0.0 if p.kind == "sum" else float("-inf")) for p in found)
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_padding_is_not_accused(name: str) -> None:
+    """Neutral fillers, lanes that are masked again, and values that are not followed."""
+    assert paddings(kernel_of(SOUND[name])) == ()
+
+
+@pytest.mark.parametrize("text", ["", "def kernel(:", "x = 1", "def other():\n    pass"])
+def test_what_cannot_be_read_is_not_accused(text: str) -> None:
+    """No function, or no Python."""
+    assert not paddings(kernel_of(text)) and not narrow_sums(kernel_of(text))
+
+
+_VALUES = st.sampled_from(
+    ["x", "w", "2.0", "width", "tl.exp(x)", "tl.sum(x, 0)", "-x", "x / w", "tl.load(p + col)"]
+)
+_LINES = st.sampled_from(
+    [
+        "x = {}",
+        "w = {}",
+        "x += {}",
+        "w = tl.maximum(w, {})",
+        "x = tl.where(col < width, x, {})",
+        "tl.store(p, {})",
+    ]
+)
+
+
+@given(st.lists(st.tuples(_LINES, _VALUES), max_size=6), st.sampled_from(["0.0", "1.0", "float('-inf')"]))
+def test_any_arithmetic_is_read(lines: list[tuple[str, str]], other: str) -> None:
+    """No error whatever is assigned."""
+    body = "\n".join(form.format(value) for form, value in lines)
+    begin = f"x = tl.load(p + col, mask=col < width, other={other})\nw = tl.sum(x, 0) + x"
+    text = f"{begin}\n{body}\ntl.store(p, tl.max(x, 0))"
+    source = "def kernel(p, width, col):\n" + textwrap.indent(text, "    ")
+    for found in paddings(kernel_of(source)):
+        assert "tl.load" in found.load and found.filler != found.needed
+
+
+SIGNED = """@t(triton_meta={
+    'signature': {'x': '*fp16', 'w': '*bf16', 'n': 'i32', 'out': '*fp32', 'B': 'constexpr'}})
+"""
+BLOCK = "at = tl.arange(0, B)"
+
+
+def kernel(*body: str) -> str:
+    lines = "\n".join(f"    {line}" for line in (BLOCK, *body))
+    return f"{SIGNED}@triton.jit\ndef level(x, w, n, out, B: tl.constexpr):\n{lines}\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        (["v = tl.load(x + at)", "tl.store(out, tl.sum(v * v, 0))"], 1),
+        (["tl.store(out, (tl.sum(tl.load(x + at), 0) / n).to(tl.float32))"], 0),
+        (["row = x + n", "tl.store(out, tl.sum(tl.load(row + at)))"], 1),
+        (
+            [
+                "acc = tl.zeros([B], dtype=tl.float16)",
+                "for i in range(n):",
+                "    acc += tl.load(x + i * B + at)",
+                "tl.store(out, tl.sum(acc))",
+            ],
+            3,
+        ),
+        (["tl.store(out, tl.sum(tl.exp(tl.load(w + at))))"], 0),
+        (["v = tl.load(out + at).to(tl.float16)", "tl.store(out, tl.sum(v))"], 1),
+        (["v = tl.load(x + at).to(tl.float32)", "tl.store(out, tl.sum(v * v))"], None),
+        (["tl.store(out, tl.sum(tl.load(x + at), dtype=tl.float32))"], None),
+        (["tl.store(out, tl.sum(tl.load(out + tl.load(x + at))))"], None),
+        (["tl.store(out, tl.max(tl.load(x + at), 0))"], None),
+        (["tl.store(out, tl.load(x) + tl.load(w))"], None),
+    ],
+    ids=[
+        "squares", "cast after", "derived pointer", "running", "function", "narrowed", "widened",
+        "dtype of the sum", "other tensor", "maximum", "no sum",
+    ],
+)  # fmt: skip
+def test_sums_that_are_kept_in_16_bits(body: list[str], line: int | None) -> None:
+    """Those over values that were loaded or made narrow, and not widened before."""
+    expected = [] if line is None else [body[line]]
+    assert [found.code for found in narrow_sums(kernel_of(kernel(*body)))] == expected
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read(text: str) -> None:
+    """What is no kernel has no sums, and nothing raises."""
+    for source in (text, kernel(text.replace("\n", " "))):
+        assert isinstance(narrow_sums(kernel_of(source)), tuple)

@@ -1,22 +1,21 @@
-"""A wrapper as read, in lines for gold files: `python -m tests.package.summaries FILE` prints one."""
+"""Wrappers as read, in lines: `python -m tests.package.summaries` writes `wrappers.summary.txt` anew."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from mcp_server.package.archive import Package
+from mcp_server.package.archive import Package, open_package
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.members import DirectoryContainer, ModelFiles
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import Wrapper, read_wrapper
+from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
-from tools.packed import unpacked
 
 WRAPPERS = RECORDINGS / "wrappers"
-GOLD = unpacked(Path(__file__).resolve().parent / "gold")
+GOLD = Path(__file__).with_name("wrappers.summary.txt")
 
 
 def recorded(name: str, compiled_by: str = "torch-2.11-cuda") -> Wrapper:
@@ -83,5 +82,16 @@ def _written_by(flow: Dataflow, launch: Launch, argument: Argument) -> str:
     return f" <- {', '.join(writers)}" if writers else ""
 
 
+def read(zoo: ZooPackage, name: str) -> Wrapper:
+    package = open_package(zoo(name))
+    return read_wrapper(package.wrapper_text, package.kernel_text)
+
+
+def all_summaries() -> str:
+    """Every recorded wrapper as it is read today, under a line with its name."""
+    files = sorted(WRAPPERS.glob("*.cpp"))
+    return "\n".join(f"# {file.stem}\n{summary(read_wrapper(file.read_text()))}" for file in files)
+
+
 if __name__ == "__main__":
-    print(summary(read_wrapper(Path(sys.argv[1]).read_text(encoding="utf-8"))), end="")
+    GOLD.write_text(all_summaries())

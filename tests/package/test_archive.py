@@ -1,16 +1,25 @@
-"""Opening packages: real ones in every layout, incomplete ones, several models, also under several names."""
+"""Opening packages: every layout, incomplete ones, archives built to harm, other files, libraries."""
 
 from __future__ import annotations
 
+import io
 import os
+import pickle
+import stat
+import struct
+import subprocess
 import time
+import tracemalloc
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.defects import same_models
+from mcp_server.package.defects import Library, LibraryError, read_library, same_models
+from mcp_server.package.members import ByteRange, ZipContainer, read_bytes, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from tests.conftest import ZooPackage
 from tests.package.archives import (
@@ -20,10 +29,14 @@ from tests.package.archives import (
     declared,
     members_of,
     name_ending,
+    twice,
+    twice_with_other_weights,
     unweighted,
     without,
     write,
 )
+
+# Opening packages: real ones in every layout, incomplete ones, several models, also under several names.
 
 
 def test_a_real_package_is_described(zoo: ZooPackage) -> None:
@@ -177,8 +190,12 @@ def test_gigabytes_of_weights_cost_nothing(zoo: ZooPackage, tmp_path: Path) -> N
     path = changed(zoo("ranker"), tmp_path / "large.pt2", lambda m: None)
     hole = 5 << 30
     with zipfile.ZipFile(path, "a") as archive:
-        large = declared("m/data/weights/weight_0", hole - 1024, archive.start_dir)
-        archive.start_dir += hole
+        large = declared("m/data/weights/weight_0", hole, archive.start_dir)
+        header = large.FileHeader(zip64=True)
+        assert archive.fp is not None
+        archive.fp.seek(archive.start_dir)
+        archive.fp.write(header)
+        archive.start_dir += len(header) + hole
         archive.filelist.append(large)
         archive._didModify = True  # type: ignore[attr-defined]
     started = time.process_time()
@@ -186,19 +203,6 @@ def test_gigabytes_of_weights_cost_nothing(zoo: ZooPackage, tmp_path: Path) -> N
     assert package.inputs and package.library is not None and package.weights.place == "in_library"
     assert sum(member.size for member in package.members) > 5_000_000_000
     assert time.process_time() - started < 1
-
-
-def twice(members: Members) -> None:
-    """The one model again, under the name `coast`."""
-    again = {name.replace("/model/", "/coast/"): data for name, data in members.items()}
-    members.update(again)
-
-
-def twice_with_other_weights(members: Members) -> None:
-    """The same, with a library of the same size and other bytes."""
-    twice(members)
-    library = name_ending(members, "wrapper.so").replace("/model/", "/coast/")
-    members[library] = members[library][:-1] + bytes([members[library][-1] ^ 1])
 
 
 @pytest.mark.parametrize(("change", "found"), [(twice, ("coast",)), (twice_with_other_weights, ())])
@@ -215,3 +219,419 @@ def test_models_that_are_the_same_byte_for_byte(
 def test_a_single_model_has_no_twin(zoo: ZooPackage) -> None:
     """It is one under one name."""
     assert same_models(open_package(zoo("ranker"))) == ()
+
+
+# Archives that were built to harm, and archives that were damaged.
+
+GOOD = "m/data/aotinductor/model/a.wrapper.cpp"
+
+
+def slug_of(path: Path) -> str:
+    """Why the package cannot be opened; what is unsafe to open is kept from torch's loader, too."""
+    with pytest.raises(PackageError) as caught:
+        open_package(path)
+    if caught.value.slug == "unsafe_archive":
+        with pytest.raises(PackageError):
+            refuse_unsafe(path)
+    return caught.value.slug
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../evil.so",
+        "/etc/evil",
+        "a/../../b",
+        "C:/evil.so",
+        "a\\..\\b",
+        "\x1b[31mred",
+        "m/data/aotinductor/model/../../x.so",
+    ],
+)
+def test_names_that_leave_the_directory_are_refused(tmp_path: Path, name: str) -> None:
+    """Zip-slip and absolute names: a loader would write them where it must not."""
+    assert slug_of(write(tmp_path / "slip.pt2", {GOOD: b"", name: b"x"})) == "unsafe_archive"
+
+
+def test_packing_that_torch_does_not_read_is_refused(tmp_path: Path) -> None:
+    """Members packed with LZMA: torch stores and deflates."""
+    assert slug_of(write(tmp_path / "lzma.pt2", {GOOD: b"a"}, zipfile.ZIP_LZMA)) == "unsafe_archive"
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_duplicate_names_are_refused(tmp_path: Path) -> None:
+    """Two members of one name: two readers would see two different packages."""
+    path = write(tmp_path / "twice.pt2", {GOOD: b"a"})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(GOOD, b"b")
+    assert slug_of(path) == "unsafe_archive"
+
+
+def test_links_are_refused(tmp_path: Path) -> None:
+    """A symbolic link inside the archive, and one that leaves an unpacked directory."""
+    path = write(tmp_path / "link.pt2", {GOOD: b""})
+    link = zipfile.ZipInfo("m/data/aotinductor/model/b.so")
+    link.external_attr = (stat.S_IFLNK | 0o777) << 16
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    assert slug_of(path) == "unsafe_archive"
+    unpacked = tmp_path / "dir" / "data" / "aotinductor" / "model"
+    unpacked.mkdir(parents=True)
+    (unpacked / "a.wrapper.cpp").symlink_to("/etc/passwd")
+    assert slug_of(tmp_path / "dir") == "unsafe_archive"
+
+
+def test_encrypted_members_are_refused(tmp_path: Path) -> None:
+    """The encryption flag in the directory is enough."""
+    path = write(tmp_path / "secret.pt2", {GOOD: b"abc"})
+    data = bytearray(path.read_bytes())
+    data[data.rindex(b"PK\1\2") + 8] |= 1
+    path.write_bytes(data)
+    assert slug_of(path) == "unsafe_archive"
+
+
+def test_a_bomb_is_refused_without_unpacking_it(tmp_path: Path) -> None:
+    """64 MiB of zeros in 64 KiB: refused by the declared ratio, in little memory."""
+    path = write(tmp_path / "bomb.pt2", {GOOD: bytes(64 << 20)}, zipfile.ZIP_DEFLATED)
+    tracemalloc.start()
+    assert slug_of(path) == "unsafe_archive"
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+def test_a_lie_about_the_size_is_found(tmp_path: Path) -> None:
+    """A member whose directory entry declares fewer bytes than its own header is never unpacked."""
+    path = write(tmp_path / "lie.pt2", {GOOD: bytes(8 << 20)}, zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, data.rindex(b"PK\1\2") + 24, 100)
+    path.write_bytes(data)
+    assert slug_of(path) == "unsafe_archive"
+
+
+def test_overlapping_members_are_refused(tmp_path: Path) -> None:
+    """Many names for the same bytes: together they are larger than the file."""
+    path = write(tmp_path / "overlap.pt2", {GOOD: bytes(4096)})
+    with zipfile.ZipFile(path, "a") as archive:
+        archive._didModify = True  # type: ignore[attr-defined]
+        for index in range(40):
+            archive.filelist.append(declared(f"m/copy{index}", 4096, 0))
+    assert slug_of(path) == "unsafe_archive"
+
+
+def test_a_flipped_byte_is_found(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The checksum of a stored member shows damage that its size does not."""
+    data = bytearray(zoo("ranker").read_bytes())
+    path = tmp_path / "flipped.pt2"
+    path.write_bytes(data)
+    assert open_package(path).defects == ()
+    data[data.index(b"\x7fELF") + 5000] ^= 0xFF
+    path.write_bytes(data)
+    (defect,) = open_package(path).defects
+    assert defect.slug == "damaged_member" and "wrapper.so is damaged" in defect.what and defect.fatal
+
+
+def test_too_long_a_text_is_not_read(tmp_path: Path) -> None:
+    """The limit of one text member holds for what is read, not for what is declared."""
+    container = ZipContainer(write(tmp_path / "long.pt2", {GOOD: b"x" * 100}))
+    assert read_bytes(container, GOOD, limit=100) == b"x" * 100
+    with pytest.raises(PackageError) as caught:
+        read_bytes(container, GOOD, limit=99)
+    assert caught.value.slug == "too_large"
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    data=st.binary(max_size=200),
+    start=st.integers(0, 50),
+    size=st.integers(0, 250),
+    seeks=st.lists(st.tuples(st.integers(0, 300), st.integers(0, 40))),
+)
+def test_a_byte_range_reads_like_the_slice(
+    data: bytes, start: int, size: int, seeks: list[tuple[int, int]]
+) -> None:
+    """Any seek and read in a window of a file gives what the bytes object gives."""
+    window, reference = ByteRange(io.BytesIO(data), start, size), io.BytesIO(data[start : start + size])
+    for offset, count in seeks:
+        window.seek(offset)
+        reference.seek(offset)
+        assert window.read(count) == reference.read(count)
+
+
+@settings(max_examples=40, deadline=None)
+@given(at=st.floats(0, 1), flips=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=6))
+def test_cut_or_flipped_archives_never_crash(
+    tmp_path_factory: pytest.TempPathFactory, at: float, flips: list[tuple[float, int]]
+) -> None:
+    """A mangled archive is a PackageError or a package whose texts can be asked for."""
+    path = tmp_path_factory.mktemp("mangled") / "m.pt2"
+    text = b'inputs_info_[0].name = "arg0_1";\n' * 20
+    write(path, {GOOD: text, "m/data/aotinductor/model/a.wrapper_metadata.json": b"{}"}, zipfile.ZIP_DEFLATED)
+    data = bytearray(path.read_bytes())
+    for place, mask in flips:
+        data[int(place * (len(data) - 1))] ^= mask
+    path.write_bytes(data[: max(1, int(at * len(data)))] if at < 0.9 else data)
+    try:
+        package = open_package(path)
+        assert isinstance(package.signature.problems, tuple) and isinstance(package.defects, tuple)
+    except PackageError as error:
+        assert error.slug and error.what
+
+
+def zip64(path: Path) -> bytearray:
+    """A good archive whose end is written in 64-bit records, too."""
+    data = write(path, {GOOD: b"x" * 100, "m/b": b"y"}).read_bytes()
+    at = data.rindex(b"PK\5\6")
+    _, _, _, here, total, length, offset, _ = struct.unpack("<4s4H2LH", data[at:])
+    end = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, here, total, length, offset)
+    locator = struct.pack("<4sLQL", b"PK\6\7", 0, at, 1)
+    return bytearray(data[:at] + end + locator + data[at:])
+
+
+def test_both_end_records_of_a_large_archive_are_read(tmp_path: Path) -> None:
+    """As torch writes it beyond 4 GiB."""
+    path = tmp_path / "large.pt2"
+    path.write_bytes(zip64(path))
+    assert [member.name for member in ZipContainer(path).members] == [GOOD, "m/b"]
+
+
+# What is written over, counted from the 64-bit end record, as which number, by what.
+FORGERIES = {
+    "the record has no signature": (0, "<I", 0),
+    "the records name different places": (48, "<Q", 0),
+    "the records count different members": (32, "<Q", 1),
+    "the locator points elsewhere": (56 + 8, "<Q", 10),
+    "a directory of other length": (40, "<Q", 3),
+    "a comment that is not there": (56 + 20 + 20, "<H", 9),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_an_archive_with_two_readings_is_refused(tmp_path: Path, forgery: str) -> None:
+    """Whatever `zipfile` makes of it: another reader may take the other record."""
+    path = tmp_path / "two.pt2"
+    data = zip64(path)
+    at, form, value = FORGERIES[forgery]
+    struct.pack_into(form, data, data.rindex(b"PK\6\6") + at, value)
+    path.write_bytes(data)
+    assert slug_of(path) in ("unsafe_archive", "truncated_zip")
+    with pytest.raises(PackageError) as caught:
+        refuse_unsafe(path)
+    assert caught.value.slug == "unsafe_archive"
+
+
+@pytest.mark.parametrize("place", ["before", "between", "after"])
+def test_bytes_that_belong_to_no_member_are_refused(tmp_path: Path, place: str) -> None:
+    """They may be another archive."""
+    path = tmp_path / "more.pt2"
+    data = bytes(zip64(path))
+    second = data.index(b"PK\3\4", 4)
+    at = {"before": 0, "between": second, "after": len(data)}[place]
+    path.write_bytes(data[:at] + b"PK\3\4hidden" + data[at:])
+    assert slug_of(path) in ("unsafe_archive", "truncated_zip")
+
+
+# Files that are no AOTInductor package are named for what they are.
+
+LEGACY_MAGIC = 0x1950A86A20F9469CFC6C  # torch/serialization.py
+
+
+class Trap:
+    """Leaves a file behind when it is unpickled."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return Path.touch, (self.target,)  # type: ignore[return-value]
+
+
+def refusal(path: Path) -> PackageError:
+    with pytest.raises(PackageError) as caught:
+        open_package(path)
+    return caught.value
+
+
+def test_plain_files(tmp_path: Path) -> None:
+    """Missing, empty, text, a directory of something else: each has its own slug."""
+    (tmp_path / "empty.pt2").touch()
+    (tmp_path / "text.pt2").write_text("model:\n")
+    (tmp_path / "some" / "dir").mkdir(parents=True)
+    assert refusal(tmp_path / "gone.pt2").slug == "missing_file"
+    assert refusal(tmp_path / "empty.pt2").slug == "empty_file"
+    assert refusal(tmp_path / "text.pt2").slug == "not_a_zip"
+    assert refusal(tmp_path / "some").slug == "not_a_package_directory"
+
+
+def test_archives_of_torch(zoo: ZooPackage) -> None:
+    """An exported program and a file of tensors, as torch itself wrote them."""
+    package = zoo("ranker")
+    assert refusal(package.with_name("ranker.exported.pt2")).slug == "torch_export_archive"
+    assert refusal(package.with_name("ranker.inputs.pt")).slug == "torch_save_file"
+
+
+def test_archives_by_their_members(tmp_path: Path) -> None:
+    """TorchScript, a layout from before torch 2.6, and a zip of anything else."""
+    script = {"m/data.pkl": b"", "m/constants.pkl": b"", "m/code/__torch__.py": b""}
+    assert refusal(write(tmp_path / "ts.pt2", script)).slug == "torchscript_file"
+    assert refusal(write(tmp_path / "old.pt2", {"m/abc.so": b"", "m/abc.cpp": b""})).slug == "outdated_layout"
+    assert refusal(write(tmp_path / "zip.pt2", {"readme.txt": b""})).slug == "no_model"
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:ab\n", "Git LFS pointer"),
+        (b"<!DOCTYPE html><html>404</html>", "web page"),
+        (b"\x08\x08\x12\x07pytorch", "ONNX"),
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"GGUF\x03\0\0\0", "GGUF"),
+        ((60).to_bytes(8, "little") + b'{"weight":{}}', "safetensors"),
+    ],
+)
+def test_files_by_their_first_bytes(tmp_path: Path, start: bytes, said: str) -> None:
+    """What is mistaken for a package by its name is called what it is."""
+    (tmp_path / "model.pt2").write_bytes(start)
+    error = refusal(tmp_path / "model.pt2")
+    assert error.slug == "not_a_zip" and said in error.what
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        ("torch-2.13.0.dist-info/METADATA", "Python wheel"),
+        ("arr_0.npy", "NumPy"),
+        ("MAR-INF/MANIFEST.json", "TorchServe"),
+        ("META-INF/MANIFEST.MF", "Java"),
+    ],
+)
+def test_other_zips(tmp_path: Path, member: str, said: str) -> None:
+    """Zip archives of other kinds are called what they are, a library in them or not."""
+    error = refusal(write(tmp_path / "model.pt2", {member: b"", "torch/_C.so": b""}))
+    assert error.slug == "other_zip" and said in error.what
+
+
+def test_a_package_that_was_zipped_once_more(tmp_path: Path) -> None:
+    """An archive around a .pt2 is called that, and the package in it is named."""
+    for member in ("scorer.pt2", "release/scorer.pt2"):
+        error = refusal(write(tmp_path / "model.pt2", {member: b"PK", "NOTES.txt": b""}))
+        assert (error.slug, error.value) == ("other_zip", [member]) and "unpack" in error.next_call
+
+
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    """Opening a pipe would wait for its writer, alone or among the files of a directory."""
+    os.mkfifo(tmp_path / "pipe.pt2")
+    assert refusal(tmp_path / "pipe.pt2").slug == "unreadable_file"
+    assert refusal(Path("/dev/zero")).slug == "unreadable_file"
+    model = tmp_path / "unpacked" / "data" / "aotinductor" / "model"
+    model.mkdir(parents=True)
+    os.mkfifo(model / "a.wrapper.cpp")
+    assert refusal(tmp_path / "unpacked").slug == "no_model"
+
+
+def test_a_cut_archive(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A package whose copy stopped half way has no directory at its end."""
+    data = zoo("ranker").read_bytes()
+    (tmp_path / "half.pt2").write_bytes(data[: len(data) // 2])
+    assert refusal(tmp_path / "half.pt2").slug == "truncated_zip"
+
+
+def test_pickles_are_never_unpickled(tmp_path: Path) -> None:
+    """A pickle is refused by its first bytes; what it would run does not run."""
+    target = tmp_path / "ran"
+    (tmp_path / "trap.pt2").write_bytes(pickle.dumps(Trap(target)))
+    (tmp_path / "old.pt").write_bytes(pickle.dumps(LEGACY_MAGIC, 2) + pickle.dumps(Trap(target), 2))
+    assert refusal(tmp_path / "trap.pt2").slug == "pickle_file"
+    assert refusal(tmp_path / "old.pt").slug == "torch_save_file"
+    assert not target.exists()
+
+
+def test_a_library_alone(tmp_path: Path) -> None:
+    """A .so without its wrapper.cpp says nothing about inputs."""
+    (tmp_path / "model.so").write_bytes(b"\x7fELF" + bytes(60))
+    assert refusal(tmp_path / "model.so").slug == "shared_library_without_wrapper"
+
+
+# Libraries made by the real compiler, and damaged ones.
+
+# The constants as Inductor assembles them (codecache.py, torch 2.13), here the header of mapped weights.
+SOURCE = r"""#include <stdexcept>
+extern "C" int missing_symbol();
+int use() { throw std::runtime_error(missing_symbol() ? "a" : "b"); }
+asm("\t.section .lrodata, \"a\"\n\t.balign 64\n"
+    "\t.globl _binary_constants_bin_start\n_binary_constants_bin_start:\n\t.quad 4096 + 8\n\t.quad 42\n"
+    "\t.globl _binary_constants_bin_end\n_binary_constants_bin_end:\n\t.text\n");
+"""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("elf")
+
+
+def build(directory: Path, *flags: str) -> Path:
+    """A library whose constants are what `force_mmap_weights` leaves: (size + 8, magic)."""
+    library = directory / f"lib{'_'.join(flags)}.so"
+    (directory / "source.cpp").write_text(SOURCE)
+    argv = ["g++", "-shared", "-fPIC", str(directory / "source.cpp"), "-o", str(library), *flags]
+    subprocess.run(argv, check=True, capture_output=True)
+    return library
+
+
+def read(path: Path) -> Library:
+    with path.open("rb") as stream:
+        return read_library(stream)
+
+
+def test_a_shared_and_a_static_cxx_runtime_are_told_apart(directory: Path) -> None:
+    """What `readelf -d` lists decides: libstdc++.so.6, or none of it."""
+    shared, static = read(build(directory)), read(build(directory, "-static-libstdc++"))
+    assert shared.cxx_runtime == "libstdc++.so.6" and static.cxx_runtime is None
+    assert shared.machine == static.machine
+
+
+def test_weights_behind_the_image(directory: Path) -> None:
+    """Weights appended for mmap are found by the header in the blob; their bytes are not read."""
+    library = build(directory)
+    assert read(library).mapped_weights_bytes is None and read(library).constants_bytes == 16
+    appended = directory / "appended.so"
+    appended.write_bytes(library.read_bytes() + bytes(4096) + struct.pack("<q", 42))
+    found = read(appended)
+    assert found.mapped_weights_bytes == 4096
+
+
+def test_the_blob_is_where_the_symbols_say(zoo: ZooPackage) -> None:
+    """The bytes at the offset are the weights: the first parameter of a seeded model."""
+    package = open_package(zoo("ranker"))
+    assert package.library is not None and package.library.constants_offset is not None
+    assert package.files.library is not None
+    with package.container.open(package.files.library.name) as stream:
+        stream.seek(package.library.constants_offset)
+        values = struct.unpack("<512f", stream.read(2048))
+    assert all(abs(value) < 6 for value in values) and 0.8 < sum(v * v for v in values) / 512 < 1.2
+
+
+def test_appended_weights_are_located(zoo: ZooPackage, directory: Path) -> None:
+    """A library with mapped weights makes the place `appended`, whatever the constructor says."""
+    data = build(directory).read_bytes() + bytes(4096) + struct.pack("<q", 42)
+    package = changed(
+        zoo("ranker"),
+        directory / "appended.pt2",
+        lambda members: members.update({name_ending(members, ".wrapper.so"): data}),
+    )
+    weights = open_package(package).weights
+    assert (weights.place, weights.bytes) == ("appended", 4096)
+
+
+@settings(max_examples=60, deadline=None)
+@given(at=st.floats(0, 1), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=8))
+def test_a_damaged_library_never_crashes(directory: Path, at: float, flips: list[tuple[int, int]]) -> None:
+    """A cut library, or one with damaged headers: facts or a LibraryError."""
+    library = directory / "lib.so"
+    data = bytearray((library if library.exists() else build(directory)).read_bytes())
+    for place, mask in flips:
+        data[place] ^= mask
+    try:
+        found = read_library(io.BytesIO(bytes(data[: int(at * len(data))] if at < 0.8 else data)))
+        assert isinstance(found, Library)
+    except LibraryError as error:
+        assert str(error)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from mcp_server.package.assertion import Candidate, explain, propose, read_assertion
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms import linear
-from mcp_server.package.terms.linear import IndexForm, allowed_elements, position_limit
+from mcp_server.package.terms.linear import IndexForm, Limit, allowed_elements, position_limit
 from mcp_server.package.terms.program import read_program
-from mcp_server.package.terms.term import elements
+from mcp_server.package.terms.term import Unread, elements
 from tests.package.summaries import view_of
 from tests.recorded import RECORDINGS
 
@@ -114,8 +114,9 @@ def kernel_of(lines: str, language: str) -> tuple[Kernel, int]:
 
 
 def read_form(lines: str, language: str, name: str = "tmp4") -> IndexForm | None:
-    kernel, end = kernel_of(lines, language)
-    value, _ = read_program(kernel).value_at(name, end)
+    kernel, _ = kernel_of(lines, language)
+    defined = (each.value for each in reversed(read_program(kernel).definitions) if each.name == name)
+    value = next(defined, Unread(name))
     return linear.read_form(value, elements(value))
 
 
@@ -123,18 +124,20 @@ POSITIONS = {
     "C++": (
         "for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(ks1); "
         "x1+=static_cast<int64_t>(1L))\n{\n"
-        "auto tmp5 = x1;\nauto tmp6 = c10::convert<int64_t>(tmp5);\nauto tmp7 = tmp6;"
+        "auto tmp5 = x1;\nauto tmp6 = c10::convert<int64_t>(tmp5);\n"
+        'AOTI_TORCH_CHECK(tmp6 < ks1, "index out of bounds: tmp6 < ks1");\n}'
     ),
-    "Triton": "x1 = (xindex % ks1)\ntmp6 = x1",
+    "Triton": "xindex = tl.program_id(0)\nx1 = (xindex % ks1)\ntmp6 = x1\n"
+    'tl.device_assert(tmp6 < ks1, "index out of bounds: tmp6 < ks1")',
 }
 
 
 @pytest.mark.parametrize("language", POSITIONS)
 def test_a_position_is_no_data(language: str) -> None:
     """An index that is a loop variable is reported as a position below its loop's size."""
-    kernel, end = kernel_of(POSITIONS[language], language)
-    line = end - 1 if language == "C++" else end
-    assert position_limit(*read_program(kernel).value_at("tmp6", line)) == "ks1"
+    kernel, _ = kernel_of(POSITIONS[language], language)
+    (check,) = read_program(kernel).checks
+    assert position_limit(check.value, check.ranges) == "ks1"
 
 
 @pytest.mark.parametrize("condition", ["index out of bounds: tmp6 < 64L", "tmp6 < 64L"])
@@ -186,7 +189,7 @@ def test_exactly_the_allowed_elements_pass(made: tuple[IndexForm | None, int, in
     form, scale, shift, size, wraps = made
     assert form is not None
     (load,) = form.loads.values()
-    allowed = allowed_elements(form, load, "0", str(size))
+    allowed = allowed_elements(form, load, Limit.of_check("0", str(size)))
     assert allowed is not None
     low, high = allowed.numbers({}) or (0, 0)
     for element in range(-300, 301):

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.package.assertion import Division, IndexSource, divisions
-from mcp_server.package.kernel_code import find_asserts, indexes_unchecked, read_condition
-from mcp_server.package.kernels import Kernel, Parameter, find_stores, read_cpp_kernels
+from mcp_server.package.kernel_code import indexes_unchecked
+from mcp_server.package.kernels import Kernel, Parameter, read_cpp_kernels
 from mcp_server.package.launches import Argument, Launch
-from mcp_server.package.statements import LineCounter
+from mcp_server.package.terms.asserts import find_asserts, read_condition
+from mcp_server.package.terms.blocks import LineCounter
 from mcp_server.package.terms.linear import name_of
 from mcp_server.package.terms.program import indexed_by, read_program
 from mcp_server.package.terms.term import Element, elements, unwrapped
@@ -41,21 +42,24 @@ def test_a_triton_index_is_followed_to_its_load() -> None:
     """The checked value stems from one load, is wrapped when negative, and addresses the other tensor."""
     kernel = recorded("jagged").kernels["triton_poi_fused_index_mul_0"]
     (check,) = find_asserts(kernel.source)
-    value, _ = read_program(kernel).value_at(check.variable, check.line)
+    program = read_program(kernel)
+    (made,) = program.checks
+    value = made.value
     assert (check.line, check.text, check.upper) == (33, "0 <= tmp4 < ks0", "ks0")
     assert [load.parameter for load in elements(value)] == ["in_ptr0"]
     assert unwrapped(value) is not value
-    assert [name for _, name in indexed_by(kernel, check, ("in_ptr0", "in_ptr1", "out_ptr0"))] == ["in_ptr1"]
+    assert [name for _, name in indexed_by(program, made, ("in_ptr0", "in_ptr1", "out_ptr0"))] == ["in_ptr1"]
 
 
 def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     """A C++ index that was unpacked into a temporary array is followed through it."""
     kernel = read_cpp_kernels(VECTOR, LineCounter(VECTOR))["k"]
-    (check,) = find_asserts(kernel.source)
-    value, _ = read_program(kernel).value_at(check.variable, check.line)
+    program = read_program(kernel)
+    (made,) = program.checks
+    value = made.value
     assert [load.parameter for load in elements(value)] == ["in_ptr1"]
     assert unwrapped(value) is value
-    assert [name for _, name in indexed_by(kernel, check, ("in_ptr1", "in_ptr2"))] == ["in_ptr2"]
+    assert [name for _, name in indexed_by(program, made, ("in_ptr1", "in_ptr2"))] == ["in_ptr2"]
 
 
 @pytest.mark.parametrize(
@@ -74,20 +78,22 @@ def test_conditions(text: str, expected: tuple[str | None, str, str | None] | No
 
 
 def test_a_user_pointer_is_followed_through_assignments() -> None:
-    """A store through a computed pointer is one to the parameter that it starts from."""
-    source = """
+    """A store through a computed pointer is one to the parameter that it starts from, if that is known."""
+    source = """def k(slots, out, counts, row, width, value):
     offsets = tl.load(slots + row)
     pointers = out + offsets * width
     tl.store(pointers, value)
     tl.atomic_add(counts + row, 1)
-    """
-    stores = find_stores(source, ("x", "slots", "out", "counts"))
-    assert (set(stores.plain), set(stores.atomic), stores.unresolved) == ({"out"}, {"counts"}, False)
-
-
-def test_a_store_that_cannot_be_told() -> None:
-    """A store through a pointer of unknown origin is said to be unresolved."""
-    assert find_stores("tl.store(elsewhere(), 1)", ("out",)).unresolved
+    tl.store(elsewhere(), 1)
+"""
+    parameters = tuple(Parameter(name, "tensor", "read") for name in ("slots", "out", "counts"))
+    found = read_program(Kernel("k", "user_triton", "k", parameters, 1, source)).accesses
+    assert [(each.kind, each.parameter, each.place.is_loaded) for each in found] == [
+        ("load", "slots", False),
+        ("store", "out", True),
+        ("update", "counts", False),
+        ("store", "", False),
+    ]
 
 
 _CODE = st.text(alphabet="tmp012 =+<(){}[],\n:*in_ptr", max_size=400)
@@ -99,9 +105,8 @@ def test_any_source_is_traced_to_an_end(source: str) -> None:
     lines = source.count("\n") + 1
     for kind in ("cpp", "triton"):
         kernel = Kernel("k", kind, "k", (), 1, source)
-        value, _ = read_program(kernel).value_at("tmp0", lines)
-        assert all(1 <= load.line <= lines for load in elements(value))
-    find_stores(source, ("in_ptr0",))
+        for found in read_program(kernel).definitions:
+            assert all(1 <= load.line <= lines for load in elements(found.value))
 
 
 # As torch 2.13 writes it with assert_indirect_indexing off.

@@ -26,12 +26,11 @@ from mcp_server.package.terms.term import say
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.rewrite import with_barrier, with_wide_indices, with_wide_integers
+from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
-from mcp_server.tools.context import stream_events
 from mcp_server.worker.events import Given
 from tests.conftest import ZooPackage
-from tests.memory_faults.support import recorded
-from tests.memory_faults.test_recorded_gpu import FAULTS, PROGRAMS, joined, view_of
+from tests.memory_faults.support import FAULTS, PROGRAMS, joined, recorded, view_of
 from tests.recorded import RECORDINGS
 from tests.zoo.names import TRIED
 
@@ -157,11 +156,14 @@ def user(x, out, stride, n, block: tl.constexpr):
 
 
 def test_a_kernel_of_the_user_is_read() -> None:
-    """Pointers that move, several results, loops and masks; not branches, swaps and later turns of a loop."""
+    """Pointers that move, several results, swaps, branches, masks, and what a loop adds in each turn."""
     kernel = Kernel("user", "user_triton", "user", (), 1, USER, 0, ("((n + 63) / 64)", "8", "1"))
-    load, store = sorted(read_accesses(kernel), key=lambda access: access.kind)
-    assert (load.parameter, store.parameter) == ("x", "out")
-    assert [say(part, str) for part, _ in load.index] == [
+    load, *stores = read_accesses(kernel)
+    assert load.parameter == "x" and {store.parameter for store in stores} == {"out"}
+    places = [" + ".join(say(part, str) for part, _ in store.place.parts) for store in stores]
+    assert places[1:4] == ["turn@13 * 64 + 64", "tl.program_id(0)", "stride"]
+    assert [say(store.test, str) if store.test else "" for store in stores[1:]] == ["", "", "n > 4", ""]
+    assert [say(part, str) for part, _ in load.place.parts] == [
         "tl.program_id(1) * stride",
         "tl.program_id(0) * 64 + tl.arange(0, block)",
         "0 + turn@13 * 64",

@@ -12,7 +12,7 @@ import pytest
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tools.made import MADE
 

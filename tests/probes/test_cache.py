@@ -162,7 +162,7 @@ from pathlib import Path
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 package, cache, work = map(Path, sys.argv[1:])
 anyio.run(lambda: instrument(package, Options(), Context(work, Path(sys.executable)), cache=Cache(cache)))
 """

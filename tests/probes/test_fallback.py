@@ -12,15 +12,13 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.model import PackageWorkload
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options, choose_compiler
-from mcp_server.tools.context import Context
-from mcp_server.tools.dump_kernel_io import dump_kernel_io
+from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
-from tests.conftest import CACHE, ZooPackage
-from tests.zoo.names import thorough
+from tests.conftest import ZooPackage
 
 pytestmark = pytest.mark.slow
 
@@ -112,24 +110,6 @@ def test_tracing_has_no_other_way_and_says_so(
     workload = PackageWorkload(package=zoo("ranker"), inputs=zoo("ranker").with_name("ranker.inputs.pt"))
     with pytest.raises(ProblemError, match="no C"):
         anyio.run(partial(trace_launches, context, workload, cache=Cache(tmp_path / "cache")))
-
-
-@thorough
-def test_an_exported_program_is_compiled_again_with_the_value_printer(
-    zoo: ZooPackage, context: Context, no_compiler: Path
-) -> None:
-    """torch has a compiler (in the environment of the workload) and we have none: the printer is read."""
-    exported = zoo("logarithm").with_name("logarithm.exported.pt2")
-    env = {
-        "PATH": os.defpath,
-        "TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor"),
-        "TORCHINDUCTOR_VEC_ISA_OK": "1",
-    }
-    inputs = exported.with_name("logarithm.bad-nan.pt")
-    workload = ExportedWorkload(exported=exported, inputs=inputs, env=env)
-    seen = anyio.run(partial(dump_kernel_io, context, workload))
-    assert seen.backend == "printer" and "no C++ compiler" in seen.why
-    assert seen.first_bad is not None and seen.first_bad.element.value == "nan"
 
 
 # Keeps the words of each call and a variable of the workload. It compiles nothing, to be quick, and refuses

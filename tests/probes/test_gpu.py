@@ -20,7 +20,7 @@ from mcp_server.model import PackageWorkload
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import Trace, trace_launches
 from tests.conftest import ROOT, torch_environment
 from tests.zoo.names import CPU_MODELS

@@ -18,7 +18,7 @@ from mcp_server.logs.journal import read_journal_file
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Instrumented, Options
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
 from tests.conftest import CACHE, ZooPackage, compiled_once
 from tests.package.archives import changed, members_of, without, write

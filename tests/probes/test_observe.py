@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import OddElement
 from tests.conftest import ZooPackage

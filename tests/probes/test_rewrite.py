@@ -25,7 +25,7 @@ from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options, choose_compiler, compile_command, read_recorded, safe_flags
 from mcp_server.probes.model_build import blame
 from mcp_server.probes.rewrite import Edit, apply, numbered, quoted, rewrite
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tests.package.archives import changed
 from tests.zoo.names import THOROUGH

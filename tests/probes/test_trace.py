@@ -12,7 +12,7 @@ import pytest
 from mcp_server.model import PackageWorkload, TensorSpec
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import Context, WorkerRun
+from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.locate_fault import locate_fault
 from mcp_server.tools.trace_launches import Trace, trace_launches
 from tests.conftest import ZooPackage

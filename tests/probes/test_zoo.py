@@ -21,7 +21,7 @@ from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache, digest_file
 from mcp_server.probes.commands import Options
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import ROOT, ZooPackage
 from tests.probes.conftest import Rebuild
 from tests.zoo.names import CPU_MODELS, TRIED, thorough

@@ -9,7 +9,7 @@ import anyio
 
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.judge import judge
-from benchmarks.corpus.validate import CASES, select
+from benchmarks.corpus.validate import PROGRAMS, select
 from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.model import ScriptWorkload
 from tests.releases.trial import Outcome, Release, Trials
@@ -23,7 +23,7 @@ def diagnosed(release: Release, answer: Answer) -> Outcome:
     home = release.directory / "scripts" / answer.name
     home.mkdir(parents=True, exist_ok=True)
     script = home / f"{answer.name}.py"
-    shutil.copyfile(CASES / script.name, script)
+    shutil.copyfile(PROGRAMS / script.name, script)
     workload = ScriptWorkload(script=script, cwd=home, python=release.python)
     verdict = anyio.run(diagnose, release.context(), workload)
     score = judge(answer, "script", verdict.model_dump(mode="json"), script)
@@ -32,4 +32,4 @@ def diagnosed(release: Release, answer: Answer) -> Outcome:
 
 
 def trials(release: Release) -> Trials:
-    return {answer.name: partial(diagnosed, release, answer) for answer in select(CASES, "cpu", NAMES)}
+    return {answer.name: partial(diagnosed, release, answer) for answer in select("cpu", NAMES)}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mcp_server.model import PackageWorkload
 from mcp_server.probes.cache import Cache
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import ROOT
 from tests.zoo.names import CPU_MODELS
 

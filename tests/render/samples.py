@@ -6,7 +6,9 @@ from pathlib import Path
 
 from mcp_server.model import (
     Artifact,
+    CallNumber,
     Component,
+    Confirmed,
     Cost,
     Evidence,
     Fix,
@@ -56,7 +58,10 @@ VERDICT = Verdict(
     outcome="fault",
     category="index_out_of_bounds",
     confidence="proven",
-    summary="ids[3, 2] is 1000 and the table has 1000 rows.",
+    headline="index out of bounds",
+    summary="ids[3, 2] is 1000 [red]\x1b[31m and the table has 1000 rows.",
+    call=CallNumber(number=2, of=3),
+    eager="same",
     guilty=Component(kind="input", name="ids", input_index=0, value="1000 at [3, 2]", model_locations=[LINE]),
     crashing=Component(
         kind="kernel", name="cpp_fused_embedding_0", launch_index=3, generated_location="kernel.cpp:30"
@@ -70,7 +75,16 @@ VERDICT = Verdict(
         )
     ],
     ruled_out=[RuledOut(hypothesis="the dtype", by="check_devices found no mismatch")],
-    fix=Fix(action="clamp the ids", before="model(ids)", after="model(ids.clamp(max=999))"),
+    fix=Fix(text="map unknown ids to 0", before="model(ids)", after="model(known(ids))"),
+    confirmed=Confirmed(
+        what="ids[3, 2] made 999",
+        before="raised: index out of bounds",
+        after="returned",
+        again="raised: index out of bounds",
+        command="aoti-debug try-fix m.pt2 --inputs b.pt --change 'ids: set 999 at 3,2'",
+        side_effects="no other output element changed",
+        not_for_shipping="Do not ship that: row 3 would be scored with row 999.",
+    ),
     next_steps=[
         NextStep(
             why="see the launches", tool="trace_launches", arguments={"package": "a b.pt2", "sync": False}

@@ -12,7 +12,7 @@ from mcp_server.report.page import Source
 from tests.render.samples import VERDICT
 
 VOID = frozenset({"meta", "br", "img", "input", "link", "hr"})
-SAID = {"format_version", "outcome", "category", "confidence", "kind", "uri", "path", "tool"}
+SAID = {"format_version", "outcome", "category", "confidence", "eager", "kind", "uri", "path", "tool"}
 
 
 class Page(HTMLParser):

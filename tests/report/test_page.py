@@ -1,36 +1,38 @@
-"""The report: valid HTML that loads nothing, in which no observed text acts."""
+"""The report: valid HTML in which no observed text acts, in a real browser and in a client."""
 
 from __future__ import annotations
 
+import html
+import json
+import os
 import re
 import socket
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mcp import Client
+from mcp_types import TextResourceContents
 
-from mcp_server.model import Cause, Component, Fix, FixRun, RuledOut, Verdict
+from mcp_server.diagnosis.subject import Subject
+from mcp_server.jobs.store import Store
+from mcp_server.model import Cause, Component, Confirmed, Fix, ModelLocation, RuledOut, Verdict
 from mcp_server.package.archive import open_package
 from mcp_server.package.graph import dataflow_graph
 from mcp_server.package.view import PackageView
-from mcp_server.report.page import (
-    MOST_CELLS,
-    MOST_ROWS,
-    Source,
-    around,
-    code,
-    issue_text,
-    page,
-    path_of,
-    picture_of,
-    strip_of,
-)
+from mcp_server.report.page import Source, around, code, issue_text, page, path_of, picture_of
 from mcp_server.report.redact import Redactor, clean_text
+from mcp_server.server.app import make_server, verdict_page
+from mcp_server.server.tools import VERDICT_TOOLS, VERDICT_URI
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending
 from tests.package.made_wrapper import make_wrapper
 from tests.report.samples import Page, rewritten
+from tests.support.browser import CHROMIUM, browsed
+
+# The report: valid HTML that loads nothing, in which no observed text acts.
 
 HOSTILE = [
     "<script>document.title='owned'</script>",
@@ -80,15 +82,17 @@ def test_the_picture_shows_what_flows_into_the_launch(zoo: ZooPackage) -> None:
     party = Component(kind="input", name="args[0]", input_index=0)
     crash = Component(kind="kernel", name="k", launch_index=0)
     verdict = Verdict(outcome="fault", summary="", guilty=party, crashing=crash)
-    svg = picture_of(verdict, zoo("ranker"), "model")
-    assert Page(svg).problems == []
     drawn = around(dataflow_graph(PackageView(open_package(zoo("ranker"))), [0]), party)
     (launch, given) = (
         next(n for n in drawn.nodes if n.marked and n.kind == kind) for kind in ("launch", "input")
     )
     assert launch.lines[0].startswith("0 ") and given.lines == ("input 0 (args[0])",)
     assert [(a.source, a.target) for a in drawn.arrows if a.marked] == [(given.id, launch.id)]
-    assert Page(page(Source(verdict, picture=svg))).elements.count("svg") == 1
+    boxes = picture_of(verdict, zoo("ranker"), "model")
+    assert [box.title[:2] for box in boxes if box.marked] == ["0 "]
+    assert any("input 0 (args[0])" in read for box in boxes if box.marked for read in box.reads)
+    shown = Page(page(Source(verdict, picture=boxes)))
+    assert shown.problems == [] and all(box.title in shown.texts for box in boxes)
 
 
 @pytest.mark.parametrize("launch", [None, 10_000])
@@ -96,8 +100,8 @@ def test_without_a_launch_there_is_no_picture(zoo: ZooPackage, launch: int | Non
     """A verdict that names no launch, or one that the package does not have, has no picture."""
     crash = Component(kind="kernel", name="k", launch_index=launch)
     verdict = Verdict(outcome="fault", summary="", crashing=crash)
-    assert picture_of(verdict, zoo("ranker"), "model") == ""
-    assert picture_of(verdict, Path("gone.pt2"), "model") == ""
+    assert picture_of(verdict, zoo("ranker"), "model") == ()
+    assert picture_of(verdict, Path("gone.pt2"), "model") == ()
 
 
 def test_an_issue_names_no_place_and_nobody() -> None:
@@ -118,7 +122,6 @@ def test_an_issue_names_no_place_and_nobody() -> None:
         ("LD_LIBRARY_PATH=/opt/ana/lib:/home/ana/x/lib", "LD_LIBRARY_PATH=…/lib:…/lib"),
         ("g++ -I/home/ana/venv/include -L/home/ana/lib", "g++ -I…/include -L…/lib"),
         ("file:///home/ana/b.pt2 https://example.org/a/b", "file://…/b.pt2 https://<host>/a/b"),
-        ("<text>/home/ana/m.py:3</text></g></svg>", "<text>…/m.py:3</text></g></svg>"),
         ("open /data/Ana B/run 1/x.pt2", "open …/x.pt2"),
         ("srun: error: gpu17: task 1: Killed", "srun: error: <host>: task 1: Killed"),
         ("  host      : gpu17.corp.lan", "  host      : <host>"),
@@ -128,6 +131,8 @@ def test_an_issue_names_no_place_and_nobody() -> None:
             "threading.local sklearn.cluster c10::add 12:34:56",
         ),
         ("HF_TOKEN=hf_abcdefghijklmnop password: hunter22", "HF_TOKEN=<secret> password: <secret>"),
+        (r"in C:\Users\Ana B\models\a.pt2, D:/Users/bob/x.log", "in …/a.pt2, …/x.log"),
+        (r"at C:\Users\ana", "at …/<user>"),
         ("num_token=1048576 Bearer abc.def.ghi", "num_token=1048576 Bearer <secret>"),
         ("key ghp_0123456789abcdefghijABCDEFGHIJ done", "key <secret> done"),
     ],
@@ -160,37 +165,6 @@ def test_code_holds_any_text(text: str) -> None:
 ELEMENTS = ["args[1][2, 17] = 731", "args[1][0, 3] = -5"]
 
 
-def test_the_strip_marks_the_elements_at_fault() -> None:
-    """Each element that the verdict names is one marked cell with its index and value, in its row."""
-    party = Component(kind="input", name="args[1]", input_index=1, elements=ELEMENTS)
-    svg = strip_of(Verdict(outcome="fault", summary="", guilty=party), {1: (4, 20)})
-    drawn = Page(svg)
-    assert drawn.problems == []
-    assert drawn.attributes.count(("class", "bad")) == 3  # two cells, and the first in words
-    assert {"[2, 17] = 731", "[0, 3] = -5", "args[1], shape [4, 20]"} <= set(drawn.texts)
-    assert {f"[{row}, :]" for row in range(4)} <= set(drawn.texts)
-    assert drawn.elements.count("rect") == 4 * 20
-
-
-@pytest.mark.parametrize("shape", [(), (4,), (2, 5), (100_000, 3_000_000)], ids=str)
-def test_a_strip_of_any_shape_is_small_and_shows_the_element(shape: tuple[int, ...]) -> None:
-    """A shape that does not fit the element is not used; a huge one is drawn with several elements a cell."""
-    party = Component(kind="input", name="args[1]", input_index=1, elements=ELEMENTS[:1])
-    drawn = Page(strip_of(Verdict(outcome="fault", summary="", guilty=party), {1: shape}))
-    assert "[2, 17] = 731" in drawn.texts and drawn.elements.count("rect") <= MOST_ROWS * MOST_CELLS
-    assert any("shape" in text for text in drawn.texts) == (len(shape) == 2 and shape[0] > 2)
-
-
-def test_without_elements_there_is_no_strip() -> None:
-    """A party without elements, or of another kind than an input, has no strip."""
-    for party in (
-        Component(kind="input", name="args[1]", input_index=1),
-        Component(kind="input", name="args[1]", elements=["somewhere"]),
-        Component(kind="kernel", name="k", elements=ELEMENTS),
-    ):
-        assert strip_of(Verdict(outcome="fault", summary="", guilty=party), {}) == ""
-
-
 def test_the_chain_runs_from_the_fault_to_the_input() -> None:
     """Fault, launch, generated line, expression, elements and input are boxes, in this order."""
     party = Component(kind="input", name="args[1]", input_index=1, value="731", elements=ELEMENTS)
@@ -201,9 +175,22 @@ def test_the_chain_runs_from_the_fault_to_the_input() -> None:
         outcome="fault", category="index_out_of_bounds", summary="", guilty=party, crashing=crash
     )
     path = list(path_of(verdict))
-    labels = ["Fault", "Launch", "Generated line", "Expression", "Elements", "Root cause"]
+    labels = ["Fault", "Launch", "Generated line", "Expression", "Elements behind it", "Root cause"]
     assert [label for label, _, _ in path] == labels
     assert "731" in path[4][1] and path[5][1:] == ("input args[1]", "731")
+
+
+def test_every_box_names_the_line_that_failed(zoo: ZooPackage) -> None:
+    """A fused kernel computes several lines: its box has the one of the root cause, as the chain has."""
+    lines = [ModelLocation(file="/app/m.py", line=number, code=f"line {number}") for number in (20, 16)]
+    party = Component(kind="kernel", name="k", launch_index=1, model_locations=lines, expression="log(0)")
+    verdict = Verdict(
+        outcome="fault", category="nan_or_inf", headline="NaN in output 0", summary="", guilty=party
+    )
+    (marked,) = (box for box in picture_of(verdict, zoo("logarithm"), "model") if box.marked)
+    path = list(path_of(verdict))
+    assert marked.place == "m.py:20" and ("Model line", "m.py:20", "line 20") in path
+    assert path[0] == ("Fault", "NaN in output 0", "") and path[-1] == ("Root cause", "log(0)", "")
 
 
 def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
@@ -214,23 +201,27 @@ def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
         summary="",
         causes=[cause, cause.model_copy(update={"summary": "the second cause"})],
         bystanders=[RuledOut(hypothesis="the dtype", by="a run")],
-        fix=Fix(
-            action="clamp",
-            ran=FixRun(result="the call ends well", command="aoti-debug try-fix x"),
-            side_effects="none",
+        fix=Fix(text="enlarge the table"),
+        confirmed=Confirmed(
+            what="ids clamped",
+            before="raised: x",
+            after="returned",
+            again="raised: x",
+            command="aoti-debug try-fix x",
+            not_for_shipping="Do not ship it.",
         ),
         decisions=["open_package (gain 1.00, about 0 s; open: hang)", "stopped during run"],
     )
     texts = Page(page(Source(verdict))).texts
-    for wanted in ("This was run: the call ends well", "aoti-debug try-fix x", "Side effects: none"):
-        assert wanted in texts
+    assert "aoti-debug try-fix x" in texts
+    assert any("With ids clamped, the call returned." in t and "Do not ship it." in t for t in texts)
     for title in ("Then fix", "Not the cause", "Checks run"):
         assert title in texts
     assert "open package" in texts and "stopped during run" in texts
-    assert not any("gain" in text for text in texts)
+    assert not any("(gain" in text for text in texts)
     assert any("the second cause" in text for text in texts)
     issue = issue_text(verdict, {}, str)
-    assert all(word in issue for word in ("Then fix", "Not the cause", "this was run", "side effects"))
+    assert all(word in issue for word in ("Then fix", "Not the cause", "Confirmed: "))
 
 
 @pytest.mark.parametrize("launch", [0, 150, 399])
@@ -245,8 +236,92 @@ def test_a_long_package_has_a_picture_of_the_neighbourhood(
 
     package = changed(zoo("ranker"), tmp_path / "long.pt2", lengthened)
     crash = Component(kind="kernel", name="k", launch_index=launch)
-    svg = picture_of(Verdict(outcome="fault", summary="", crashing=crash), package, "model")
-    texts = " ".join(Page(svg).texts)
+    boxes = picture_of(Verdict(outcome="fault", summary="", crashing=crash), package, "model")
+    texts = " ".join(box.title for box in boxes)
     assert f"{launch}  " in texts
     neighbour = launch + 1 if launch < 399 else launch - 1
     assert f"{neighbour}  " in texts and f"{(launch + 200) % 400}  " not in texts
+
+
+# The report in a real browser, where there is one: Chromium, headless.
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_only_the_page_s_own_script_runs(tmp_path: Path) -> None:
+    """The copy button comes to life; a script in the texts is text, and the browser complains of nothing."""
+    hostile = "<script>document.title='owned'</script>"
+    dom = browsed(tmp_path, page(rewritten(lambda text: f"{text} {hostile}")), "--dump-dom")
+    assert '<button id="copy" type="button">' in dom
+    assert "<title>FAULT" in dom and Page(dom).elements.count("script") == 1
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+@pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
+def test_a_picture_of_the_page(zoo: ZooPackage, tmp_path: Path, scheme: str) -> None:
+    """Both colour schemes are drawn; AOTI_DEBUG_SCREENSHOTS keeps the pictures for a look."""
+    party = Component(kind="kernel", name="k", launch_index=0)
+    verdict = rewritten(str).verdict.model_copy(update={"crashing": party})
+    subject = Subject(environment={"torch": "2.13"})
+    report = Source(verdict, subject, None, picture_of(verdict, zoo("ranker"), "model"), "log")
+    kept = Path(os.environ.get("AOTI_DEBUG_SCREENSHOTS") or tmp_path) / f"report-{scheme}.png"
+    options = (f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1000,1600")
+    browsed(tmp_path, page(report), *options, f"--screenshot={kept}")
+    assert kept.read_bytes().startswith(b"\x89PNG") and kept.stat().st_size > 20_000
+
+
+# The verdict as an MCP App: offered to clients, and drawn by the page as the host sends it.
+
+HOST = """<!doctype html><title>host</title><iframe srcdoc="{page}"></iframe><pre id="seen"></pre><script>
+const frame = document.querySelector("iframe"), said = [];
+addEventListener("message", (event) => {{
+  said.push(event.data.method);
+  const send = (message) => frame.contentWindow.postMessage({{jsonrpc: "2.0", ...message}}, "*");
+  if (event.data.method === "ui/initialize") send({{id: event.data.id, result: {{}}}});
+  if (event.data.method === "ui/notifications/initialized")
+    send({{method: "ui/notifications/tool-result", params: {{structuredContent: {verdict}}}}});
+  if (event.data.method === "ui/notifications/size-changed")
+    document.querySelector("#seen").textContent =
+      said.join(" ") + " | " + frame.contentDocument.querySelector("main").innerText
+      + " | scripts " + frame.contentDocument.querySelectorAll("main script").length;
+}});
+</script>"""
+
+
+def test_the_page_is_offered_with_the_tools_that_give_verdicts(tmp_path: Path) -> None:
+    """The tools name the page, and the resource has it under the type of the extension."""
+
+    async def talk() -> None:
+        async with Client(make_server(Store(tmp_path / "jobs"))) as client:
+            tools = (await client.list_tools()).tools
+            marked = {
+                tool.name for tool in tools if (tool.meta or {}).get("ui") == {"resourceUri": VERDICT_URI}
+            }
+            assert marked == VERDICT_TOOLS
+            content = (await client.read_resource(VERDICT_URI)).contents[0]
+            assert isinstance(content, TextResourceContents)
+            assert content.mime_type == "text/html;profile=mcp-app"
+            assert content.text == verdict_page()
+
+    anyio.run(talk)
+
+
+def test_the_page_loads_nothing(tmp_path: Path) -> None:
+    """One file: no address but that of its own host is in it, and the style sheet is filled in."""
+    text = verdict_page()
+    assert "http" not in text.replace("http-equiv", "")
+    assert "src=" not in text
+    assert "--page:" in text
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
+def test_the_page_shows_what_the_host_sends(tmp_path: Path) -> None:
+    """Cause, fix and evidence are drawn; markup in the texts of a workload stays text."""
+    hostile = "<script>alert(1)</script>"
+    verdict = rewritten(lambda text: f"{text} {hostile}").verdict.model_dump(mode="json")
+    host = HOST.format(page=html.escape(verdict_page()), verdict=json.dumps(verdict).replace("</", "<\\/"))
+    dom = html.unescape(browsed(tmp_path, host, "--virtual-time-budget=5000", "--dump-dom"))
+    seen = dom[dom.index('<pre id="seen">') :]
+    assert "ui/initialize ui/notifications/initialized ui/notifications/size-changed" in seen
+    assert verdict["summary"] in seen
+    assert "ROOT CAUSE" in seen
+    assert "scripts 0" in seen

@@ -22,9 +22,16 @@ from tests.security.scanner.findings import Accepted, Finding, judge, read_accep
 from tools.tracked import tracked
 
 RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
+COMPILED_BY_THE_WORKER = {
+    # a function of the user's own model, from its syntax tree with one construct rewritten
+    ("mcp_server/worker/capture/mending.py", "compile"),
+    # one launch of the program that `decompile` wrote, in the process that loads the package
+    ("mcp_server/worker/launch_by_launch.py", "eval"),
+}
 STARTS = ("subprocess.", "os.exec", "os.spawn", "os.posix_spawn", "runpy.")
 STARTERS = {
     "examples/demo.py",
+    "mcp_server/cli/app.py",  # the host that `record` runs
     "mcp_server/probes/commands.py",  # asks a compiler where its libraries are
     "mcp_server/interpreter.py",  # asks a Python whether it has torch
     "mcp_server/jobs/child.py",  # every child of a job
@@ -64,7 +71,8 @@ def test_no_text_is_run() -> None:
     """AST1-3, 5, 6, TM1: no eval, exec or compile, no shell, and no pickle but torch's with weights only."""
     for file, called, call in calls():
         options = {option.arg: ast.unparse(option.value) for option in call.keywords}
-        assert called not in RUNS_TEXT and "shell" not in options, (file, called)
+        assert called not in RUNS_TEXT or (file, called) in COMPILED_BY_THE_WORKER, (file, called)
+        assert "shell" not in options, file
         assert not called.startswith(("pickle.", "marshal.")), (file, called)
         assert called != "torch.load" or options.get("weights_only") == "True", file
 
@@ -145,8 +153,8 @@ def test_what_is_shipped_needs_few_acceptances() -> None:
         ".claude-plugin/plugin.json",
         ".cursor-plugin/*.json",
         ".pre-commit-config.yaml",
-        "constraints.txt",
-        "docs/llms.txt",
+        "examples/cpp_host/CMakeLists.txt",
+        "tools/constraints.txt",
     }
 
 

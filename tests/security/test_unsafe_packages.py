@@ -19,7 +19,7 @@ from mcp_server.package.problems import PackageError
 from tests.conftest import ROOT, ZooPackage
 from tests.package.archives import climbing, write
 from tests.server.clients import drive, real_server, text_of
-from tests.server.test_cli import CLI, environment
+from tests.support.command import CLI, environment
 
 LOAD = "import sys, torch; torch._C._aoti.AOTIModelPackageLoader(sys.argv[1], 'model', False, 1, -1)"
 HOST = [sys.executable, "-c", "print('the host ran')"]
@@ -33,7 +33,8 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("inspect_package", {"package": "{unsafe}"}),
     ("run_deterministic", {"package": "{unsafe}", "inputs": "{inputs}", "repeats": 1}),
     ("dump_kernel_io", {"package": "{unsafe}", "inputs": "{inputs}"}),
-    ("dump_kernel_io", {"package": "{unsafe}", "inputs": "{inputs}", "backend": "printer"}),
+    ("decompile", {"package": "{unsafe}", "inputs": "{inputs}"}),
+    ("record", {"package": "{unsafe}"}),
     ("locate_fault", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("locate_fault", {"package": "{unsafe}", "command": HOST}),
     ("trace_launches", {"package": "{unsafe}", "inputs": "{inputs}"}),
@@ -72,7 +73,7 @@ def test_no_tool_lets_torch_open_it(zoo: ZooPackage, tmp_path: Path) -> None:
                 name: files.get(value, value) if isinstance(value, str) else value
                 for name, value in asked.items()
             }
-            waiting = {} if tool in ("explain_error", "inspect_package") else {"wait_s": 45}
+            waiting = {} if tool in ("explain_error", "inspect_package", "record") else {"wait_s": 45}
             answer = text_of(await client.call_tool(tool, {**arguments, **waiting}))
             if "climbs out of the archive" not in answer or outside.exists():
                 silent.append((tool, asked, answer[:300], outside.exists()))
@@ -123,7 +124,7 @@ def test_a_second_directory_that_only_torch_would_find_is_refused(tmp_path: Path
     path.write_bytes(both)
     with zipfile.ZipFile(path) as archive:
         assert archive.namelist() == ["m/data/aotinductor/model/a.wrapper.cpp"]
-    with pytest.raises(PackageError, match="torch would read another") as caught:
+    with pytest.raises(PackageError, match="not where its end record says") as caught:
         refuse_unsafe(path)
     assert (caught.value.slug, caught.value.value) == ("unsafe_archive", str(path))
 

@@ -13,9 +13,9 @@ from mcp_server.jobs.command import Command
 from mcp_server.jobs.store import Store
 from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Arguments, Operation, WaitArguments
+from mcp_server.runtime.context import Context
 from mcp_server.server.app import exit_on_signals, make_server
 from mcp_server.server.http import serve_http
-from mcp_server.tools.context import Context
 
 # The child starts a grandchild that leaves its process group, as daemons do; both wait to be killed.
 PARENT = (

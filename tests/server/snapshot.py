@@ -15,10 +15,10 @@ from mcp_server.server.app import make_server
 GOLD = Path(__file__).with_name("tools.json")
 
 
-def tools() -> list[dict[str, Any]]:
+def tools(chosen: str = "all") -> list[dict[str, Any]]:
     """What `tools/list` answers."""
     with tempfile.TemporaryDirectory() as state:
-        server = make_server(Store(Path(state) / "state"))
+        server = make_server(Store(Path(state) / "state"), tools=chosen)
     listed = anyio.run(server.list_tools)
     return [tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed]
 

@@ -16,10 +16,10 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.model import Record
 from mcp_server.operations.arguments import READS, Arguments, Operation
+from mcp_server.runtime.context import Context
 from mcp_server.server.app import exit_on_signals, make_server
 from mcp_server.server.http import serve_http
 from mcp_server.server.tools import ToolServer
-from mcp_server.tools.context import Context
 
 
 class NoArguments(Arguments):

@@ -15,6 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 from mcp_server import __version__
 from mcp_server.server.resources import GUIDES, REFERENCE
 from tests.server.clients import ROOT
+from tools.manifests import project, registry_server
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,7 +34,6 @@ FILES = (
     ".cursor-plugin/plugin.json",
     "plugin.json",
     "gemini-extension.json",
-    "server.json",
 )
 
 
@@ -57,14 +57,14 @@ def test_one_version() -> None:
 
 def test_limits_of_the_registry() -> None:
     """The registry takes 100 characters of description, and wants its name in the README."""
-    server = json.loads((ROOT / "server.json").read_text())
+    server = registry_server(project())
     assert len(server["description"]) <= 100
     assert f"mcp-name: {server['name']}" in (ROOT / "README.md").read_text()
 
 
 def test_the_registry_s_entry_is_complete() -> None:
     """Repository, website and icon are this repository's; the icon is a file of it."""
-    server = json.loads((ROOT / "server.json").read_text())
+    server = registry_server(project())
     assert server["repository"] == {"url": server["websiteUrl"], "source": "github"}
     (icon,) = server["icons"]
     assert (ROOT / icon["src"].partition("/main/")[2]).is_file()
@@ -103,8 +103,13 @@ def test_one_click_links_start_the_server() -> None:
 def test_one_owner() -> None:
     """Every address of the repository has the owner that pyproject.toml names."""
     owner = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["aoti-debug"]["owner"]
-    texts = [*ROOT.glob("*.md"), *ROOT.glob("*.json"), *(ROOT / "docs").rglob("*.md"), ROOT / "mkdocs.yml"]
-    texts += [ROOT / "docs" / "llms.txt", *(ROOT / ".github").rglob("*.yml"), ROOT / "pyproject.toml"]
+    texts = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*.json"),
+        *(ROOT / "docs").rglob("*.md"),
+        ROOT / "tools" / "mkdocs.yml",
+    ]
+    texts += [*(ROOT / ".github").rglob("*.yml"), ROOT / "pyproject.toml"]
     address = re.compile(r"github\.com/([\w-]+)/aoti-debug\b|//([\w-]+)\.github\.io/aoti-debug\b")
     found = {a or b for text in texts for a, b in address.findall(text.read_text())}
     assert found == {owner}
@@ -131,7 +136,7 @@ def test_the_bundle_is_the_tracked_server(tmp_path: Path) -> None:
         LAUNCHER,
         f"{LAUNCHER}.lock",
         "mcp_server/server/app.py",
-        *(page.file for page in (*GUIDES, *REFERENCE)),
+        *(page.place for page in (*GUIDES, *REFERENCE)),
     } <= names
     assert not any(name.startswith(("tests/", "benchmarks/", ".")) for name in names)
     assert manifest["version"] == __version__
@@ -153,8 +158,8 @@ def test_the_launcher_is_the_command_line(tmp_path: Path) -> None:
 
 
 def test_codex_hands_the_variables_of_cuda_on() -> None:
-    """Codex filters the environment: the block in the README names what a workload needs to find its GPU."""
-    block = re.search(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    """Codex filters the environment: docs/install.md names what a workload needs for its GPU."""
+    block = re.search(r"```toml\n(.*?)```", (ROOT / "docs" / "install.md").read_text(), re.DOTALL)
     assert block
     server = tomllib.loads(block[1])["mcp_servers"]["aoti-debug"]
     needed = {"CUDA_HOME", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "CONDA_PREFIX", "VIRTUAL_ENV"}

@@ -1,26 +1,33 @@
-"""The server on stdio, spoken to by hand: lines that are no messages, and logs that take long to read."""
+"""The server on stdio: lines that are no messages, long reads, and the end of its processes."""
 
 from __future__ import annotations
 
 import json
 import os
-import select
+import shutil
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from mcp_server.jobs.supervisor import children_of
 from tests.conftest import ZooPackage
+from tests.jobs.support import all_dead, appears
 from tests.package.archives import write
 from tests.package.made_wrapper import make_wrapper
 from tests.server.clients import ROOT
-from tests.server.test_shutdown import HELLO
+from tests.support.processes import HELLO, call, greeted, left, say, server_with_job
+from tests.support.stdio import serving
 from tests.zoo.names import THOROUGH
+
+# The server on stdio, spoken to by hand: lines that are no messages, and logs that take long to read.
 
 LINES: list[tuple[str, int | None, Any]] = [
     ("nonsense", -32700, None),
@@ -56,77 +63,6 @@ LINES: list[tuple[str, int | None, Any]] = [
         9,
     ),
 ]
-
-
-class Speaker:
-    """One end of a server's pipes."""
-
-    def __init__(self, server: subprocess.Popen[bytes]) -> None:
-        self.server = server
-        self._rest = b""
-        self._number = 100
-
-    def write(self, line: str) -> None:
-        assert self.server.stdin is not None
-        self.server.stdin.write(line.encode() + b"\n")
-        self.server.stdin.flush()
-
-    def ask(self, method: str, params: dict[str, Any] | None = None) -> int:
-        self._number += 1
-        self.write(
-            json.dumps({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params or {}})
-        )
-        return self._number
-
-    def hear(self, seconds: float = 30) -> dict[str, Any]:
-        """The next message."""
-        assert self.server.stdout is not None
-        limit = time.monotonic() + seconds
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([self.server.stdout], [], [], max(0, limit - time.monotonic()))
-            assert ready, "no answer"
-            read = os.read(self.server.stdout.fileno(), 1 << 16)
-            assert read, "the server has ended"
-            self._rest += read
-        line, _, self._rest = self._rest.partition(b"\n")
-        return dict(json.loads(line))
-
-    def ping(self) -> float:
-        """Seconds to the answer."""
-        begun = time.monotonic()
-        number = self.ask("ping")
-        while self.hear().get("id") != number:
-            pass
-        return time.monotonic() - begun
-
-
-@contextmanager
-def serving(
-    tmp_path: Path,
-    stderr: int | None = None,
-    project: Path = ROOT,
-    within: Sequence[str] = (),
-    variables: Mapping[str, str] = {},
-) -> Iterator[Speaker]:
-    """A server that is spoken to by hand; relative paths start at `project`, `within` starts the command."""
-    state = str(tmp_path / "state")
-    environment = {**os.environ, "AOTI_DEBUG_STATE": state, "CLAUDE_PROJECT_DIR": str(project), **variables}
-    with subprocess.Popen(
-        [*within, sys.executable, "-m", "mcp_server"],
-        cwd=ROOT,
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-    ) as server:
-        try:
-            speaker = Speaker(server)
-            speaker.write(json.dumps(HELLO))
-            assert speaker.hear()["id"] == 1
-            speaker.write('{"jsonrpc":"2.0","method":"notifications/initialized"}')
-            yield speaker
-        finally:
-            server.kill()
 
 
 def test_each_line_is_answered(tmp_path: Path) -> None:
@@ -274,3 +210,127 @@ def readers(file: Path) -> list[str]:
         except OSError:
             continue
     return [pid for pid in found if pid != str(os.getpid())]
+
+
+# However the server ends, no process of a job is left a second later.
+
+Server = subprocess.Popen[str]
+
+
+@contextmanager
+def warm_server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A server between two calls, and the ids of the process that has torch imported and of what keeps it."""
+    inputs = tmp_path / "in.pt"
+    torch.save([torch.ones(1)], inputs)
+    with greeted(tmp_path) as server:
+        say(server, call(inputs, "warm_up"))
+        assert server.stdout is not None
+        answers = (json.loads(line) for line in server.stdout)
+        warm = int(next(a for a in answers if a.get("id") == 2)["result"]["structuredContent"]["text"])
+        assert warm in descendants_of(server.pid), "it was not kept"
+        yield server, descendants_of(server.pid)
+
+
+def descendants_of(pid: int) -> list[int]:
+    return [found for child in children_of(pid) for found in (child, *descendants_of(child))]
+
+
+def signalled(number: signal.Signals) -> Callable[[Server], None]:
+    return lambda server: server.send_signal(number)
+
+
+def close_input(server: Server) -> None:
+    assert server.stdin is not None
+    server.stdin.close()
+
+
+def break_output(server: Server) -> None:
+    """The next answer cannot be written: an exception in the server, while standard input stays open."""
+    assert server.stdout is not None
+    server.stdout.close()
+    say(server, {"jsonrpc": "2.0", "id": 9, "method": "ping"})
+
+
+DEATHS: dict[str, tuple[Callable[[Server], None], int]] = {
+    "SIGINT": (signalled(signal.SIGINT), 130),
+    "SIGTERM": (signalled(signal.SIGTERM), 143),
+    "SIGHUP": (signalled(signal.SIGHUP), 129),
+    "SIGKILL": (signalled(signal.SIGKILL), -9),
+    "EOF": (close_input, 0),
+    "exception": (break_output, 1),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_no_death_of_the_server_leaves_an_orphan(tmp_path: Path, death: str) -> None:
+    """A second after the server has ended, the child and its daemonised grandchild are gone too."""
+    die, status = DEATHS[death]
+    with server_with_job(tmp_path) as (server, pids):
+        die(server)
+        assert server.wait(timeout=5) == status
+        assert all_dead(pids, 1.0)
+
+
+CLIENT = """
+import sys, time
+from pathlib import Path
+from tests.support.processes import server_with_job
+folder = Path(sys.argv[1])
+with server_with_job(folder) as (server, pids):
+    (folder / "part").write_text(" ".join(map(str, [server.pid, *pids])))
+    (folder / "part").rename(folder / "all")
+    time.sleep(300)
+"""
+
+
+def test_a_killed_client_leaves_no_orphan(tmp_path: Path) -> None:
+    """SIGKILL to the process that started the server: server, child and grandchild are gone in 2 s."""
+    with subprocess.Popen([sys.executable, "-c", CLIENT, str(tmp_path)], cwd=ROOT) as client:
+        pids = [int(pid) for pid in appears(tmp_path / "all", 60).split()]
+        client.kill()
+    assert all_dead(pids, 2.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [None, signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_warm_process_ends_with_the_server(tmp_path: Path, number: signal.Signals | None) -> None:
+    """What waits for the next call is gone a second after EOF or any signal, with its supervisor."""
+    with warm_server(tmp_path) as (server, pids):
+        assert server.stdin is not None
+        if number is None:
+            server.stdin.close()
+        else:
+            server.send_signal(number)
+        server.wait(timeout=5)
+        assert all_dead(pids, 1.0)
+
+
+@pytest.mark.slow
+def test_a_killed_supervisor_takes_the_warm_process_along(tmp_path: Path) -> None:
+    """Nobody would look after it any more; the server goes on."""
+    with warm_server(tmp_path) as (server, pids):
+        (supervisor,) = children_of(server.pid)
+        os.kill(supervisor, signal.SIGKILL)
+        assert all_dead(pids, 1.0) and server.poll() is None
+
+
+def test_a_server_ends_with_the_uv_that_started_it(tmp_path: Path) -> None:
+    """uv is killed while the client holds the pipe: the server goes too; with another parent it stays."""
+    ended = {}
+    for name in ("uv", "sh"):
+        parent = tmp_path / name
+        shutil.copy("/bin/sh", parent)
+        script = f'"{sys.executable}" -m mcp_server & echo $! >&2; wait'
+        argv = [str(parent), "-c", f"exec 3<&0; {script.replace(' &', ' <&3 &', 1)}"]
+        env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(argv, cwd=ROOT, env=env, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as uv:
+            assert uv.stderr is not None and uv.stdout is not None
+            server = int(uv.stderr.readline())
+            say(uv, HELLO)
+            assert json.loads(uv.stdout.readline())["id"] == 1
+            uv.kill()
+            ended[name] = uv.stdout.read() == "" if name == "uv" else left([server]) == []
+            if not ended[name]:
+                os.kill(server, signal.SIGKILL)
+    assert ended == {"uv": True, "sh": False}

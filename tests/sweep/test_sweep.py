@@ -14,6 +14,7 @@ import pytest
 
 from mcp_server.cli.app import exit_of
 from mcp_server.cli.main import Exit
+from mcp_server.cli.main import run as main_run
 from mcp_server.errors import ProblemError
 from mcp_server.sweep import (
     Local,
@@ -227,3 +228,16 @@ def _ancestors(pid: int) -> Iterator[int]:
     while pid > 1:
         yield pid
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_sweep_json_of_somebody_else_is_not_written_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only a folder with the results of an earlier sweep is taken up again."""
+    (tmp_path / "cases.yaml").write_text("cases: [{package: x.pt2}]")
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "sweep.json").write_text('{"mine": true}')
+    assert main_run(["sweep", str(tmp_path / "cases.yaml"), "--out", str(out)]) == 2
+    assert "out holds other files" in capsys.readouterr().err
+    assert (out / "sweep.json").read_text() == '{"mine": true}'

@@ -13,7 +13,7 @@ from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.try_fix import TriedFix, try_fix
 from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import TryArguments
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, ROOT, compiled_once, torch_environment
 from tests.served import served
 
@@ -53,7 +53,7 @@ def test_a_product_that_does_not_fit_is_proven_by_64_bits(silent: Path, tmp_path
     found = verdict(tmp_path, silent, "far", "far-right")
     assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "proven")
     assert "args[0] * 46021" in found.summary and "32 bits" in found.summary
-    assert found.fix is not None and ".long()" in found.fix.action and found.fix.ran is not None
+    assert found.fix is not None and ".long()" in found.fix.text and found.confirmed is not None
 
 
 def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernel_code import Literal, likeliest_first, literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, compiled_once
 from tests.served import served
 from tests.zoo.names import thorough
@@ -62,7 +62,8 @@ def test_a_number_of_the_call_is_put_on_the_literal_that_took_its_place(scaled: 
     assert found.guilty.expression == "auto tmp1 = static_cast<float>(0.7);"
     assert found.guilty.generated_location is not None
     assert found.guilty.generated_location.startswith("kernel.cpp:")
-    assert found.fix is not None and found.fix.ran is not None and "none" in found.fix.side_effects
+    assert found.fix is not None and found.fix.ran is None, "the literal was edited: an experiment"
+    assert found.confirmed is not None and found.confirmed.side_effects.startswith("no other output")
 
 
 def test_without_an_expectation_a_number_is_possible_at_least(scaled: Path, tmp_path: Path) -> None:

@@ -9,10 +9,11 @@ from statistics import median
 
 import pytest
 
-from tests.test_guides import PAGES, ROOT
+from tests.conftest import ROOT
+from tests.support.guides import PAGES
 
 CORPUS = "benchmarks/corpus/README.md"
-FIRST_SIGHT = "benchmarks/first_sight/README.md"
+FIRST_SIGHT = "benchmarks/first_sight.md"
 RACES = "benchmarks/README.md"
 FAULTS = "benchmarks/memory_faults/README.md"
 SINGLE = "benchmarks/single_measurements.md"
@@ -29,39 +30,44 @@ class Claim:
 
 
 CLAIMS = (
-    # Counted by a test of its own, below.
+    # Counted from the verdicts themselves by tests/test_programs_seen_once.py.
+    Claim("README.md", "[147 of 171](benchmarks/first_sight.md)", FIRST_SIGHT, ("All batches",)),
+    Claim("README.md", "[77 of 80](benchmarks/first_sight.md)", FIRST_SIGHT, ("All batches",)),
     Claim(
         "README.md",
+        "[1.08 times](benchmarks/diagnose_cost.json) as long as one plain run of a package, 1.24 times for a",
+        "benchmarks/diagnose_cost.json",
+        (r'(?s)"cpu": .{,80}"medians": \{\s*"script": 1\.24,\s*"package": 1\.08',),
+    ),
+    # Counted by a test of its own, below.
+    Claim(
+        "benchmarks/README.md",
         "13 of 16 reports, in at most 10 compiles; 5 healthy programs",
         "benchmarks/compiler_faults.json",
         (r'"compiles": 10',),
     ),
-    # Counted from the verdicts themselves by tests/test_first_sight.py.
-    Claim("README.md", "147 of 171 scripts; of `proven` 77 of 80", FIRST_SIGHT, ("All batches",)),
-    Claim("BENCHMARK.md", "147 of 171 scripts; of `proven` 77 of 80", FIRST_SIGHT, ("All batches",)),
-    Claim(
-        "docs/sweep.md",
-        "0.88, 1.62 and 1.11 times as fast as one process, on 600 launches",
-        "benchmarks/judged_launches.json",
-        (r'"judged": 600,', r'"times_as_fast": \[\s+0.88,\s+1.62,\s+1.11\s+\]'),
-    ),
-    Claim("README.md", "78 of 78 on the CPU", CORPUS, (r"\| category right \| 78 of 78 \|",)),
+    # Counted from the verdicts themselves by tests/test_programs_seen_once.py.
+    Claim("benchmarks/README.md", "147 of 171 scripts; of `proven` 77 of 80", FIRST_SIGHT, ("All batches",)),
+    Claim("benchmarks/agents.md", "147 of 171 scripts; of `proven` 77 of 80", FIRST_SIGHT, ("All batches",)),
+    Claim("benchmarks/README.md", "78 of 78 on the CPU", CORPUS, (r"\| category right \| 78 of 78 \|",)),
     # Counted by a test of its own, below.
     Claim(
-        "README.md", "[32 of 32](benchmarks/corpus/README.md#two-defects)", CORPUS, (r"is in 32 of 32 now",)
+        "benchmarks/README.md", "[32 of 32](corpus/README.md#two-defects)", CORPUS, (r"is in 32 of 32 now",)
     ),
-    Claim("README.md", "32 of 32 on CUDA", CORPUS, (r"\| category right \| 32 of 32 \|",)),
-    Claim("README.md", "48 of 48 on the CPU", CORPUS, (r"\| right of `proven` \| 48 of 48",)),
-    Claim("README.md", "29 of 30 on CUDA", CORPUS, (r"\| right of `proven` \| 19 of 19 \| 29 of 30",)),
+    Claim("benchmarks/README.md", "32 of 32 on CUDA", CORPUS, (r"\| category right \| 32 of 32 \|",)),
+    Claim("benchmarks/README.md", "48 of 48 on the CPU", CORPUS, (r"\| right of `proven` \| 48 of 48",)),
+    Claim(
+        "benchmarks/README.md", "29 of 30 on CUDA", CORPUS, (r"\| right of `proven` \| 19 of 19 \| 29 of 30",)
+    ),
     # Seven races on the CPU and seven on CUDA, each named by `diagnose`, and four of each by the guide.
     Claim(
-        "README.md",
+        "benchmarks/README.md",
         "14 of 14 programs; the guide 8 of 14",
         RACES,
         (r"(?s)\| script \| [^\n]* 7 of 7, 4 of 7 \|.*\| script \| [^\n]* 7 of 7, 4 of 7 \|",),
     ),
     Claim(
-        "README.md",
+        "benchmarks/README.md",
         "27 of 27; with the official flags 11 of these stay silent",
         FAULTS,
         (
@@ -71,69 +77,85 @@ CLAIMS = (
         ),
     ),
     Claim(
-        "memory-faults.md",
+        "guides/memory-faults.md",
         "Of 27 faults 11 stayed silent under both flags",
         FAULTS,
         (r"Of 27 faults", r"and 11\s+of these under the official flags"),
     ),
     Claim(
-        "memory-faults.md",
+        "guides/memory-faults.md",
         "Measured on 27 small programs with one fault each",
         FAULTS,
         (r"Of 27 faults that memcheck can see",),
     ),
-    Claim("memory-faults.md", "12 were silent in a", FAULTS, (r"12 were silent in the plain run",)),
+    Claim("guides/memory-faults.md", "12 were silent in a", FAULTS, (r"12 were silent in the plain run",)),
     Claim(
-        "memory-faults.md",
+        "guides/memory-faults.md",
         "memcheck on the package as it is saw 26, `locate_fault` 27",
         FAULTS,
         (r"memcheck on the package as it is saw 26", r"`locate_fault` saw all 27"),
     ),
     Claim(
-        "memory-faults.md", "152,448 bytes outside its tensor was silent", FAULTS, (r"152,448 bytes after",)
+        "guides/memory-faults.md",
+        "152,448 bytes outside its tensor was silent",
+        FAULTS,
+        (r"152,448 bytes after",),
     ),
     Claim(
-        "memory-faults.md", "at least 2 million bytes outside", FAULTS, (r"`buf1`, 2,064,384 bytes after",)
+        "guides/memory-faults.md",
+        "at least 2 million bytes outside",
+        FAULTS,
+        (r"`buf1`, 2,064,384 bytes after",),
     ),
     # 3.1 s on two cores, 4.0 to 4.6 s on the machine with the GPU.
     Claim(
-        "nan-and-wrong-output.md", "g++, 3 to 5 s in our runs", RACES, (r"3\.1 s, .* on T 4\.0 to 4\.6 s",)
+        "guides/nan-and-wrong-output.md",
+        "g++, 3 to 5 s in our runs",
+        RACES,
+        (r"3\.1 s, .* on T 4\.0 to 4\.6 s",),
     ),
     Claim("triton-index-out-of-bounds.md", "108 KB in one measured case", SINGLE, (r"\| 108 KB \|",)),
     Claim("triton-index-out-of-bounds.md", "inside the cubin (14 of 14)", SINGLE, (r"cubins .* 14 of 14",)),
     Claim(
         "triton-index-out-of-bounds.md", "blank and counts (3 of 3)", SINGLE, (r"embedded source \| 3 of 3",)
     ),
-    Claim("memory-faults.md", "in 7 of 7 crashes it was the faulting", SINGLE, (r"7 of 7 crashes",)),
-    Claim("memory-faults.md", "148,640 and 194,016 records", SINGLE, (r"148,640 in one run, 194,016",)),
+    Claim("guides/memory-faults.md", "in 7 of 7 crashes it was the faulting", SINGLE, (r"7 of 7 crashes",)),
     Claim(
-        "memory-faults.md",
+        "guides/memory-faults.md", "148,640 and 194,016 records", SINGLE, (r"148,640 in one run, 194,016",)
+    ),
+    Claim(
+        "guides/memory-faults.md",
         "a small call took 0.24 s against 0.12 s, the process 9.5-10.9 s against 9-10 s",
         SINGLE,
         (r"0\.12 s and 0\.24 s", r"9-10 s and 9\.5-10\.9 s"),
     ),
-    Claim("memory-faults.md", "number of hazards (2,048 in one record)", SINGLE, (r"racecheck \| 2,048",)),
-    Claim("memory-faults.md", "launch 9 of 15 in one measured case", SINGLE, (r"launch 9 of 15",)),
     Claim(
-        "memory-faults.md",
+        "guides/memory-faults.md", "number of hazards (2,048 in one record)", SINGLE, (r"racecheck \| 2,048",)
+    ),
+    Claim("guides/memory-faults.md", "launch 9 of 15 in one measured case", SINGLE, (r"launch 9 of 15",)),
+    Claim(
+        "guides/memory-faults.md",
         "a read 372,737 bytes past an allocation and one 1,152 bytes before",
         SINGLE,
         (r"372,737 bytes after, 1,152 bytes before",),
     ),
     Claim(
-        "reference/pytorch-documents.md",
+        "guides/pytorch-documents.md",
         "in 7 of 7 crashes; 4 silent",
         SINGLE,
         (r"7 of 7 crashes; .* 4 silent",),
     ),
-    Claim("reference/api.md", "took 32 to 46 s on one H200", SINGLE, (r"32 to 46 s",)),
-    Claim("building-and-loading.md", "A load that takes 32 to 46 s", SINGLE, (r"32 to 46 s",)),
-    Claim("hangs-and-concurrency.md", "takes 42 to 81 s", SINGLE, (r"42 to 81 s",)),
+    Claim("guides/api.md", "took 32 to 46 s on one H200", SINGLE, (r"32 to 46 s",)),
+    Claim("guides/building-and-loading.md", "A load that takes 32 to 46 s", SINGLE, (r"32 to 46 s",)),
+    Claim("guides/hangs-and-concurrency.md", "takes 42 to 81 s", SINGLE, (r"42 to 81 s",)),
     Claim(
-        "nan-and-wrong-output.md", "stayed within 14 % of the tolerance", SINGLE, (r"14 % of the tolerance",)
+        "guides/nan-and-wrong-output.md",
+        "stayed within 14 % of the tolerance",
+        SINGLE,
+        (r"14 % of the tolerance",),
     ),
     Claim(
-        "nan-and-wrong-output.md",
+        "guides/nan-and-wrong-output.md",
         "one weight changed by 0.01 was 800 times",
         SINGLE,
         (r"0\.01 \| 800 times",),
@@ -143,7 +165,7 @@ CLAIMS = (
 SHARES = r"\b\d+ of \d+\b(?! rows)"
 CLAIMED = {
     "README.md": SHARES,
-    "memory-faults.md": SHARES + r"|\b(?:of 27 faults \d+|on 27 small)\b",
+    "guides/memory-faults.md": SHARES + r"|\b(?:of 27 faults \d+|on 27 small)\b",
     **{page.relative_to(ROOT).as_posix(): SHARES for page in PAGES if page.name != "memory-faults.md"},
 }
 
@@ -166,6 +188,21 @@ def test_every_number_is_claimed(text: str) -> None:
     assert re.findall(CLAIMED[text], words, re.IGNORECASE) == []
 
 
+@pytest.mark.parametrize(
+    ("text", "words", "name"),
+    [
+        ("SKILL.md", "list of tools, about {} tokens", "tools_core"),
+        ("SKILL.md", "is about {} tokens in both", "proven_verdict_of_the_demo"),
+        ("docs/install.md", "lists nine of them: about {} tokens", "tools_core"),
+        ("docs/install.md", "instead of {}.", "tools_all"),
+    ],
+)
+def test_tokens_are_those_that_were_counted(text: str, words: str, name: str) -> None:
+    """Texts round to hundreds what benchmarks/tokens.json has."""
+    kept = json.loads((ROOT / "benchmarks" / "tokens.json").read_text())[name]["tokens"]
+    assert words.format(f"{round(kept, -2):,}") in (ROOT / text).read_text()
+
+
 @pytest.mark.parametrize("source", sorted({claim.source for claim in CLAIMS if claim.text == "README.md"}))
 def test_the_readme_links_its_sources(source: str) -> None:
     """A reader finds the file behind each figure."""
@@ -179,10 +216,10 @@ def test_the_cpu_faults_are_counted() -> None:
     faults = [end for end in ends[1:] if end != "clean"]
     segfaults, silent = faults.count("SIGSEGV"), faults.count("**clean**")
     counted = rf"Of {len(faults)} CPU faults in .*, {segfaults} ended in SIGSEGV and {silent} ended cleanly"
-    assert re.search(counted, (ROOT / "cpu-packages.md").read_text())
+    assert re.search(counted, (ROOT / "guides/cpu-packages.md").read_text())
 
 
-def test_the_compiler_faults_of_the_readme_are_those_of_the_file() -> None:
+def test_the_compiler_faults_of_the_table_are_those_of_the_file() -> None:
     """How many public reports were named, in how many compiles, and that no healthy program was accused."""
     kept = json.loads((ROOT / "benchmarks" / "compiler_faults.json").read_text(encoding="utf-8"))
     programs = kept["programs"]
@@ -193,7 +230,7 @@ def test_the_compiler_faults_of_the_readme_are_those_of_the_file() -> None:
     reports, left = ({p["report"] for p in some} for some in (faulty, [p for p in faulty if p not in named]))
     told = f"{len(reports - left)} of {len(reports)} reports"
     words = f"{told}, in at most {max(p['compiles'] for p in named)} compiles"
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     assert f"{words}; {len(healthy)} healthy programs that round differently: none accused" in text
     on_cuda = [p for p in kept["cuda"]["programs"].values() if p["outcome"] != "no failure"]
     compiler = [p for p in on_cuda if "not the compiler's" not in p["outcome"]]
@@ -202,14 +239,6 @@ def test_the_compiler_faults_of_the_readme_are_those_of_the_file() -> None:
     asked = sum(bool(program["report"]) for program in kept["cuda"]["programs"].values())
     there = f"H200, asked {asked} of the {len(faulty)} programs: {len(gone)} of the {len(compiler)}"
     assert f"{there} that are wrong there, in at most {most} |" in text
-
-
-def test_the_price_of_a_repaired_launch_is_that_of_its_file() -> None:
-    """How many times as long a call takes, on each device."""
-    kept = json.loads((ROOT / "benchmarks" / "repair.json").read_text(encoding="utf-8"))
-    cpu, cuda = (kept[each]["price"]["after"] / kept[each]["price"]["before"] for each in ("cpu", "cuda"))
-    text = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
-    assert f"{cpu:.2f} times as long on a CPU, {cuda:.2f} on the H200" in text
 
 
 def test_the_reports_that_a_release_has_right_are_counted() -> None:
@@ -224,17 +253,17 @@ def test_the_reports_that_a_release_has_right_are_counted() -> None:
     assert f"The {len(faulty)} programs of {len(set(faulty))} public reports" in page
 
 
-def test_proven_verdicts_on_two_defects_are_counted_in_their_tables() -> None:
-    """`p:` stands for proven; of a verdict that names another cause the cell says so."""
-    text = (ROOT / CORPUS).read_text().partition("### After")[2]
-    verdicts = re.findall(r"\w, p: ([^|]+?) \|", text)
-    assert (len(verdicts), verdicts.count("right")) == (32, 32)
+def test_proven_verdicts_on_two_defects_are_the_sum_of_their_table() -> None:
+    """The row of `proven` adds up to what the texts quote."""
+    (row,) = re.findall(r"\*\*right of `proven`\*\* \| (.+) \|", (ROOT / CORPUS).read_text())
+    cells = [cell.split(" of ") for cell in row.split(" | ")]
+    assert [sum(int(cell[side]) for cell in cells) for side in (0, 1)] == [32, 32]
 
 
 def test_readers_are_counted_from_their_packages() -> None:
-    """Calls and seconds of BENCHMARK.md, and of the row in README.md, are those that were kept."""
+    """Calls and seconds of both pages in benchmarks/ are those that were kept."""
     kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["packages"]
-    page = (ROOT / "BENCHMARK.md").read_text()
+    page = (ROOT / "benchmarks" / "agents.md").read_text()
     sides = [[package[side] for package in kept] for side in ("with", "without")]
     calls = [[each["calls"] for each in side] for side in sides]
     seconds = [[each["seconds"] for each in side] for side in sides]
@@ -250,13 +279,13 @@ def test_readers_are_counted_from_their_packages() -> None:
         assert f"| {package['kind']} | {pair[0]} | {pair[1]} |" in page
     gained = f"{sum(calls[0])} calls and {sum(seconds[0]) / 60:.1f} minutes with it, "
     gained += f"{sum(calls[1])} and {sum(seconds[1]) / 60:.1f} without"
-    assert gained in (ROOT / "README.md").read_text()
+    assert gained in (ROOT / "benchmarks" / "README.md").read_text()
 
 
 def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
     """The same of the tasks that were asked at first sight, and again after mending."""
     kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["second"]["packages"]
-    page = (ROOT / "BENCHMARK.md").read_text()
+    page = (ROOT / "benchmarks" / "agents.md").read_text()
     sides = {side: [package[side] for package in kept] for side in ("with", "mended", "without")}
     calls = {side: [each["calls"] for each in found] for side, found in sides.items()}
     seconds = {side: [each["seconds"] for each in found] for side, found in sides.items()}
@@ -273,13 +302,13 @@ def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
     assert all(each["solved"] for found in sides.values() for each in found)
     gained = f"{sum(calls['mended'])} calls and {sum(seconds['mended']) / 60:.1f} minutes, "
     gained += f"{sum(calls['without'])} and {sum(seconds['without']) / 60:.1f} without"
-    assert gained in (ROOT / "README.md").read_text()
+    assert gained in (ROOT / "benchmarks" / "README.md").read_text()
 
 
 def test_runs_of_the_third_set_are_counted_from_their_packages() -> None:
     """Each run's calls, minutes and tasks that a blind reader found solved, or that it was not graded."""
     kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["third"]["packages"]
-    page = (ROOT / "BENCHMARK.md").read_text()
+    page = (ROOT / "benchmarks" / "agents.md").read_text()
     found: dict[str, list[str]] = {
         "solved, graded blind": [],
         "calls in each run": [],
@@ -305,4 +334,4 @@ def test_runs_of_the_third_set_are_counted_from_their_packages() -> None:
             for s in (each["with"], each["without"])
         ]
         assert f"| {each['kind']} | {pair[0]} | {pair[1]} |" in page
-    assert f"{totals[0]} calls, {totals[1]} without |" in (ROOT / "README.md").read_text()
+    assert f"{totals[0]} calls, {totals[1]} without |" in (ROOT / "benchmarks" / "README.md").read_text()

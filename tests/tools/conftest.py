@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from mcp_server.model import ExportedWorkload
+from mcp_server.runtime.context import Context
 from mcp_server.tools.compile_with_flags import Compiled, compile_with_flags
-from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 
 RANKER_FLAGS: dict[str, object] = {

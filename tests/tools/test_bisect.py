@@ -16,8 +16,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
 from mcp_server.operations.arguments import BisectArguments
 from mcp_server.operations.table import bisect as asked
+from mcp_server.runtime.context import WorkerRun
 from mcp_server.tools.bisect import SWITCHES, Bisected, bisect
-from mcp_server.tools.context import WorkerRun
 from mcp_server.worker import events
 from tests.conftest import CACHE, ZooPackage
 from tests.worker.support import context_in, work

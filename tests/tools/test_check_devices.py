@@ -14,8 +14,8 @@ import pytest
 
 from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package, read_metadata
+from mcp_server.runtime.context import Context
 from mcp_server.tools.check_devices import DevicesChecked, check_devices, from_leaves
-from mcp_server.tools.context import Context
 from mcp_server.tools.machine import (
     ISA_FLAGS,
     Compiler,

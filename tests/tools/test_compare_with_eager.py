@@ -19,22 +19,12 @@ from mcp_server.tools.divergence import ComparedWithEager
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
 from tests.worker.support import context_in
+from tests.wrong_launches.support import RANDOM_OP
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
-RANDOM_OP = """
-import torch
-
-@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
-def halve_rows(x: torch.Tensor) -> torch.Tensor:
-    return x[::2].contiguous() + torch.rand(1)
-
-@halve_rows.register_fake
-def _(x):
-    return x.new_empty(x.shape[0] // 2, *x.shape[1:])
-"""
 PARTIAL_OP = """
 import torch
 

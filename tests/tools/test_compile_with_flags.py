@@ -14,8 +14,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.exported import exported_device
+from mcp_server.runtime.context import Context
 from mcp_server.tools.compile_with_flags import Compiled, compile_with_flags
-from mcp_server.tools.context import Context
 from tests.conftest import ZooPackage
 from tests.zoo.names import thorough
 

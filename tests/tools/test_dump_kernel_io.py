@@ -1,4 +1,4 @@
-"""Kernel I/O on real packages, through launch probes and through the value printer."""
+"""Kernel I/O on real packages, through launch probes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import pytest
 from safetensors.torch import load_file
 
 from mcp_server.errors import ProblemError
-from mcp_server.logs.printer import read_printer
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
-from mcp_server.tools.compile_with_flags import Compiled
-from mcp_server.tools.context import Context
-from mcp_server.tools.dump_kernel_io import dump_kernel_io, printed_launches
+from mcp_server.runtime.context import Context
+from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.kernel_io import (
     ArgumentValues,
     BadElement,
@@ -31,7 +29,6 @@ from mcp_server.tools.probe_backend import IndexBound, find_bounds
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
 from tests.served import served
-from tests.zoo.names import THOROUGH, thorough
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +66,7 @@ def model_of(zoo: ZooPackage, name: str) -> PackageView:
 def test_probes_name_the_kernel_that_made_the_first_nan(zoo: ZooPackage, tmp_path: Path) -> None:
     """A logarithm of a negative value is put on its own launch, element and model line, not on later ones."""
     seen = dumped(tmp_path, package(zoo, "logarithm", "bad-nan"))
-    assert seen.backend == "probes" and seen.returned and seen.first_bad is not None
+    assert seen.returned and seen.first_bad is not None
     bad = seen.first_bad
     assert (bad.kind, bad.argument, bad.element.index, bad.element.count) == ("kernel", "buf1", [0, 5], 1)
     assert "log" in bad.kernel and bad.inputs_were_good is True
@@ -149,61 +146,6 @@ def test_a_package_without_provenance_knows_no_lines(tmp_path: Path, zoo: ZooPac
         Choice(kernels=["7"]).checked(model)
 
 
-@thorough
-def test_the_printer_finds_the_same_kernel(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Level 2 on an exported program agrees with the probes, and says what it did not show."""
-    choice = Choice(kernels=["CPP_fused_log_mul_sigmoid_0"])
-    seen = dumped(tmp_path, exported(zoo, "logarithm", "bad-nan"), choice, backend="printer", level="2")
-    assert seen.backend == "printer" and seen.first_bad is not None
-    assert (seen.first_bad.argument, seen.first_bad.element.value) == ("buf1", "nan")
-    assert [launch.kernel for launch in seen.launches] == ["cpp_fused_log_mul_sigmoid_0"]
-    assert any("float32" in note for note in seen.notes) and seen.cost.compiles == 1
-
-
-@pytest.mark.skipif(not THOROUGH, reason="one more compile: AOTI_DEBUG_THOROUGH=1 runs it")
-def test_level_1_files_are_read_from_a_directory_of_their_own(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Saved tensors get exact statistics, and nothing is left in the caller's directory."""
-    seen = dumped(tmp_path, exported(zoo, "logarithm", "bad-nan"), backend="printer", level="1")
-    assert seen.returned and seen.first_bad is not None
-    assert seen.first_bad.element == BadElement(index=[0, 5], value="nan", count=1)
-    assert all(a.saved for launch in seen.launches for a in launch.arguments)
-    saved = {a.saved.path.parent for launch in seen.launches for a in launch.arguments if a.saved}
-    assert all(tmp_path in folder.parents for folder in saved)
-
-
-@thorough
-def test_level_3_names_the_launch_of_a_failure(
-    zoo: ZooPackage, flagged_ranker: Compiled, tmp_path: Path
-) -> None:
-    """The last announced kernel survives a failing call, since the child's output is unbuffered."""
-    assert flagged_ranker.package is not None
-    workload = PackageWorkload(
-        package=flagged_ranker.package.path, inputs=zoo("ranker").with_name("ranker.bad-index.pt")
-    )
-    seen = dumped(tmp_path, workload, backend="printer", level="3")
-    assert not seen.returned and seen.last_launch == "cpp_fused_embedding_0"
-    assert seen.launches == [] and any("names launches only" in note for note in seen.notes)
-
-
-def test_a_package_that_cannot_be_rebuilt_is_looked_at_through_its_printer(
-    zoo: ZooPackage, flagged_ranker: Compiled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without a compiler there are no probes: the own printer of the package is read, and the reason told."""
-    assert flagged_ranker.package is not None
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("CXX", raising=False)
-    inputs = zoo("ranker").with_name("ranker.inputs.pt")
-    seen = dumped(tmp_path, PackageWorkload(package=flagged_ranker.package.path, inputs=inputs))
-    assert seen.backend == "printer" and "no C++ compiler" in seen.why and seen.returned
-
-
-def test_a_package_without_a_printer_is_not_run_for_it(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Asking the printer of a package that has none is an error that says how to get one."""
-    with pytest.raises(ProblemError, match=r"without the printer.*PRINTER=2.*compile_with_flags"):
-        dumped(tmp_path, package(zoo, "logarithm", "inputs"), backend="printer")
-    assert not list(tmp_path.rglob("report.jsonl"))
-
-
 @pytest.mark.parametrize(
     ("choice", "reason"),
     [
@@ -277,61 +219,6 @@ def test_unset_memory_is_never_bad(zoo: ZooPackage) -> None:
     """What an output buffer holds before its launch means nothing."""
     unset = ArgumentValues(name="buf0", when="before", role="written", uninitialised=True, non_finite=NAN)
     assert find_first_bad([values(0, "k", unset)], model_of(zoo, "logarithm")) is None
-
-
-PRINTED = """\
-[  aoti_model_inputs - arg4_1  ]:
-Number of elements: 128
-Dtype: float32
-Mean value: 1e38
-Min value: -3
-Max value: 3
-Device: cpu
-Size: [8, 16]
-Stride: [16, 1]
-Layout: Strided
-Is contiguous: 1
-Requires grad: 0
-
-[  before_launch - aoti_torch_cpu_addmm_out - buf0  ]:
-Number of elements: 128
-Dtype: float32
-Mean value: nan
-Min value: nan
-Max value: nan
-Device: cpu
-Size: [8, 16]
-Requires grad: 0
-
-[  before_launch - cpp_fused_log_mul_sigmoid_0 - ks0: 8  ]\\n\
-[  after_launch - cpp_fused_log_mul_sigmoid_0 - buf1  ]:
-Number of elements: 128
-Dtype: float32
-Mean value: inf
-Min value: -1
-Max value: 3e38
-Size: [8, 16]
-Requires grad: 0
-
-[  before_launch - aoti_torch_cpu_addmm_out - buf3  ]:
-Number of elements: 64
-Dtype: float32
-Mean value: 0
-Min value: 0
-Max value: 0
-Size: [8, 8]
-Requires grad: 0
-"""
-
-
-def test_printed_launches_are_matched_with_the_wrapper(zoo: ZooPackage) -> None:
-    """Two launches of one kernel are told apart; a mean that overflowed in float32 is no finding."""
-    model = model_of(zoo, "logarithm")
-    launches = list(printed_launches(read_printer(PRINTED.splitlines()), model))
-    assert [launch.launch for launch in launches] == [None, 0, 1, 2]
-    assert launches[1].arguments[0].uninitialised and "inp_weight" in launches[1].not_shown
-    assert [a.value for a in launches[2].arguments if a.name == "ks0"] == ["8"]
-    assert find_first_bad(launches, model) is None
 
 
 def test_the_table_marks_bad_arguments() -> None:

@@ -12,7 +12,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.families import FAMILIES
 from mcp_server.logs.log import read_log
 from mcp_server.operations.table import OPERATIONS
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.explain_error import Explanation, explain_error, program_of
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
@@ -231,7 +231,7 @@ async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> N
     found = await explain_error(context, text=text, package=package)
     (fact,) = found.trace
     assert (fact.launch, fact.location, found.notes) == (2, "kernel.cpp:136", [])
-    assert "pass only values from 1 to args[0].shape[1] in input 1 (args[1])" in fact.fix.action
+    assert "pass only values from 1 to args[0].shape[1] in input 1 (args[1])" in fact.fix.text
     assert any("a shorter input 0 (args[0])" in sentence for sentence in fact.facts)
 
 

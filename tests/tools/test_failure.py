@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Ending, Finished
-from mcp_server.tools.failure import (
+from mcp_server.runtime.failure import (
     SMALL_BYTES,
     look_ahead,
     read_failure,

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from xml.etree import ElementTree
 
 import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.package.graph import dataflow_graph, render_svg
+from mcp_server.package.graph import dataflow_graph, mermaid
 from mcp_server.package.problems import PackageError
 from mcp_server.package.query import (
     FOLDING,
@@ -25,10 +25,10 @@ from mcp_server.package.query import (
     SymbolFact,
 )
 from mcp_server.package.view import view_package
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.inspect_package import Inspection, Question, inspect_package
 from tests.conftest import ZooPackage
-from tests.memory_faults.test_recorded_gpu import FAULTS, view_of
+from tests.memory_faults.support import FAULTS, view_of
 from tests.package.made_wrapper import make_wrapper
 from tests.package.summaries import WRAPPERS
 from tests.recorded import RECORDINGS
@@ -216,47 +216,24 @@ def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
 
 @pytest.mark.slow
 def test_the_picture(zoo: ZooPackage, ask: Ask) -> None:
-    """The picture is an SVG that shows every launch by number, inputs and outputs."""
+    """Mermaid text with every launch by number, inputs and outputs; the slice of the question is marked."""
     found = ask(zoo("attention"), Question(launch=2), graph=True)
     assert found.graph is not None
-    root = ElementTree.parse(found.graph.path).getroot()
-    assert root.tag.endswith("svg")
-    texts = "".join(root.itertext())
-    assert all(name in texts for name in ("layer_norm", "flash_attention", "output 0", "input 0"))
-
-
-@pytest.mark.slow
-def test_the_drawing_keeps_boxes_apart(zoo: ZooPackage) -> None:
-    """Our own drawing: boxes do not overlap, every arrow leads down, the marked part is the slice."""
-    view = view_package(zoo("attention"))
-    graph = dataflow_graph(view, [2])
-    svg = ElementTree.fromstring(render_svg(graph, "attention"))
-    boxes = [
-        tuple(float(rect.get(key, "0")) for key in ("x", "y", "width", "height"))
-        for group in svg
-        if group.tag.endswith("}g")
-        for rect in group
-        if rect.tag.endswith("rect")
-    ]
-    assert len(boxes) >= len(graph.nodes)
-    for number, (x, y, width, height) in enumerate(boxes):
-        for left, top, wide, high in boxes[number + 1 :]:
-            assert x + width <= left or left + wide <= x or y + height <= top or top + high <= y
+    text = found.graph.path.read_text()
+    assert text.startswith("flowchart TD\n")
+    graph = dataflow_graph(view_package(zoo("attention")), [2])
     marked = {node.lines[0].split()[0] for node in graph.nodes if node.marked and node.kind == "launch"}
     assert marked == {"0", "1", "2", "3", "4"}
     assert [node.lines[0].split()[0] for node in graph.nodes if node.asked] == ["2"]
 
 
-def test_a_tensor_that_everything_reads_is_drawn_beside_its_readers(tmp_path: Path) -> None:
-    """In a chain of 200 launches that all read one input and one weight, no arrow passes another launch."""
-    (tmp_path / "made.wrapper.cpp").write_text(make_wrapper(200), encoding="utf-8")
-    drawn = render_svg(dataflow_graph(view_package(tmp_path), [100]), "made")
-    root = ElementTree.fromstring(drawn)
-    assert float(root.get("width", "inf")) < 600
-    assert drawn.count("table_weight</text>") > 20
-    assert [text for group in root if group.get("class") == "marked asked" for text in group.itertext()][1][
-        :4
-    ] == "100 "
+def test_names_of_a_package_are_no_markup(tmp_path: Path) -> None:
+    """Whatever a name holds, each line of the text is one of ours."""
+    wrapper = make_wrapper(3).replace("table_weight", "x_weight")
+    (tmp_path / "made.wrapper.cpp").write_text(wrapper, encoding="utf-8")
+    text = mermaid(dataflow_graph(view_package(tmp_path), [1]))
+    form = r"flowchart TD|  n\d+[\[(].*[\])]|  n\d+ -->\|.*\| n\d+|  class(?:Def)? .*|  %% .*"
+    assert all(re.fullmatch(form, line) for line in text.splitlines())
 
 
 def test_a_large_graph_is_cut_to_what_was_asked(made: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from mcp_server.package.archive import open_package
 from mcp_server.package.view import PackageView
-from mcp_server.tools.context import Context, decode, read_events, stream_events
+from mcp_server.runtime.context import Context, decode, read_events, stream_events
 from mcp_server.tools.kernel_io import Choice, LaunchValues, last_of, overview
 from mcp_server.tools.probe_backend import OPEN, read_launches
 from mcp_server.worker.events import Argument, Phase

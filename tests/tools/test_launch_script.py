@@ -9,7 +9,7 @@ import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.package.kernels import Kernel, read_triton_kernels
-from mcp_server.package.statements import LineCounter
+from mcp_server.package.terms.blocks import LineCounter
 from mcp_server.tools.reduce.launch import Recorded, Replay, files, triton_source
 
 # Shortened from a wrapper.cpp of torch 2.11 (H200).

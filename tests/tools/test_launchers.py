@@ -10,8 +10,8 @@ import anyio
 import pytest
 
 from mcp_server.jobs.command import Command
-from mcp_server.tools.context import Context
-from mcp_server.tools.launchers import ONLY_FIRST, launched, separate_ranks
+from mcp_server.runtime.context import Context
+from mcp_server.runtime.launchers import ONLY_FIRST, launched, separate_ranks
 
 TORCHRUN = Path(sys.executable).parent / "torchrun"
 PROGRAM = "import os; print('rank', os.environ['RANK'], 'is here')"

@@ -16,8 +16,8 @@ import pytest
 
 from mcp_server.jobs.gpus import Waits, leased
 from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.tools.capture import capture, hooked
-from mcp_server.tools.context import Context, gpus_of
 from tests.conftest import ZooPackage
 from tests.jobs.support import appears
 
@@ -33,7 +33,7 @@ def a_machine_with_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     """A device file, and leases of this test alone."""
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    monkeypatch.setattr("mcp_server.tools.context.DEVICES", tmp_path / "dev")
+    monkeypatch.setattr("mcp_server.runtime.context.DEVICES", tmp_path / "dev")
     monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
 
 
@@ -90,7 +90,7 @@ def test_a_script_has_no_lease_before_it_loads(tmp_path: Path) -> None:
 
     anyio.run(work)
     cost = context.cost.cost()
-    assert told == ["capture", WAITING]
+    assert told == ["running serve.py, its compile included", WAITING]
     assert 0.9 < cost.waited_s <= cost.wall_s
     assert (tmp_path / "leases" / "gpu-0.lock").read_text() == "diagnose job_b"
 
@@ -140,7 +140,7 @@ def test_a_worker_imports_torch_without_a_lease(tmp_path: Path, share: bool) -> 
             await work()
 
     anyio.run(shared if share else work)
-    assert told == ["run", WAITING]
+    assert told == ["making the call", WAITING]
 
 
 def test_what_does_not_ask_has_it_from_the_start(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_does_not_ask_has_it_from_the_start(tmp_path: Path) -> None:
             assert seen.finished.waited_s > 0.4 and seen.finished.wall_s < 10
 
     anyio.run(work)
-    assert told == ["capture", WAITING]
+    assert told == ["running touch", WAITING]
     assert [hooked(("python3.12", "a.py")), hooked(("python", "-I", "a.py"))] == [True, False]
     assert not hooked(("./host", "model.pt2")) and not hooked(("torchrun", "a.py"))
 

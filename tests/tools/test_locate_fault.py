@@ -15,8 +15,8 @@ from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.view import view_package
 from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import Options
+from mcp_server.runtime.context import Context
 from mcp_server.tools import fault_methods
-from mcp_server.tools.context import Context
 from mcp_server.tools.fault_methods import core_environment, order, read_core, run_sanitizer
 from mcp_server.tools.fault_run import Program, ProgramTarget, integer_tensors, prepare
 from mcp_server.tools.locate_fault import LocatedFault, PlainRun, judge, locate_fault, locate_in_program

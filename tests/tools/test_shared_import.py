@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from mcp_server.jobs.supervisor import children_of
-from mcp_server.tools.context import Context, WorkerRun
-from mcp_server.tools.shared_import import early
+from mcp_server.runtime.context import Context, WorkerRun
+from mcp_server.runtime.shared_import import early
 from mcp_server.tools.trace_launches import journal_environment
 from mcp_server.worker import events
 from mcp_server.worker.events import Event

@@ -14,8 +14,8 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.supervisor import children_of
-from mcp_server.tools.context import Context, WorkerRun
-from mcp_server.tools.shared_import import Imported, Limits, WarmImports, limits_here
+from mcp_server.runtime.context import Context, WorkerRun
+from mcp_server.runtime.shared_import import Imported, Limits, WarmImports, limits_here
 from mcp_server.worker import events
 from tests.jobs.support import alive, all_dead
 from tests.worker.support import saved

@@ -14,8 +14,8 @@ import anyio
 import torch
 
 from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.runtime.context import Context, WorkerRun, read_events
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.context import Context, WorkerRun, read_events
 from mcp_server.worker import protocol
 from mcp_server.worker.events import Event
 from mcp_server.worker.main import OPERATIONS
@@ -47,7 +47,7 @@ def here(directory: Path, operation: str, request: Mapping[str, object]) -> tupl
 
 
 def function_of(operation: str) -> Any:
-    module, _, function = OPERATIONS[operation].rpartition(".")
+    module, _, function = OPERATIONS[operation].function.rpartition(".")
     return getattr(importlib.import_module(f"mcp_server.worker.{module}"), function)
 
 

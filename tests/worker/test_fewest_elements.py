@@ -84,7 +84,7 @@ changes = st.fixed_dictionaries(
 )
 
 
-def fulfils(change: Change, place: int) -> bool:
+def fulfils(change: dict[str, Any], place: int) -> bool:
     """Whether the element of `arange(12).reshape(3, 4)` is chosen by each key of the change."""
     where, offset = change.get("where"), change.get("offset", 0)
     conditions = {
@@ -100,10 +100,11 @@ def fulfils(change: Change, place: int) -> bool:
 
 
 @given(changes)
-def test_what_several_keys_choose_fulfils_them_all(change: Change) -> None:
+def test_what_several_keys_choose_fulfils_them_all(change: dict[str, Any]) -> None:
     """Only the chosen elements get the new value; the others and the strides stay."""
     tensor = torch.arange(12).reshape(3, 4)
     wanted = [fulfils(change, place) for place in range(12)]
-    assert chosen(tensor, change).reshape(-1).tolist() == wanted
+    asked = Change.read({"change": "elements", **change})
+    assert chosen(tensor, asked).reshape(-1).tolist() == wanted
     (made,) = apply([tensor.t()], [{"change": "elements", "input": 0, "flat": [1], "value": 99}])
     assert made.stride() == (1, 4) and (made != tensor.t()).nonzero().tolist() == [[0, 1]]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from mcp_server.tools.context import E, read_events, stream_events
+from mcp_server.runtime.context import E, read_events, stream_events
 from mcp_server.worker import events, interpret
 from mcp_server.worker.interpret import rounded
 from mcp_server.worker.loading import update_program

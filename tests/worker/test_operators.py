@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.tools.context import read_events, stream_events
+from mcp_server.runtime.context import read_events, stream_events
 from mcp_server.worker.capture.events import Overrun
 from mcp_server.worker.events import Operator
 from mcp_server.worker.interpret import Operators

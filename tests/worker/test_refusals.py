@@ -91,7 +91,7 @@ def test_interpreters_that_cannot_work(tmp_path: Path) -> None:
     for python, words in (
         (tmp_path / "nothing", "no such interpreter"),
         (plain, "not an executable"),
-        (Path("/bin/ls"), "no Python"),
+        (Path("/bin/ls"), "cannot run the worker"),
     ):
         problem = refusal(tmp_path, "probe", {}, python=python)
         assert (

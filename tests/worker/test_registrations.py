@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.tools.context import stream_events
+from mcp_server.runtime.context import stream_events
 from mcp_server.worker.events import OperatorsTaken
 from mcp_server.worker.imports import import_all, registrations
 from mcp_server.worker.report import Report

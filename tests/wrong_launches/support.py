@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mcp_server.model import PackageWorkload
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.package.view import view_package
 from mcp_server.tools.compare_with_eager import compare_with_eager
 from mcp_server.tools.divergence import ComparedWithEager, EveryLaunch
@@ -39,3 +41,22 @@ def kernels_with(package: Path, part: str) -> list[int]:
     """The launches whose kernel has that in its name, in the order of the call."""
     launches = view_package(package).wrapper.launches
     return [launch.index for launch in launches if part in launch.kernel]
+
+
+RANDOM_OP = """
+import torch
+
+@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[::2].contiguous() + torch.rand(1)
+
+@halve_rows.register_fake
+def _(x):
+    return x.new_empty(x.shape[0] // 2, *x.shape[1:])
+"""
+
+
+def verdict(directory: Path, package: Path) -> Verdict:
+    """The diagnosis of a package whose program was given."""
+    program = package.with_name(f"{package.stem}.exported.pt2")
+    return served(diagnose, context_in(directory), call_of(package), symptom=Symptom(program=program))

@@ -1,7 +1,10 @@
-"""A wrong launch done in eager mode, on its own inputs: the failure goes, and comes back without that."""
+"""Launches judged one by one, and a wrong one done in eager mode: on right inputs, on a GPU, by try-fix."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,29 +12,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.kernel import eager_key, try_in_eager
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.model import Verdict
+from mcp_server.diagnosis.try_fix import TriedFix, try_fix
+from mcp_server.errors import ProblemError
+from mcp_server.operations.arguments import TryArguments
+from mcp_server.package.archive import open_package
 from mcp_server.tools.divergence import EveryLaunch
 from mcp_server.worker.protocol import EagerLaunches
+from tests.conftest import ZooPackage, torch_environment
+from tests.gpu.conftest import HAS_CUDA
+from tests.package.archives import changed, without
 from tests.served import served
 from tests.worker.support import context_in
 from tests.wrong_launches.models import SCALE, WRONG_SCALE
-from tests.wrong_launches.support import call_of, judged, kernels_with
+from tests.wrong_launches.support import RANDOM_OP, call_of, compared, judged, kernels_with, verdict
 from tests.zoo.names import thorough
 
-pytestmark = pytest.mark.slow
+# A wrong launch done in eager mode, on its own inputs: the failure goes, and comes back without that.
 
 Wrong = Callable[[str], Path]
-
-
-def verdict(directory: Path, package: Path) -> Verdict:
-    """The diagnosis of a package whose program was given."""
-    program = package.with_name(f"{package.stem}.exported.pt2")
-    return served(diagnose, context_in(directory), call_of(package), symptom=Symptom(program=program))
 
 
 def judged_call(package: Path, found: EveryLaunch) -> TriedCall:
@@ -40,6 +42,7 @@ def judged_call(package: Path, found: EveryLaunch) -> TriedCall:
     return call_of_package(call_of(package), Symptom(expect=found.eager_outputs.path))
 
 
+@pytest.mark.slow
 @thorough
 def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, tmp_path: Path) -> None:
     """One wrong kernel of eight launches."""
@@ -51,11 +54,12 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
     assert found.guilty.launch_index == second
     assert found.intervention.what.startswith(f"the call with launch {second} (")
     assert "done in eager mode" in found.intervention.what and found.intervention.result == "gone"
-    assert found.fix is not None and found.fix.ran is not None and "eager mode" in found.fix.ran.result
+    assert found.fix is not None and found.confirmed is not None and "eager mode" in found.confirmed.what
     step = next(each for each in found.next_steps if each.tool == "try_fix")
     assert step.arguments["launch"] == second and step.arguments["package"] == str(package)
 
 
+@pytest.mark.slow
 @thorough
 def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path) -> None:
     """A product that wraps: the verdict names it with sizes and limit; without it the call is right."""
@@ -63,11 +67,12 @@ def test_an_index_of_32_bits_is_proven_by_one_of_64(wrong: Wrong, tmp_path: Path
     assert (found.category, found.confidence) == ("wrong_output", "proven"), found.summary
     assert "`67108864 * x0`" in found.summary and "it is 2,147,483,648, beyond 2,147,483,647" in found.summary
     assert found.guilty is not None and (found.guilty.kind, found.guilty.launch_index) == ("kernel", 0)
-    assert found.intervention is not None and found.fix is not None and found.fix.ran is not None
-    assert "indices of 64 bits" in found.intervention.what and "64 bits" in found.fix.ran.result
+    assert found.intervention is not None and found.fix is not None and found.confirmed is not None
+    assert "indices of 64 bits" in found.intervention.what and "64 bits" in found.confirmed.what
     assert found.evidence[0].command.startswith("aoti-debug inspect-package ")
 
 
+@pytest.mark.slow
 @thorough
 def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> None:
     """Neither alone makes the call right: each is tried with the other in eager mode in all three calls."""
@@ -82,6 +87,7 @@ def test_each_of_two_wrong_launches_is_proven(wrong: Wrong, tmp_path: Path) -> N
     assert named.guilty.launch_index == found.wrong[0].launch
 
 
+@pytest.mark.slow
 @thorough
 def test_nan_of_one_kernel_is_proven_by_eager_mode_and_not_by_a_guard(wrong: Wrong, tmp_path: Path) -> None:
     """A clamp under the root would make it finite and wrong: the exported program has no NaN there."""
@@ -89,9 +95,10 @@ def test_nan_of_one_kernel_is_proven_by_eager_mode_and_not_by_a_guard(wrong: Wro
     assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
     assert found.guilty is not None and "sqrt" in found.guilty.name
     assert found.intervention is not None and "eager mode" in found.intervention.what
-    assert found.fix is not None and "clamp" not in found.fix.action
+    assert found.fix is not None and "clamp" not in found.fix.text
 
 
+@pytest.mark.slow
 def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong, tmp_path: Path) -> None:
     """With layer 2 in eager mode the fault of layer 0 is left, as torch computes that by hand."""
     package = wrong("two")
@@ -108,6 +115,7 @@ def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong,
     assert _in_eager(tmp_path, call, found, found.wrong[1].launch) == (Effect.GONE, "")
 
 
+@pytest.mark.slow
 @thorough
 def test_a_launch_that_the_call_does_not_reach_says_so(wrong: Wrong, tmp_path: Path) -> None:
     """A call in which nothing was replaced is no evidence."""
@@ -126,3 +134,174 @@ def _in_eager(directory: Path, call: TriedCall, found: EveryLaunch, launch: int)
     call = replace(call, request={**call.request, "package": package})
     trial = served(try_intervention, context_in(directory / "tried"), call, tried)
     return trial.effect, trial.reason
+
+
+# Every launch judged on right inputs: all wrong ones are listed, and none that only got bad inputs.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "attention",
+        *(pytest.param(one, marks=thorough) for one in ("norms", "conv", "ranker", "jagged", "bags")),
+    ],
+)
+def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+    """Recomputed nodes, memory used again, copied weights and biases, and views are no faults."""
+    found = judged(tmp_path, zoo(name))
+    assert found.wrong == [] and found.outputs_right
+    assert found.unjudged == [], found.summary
+    assert found.judged == len(open_package(zoo(name)).wrapper.launches)
+
+
+@pytest.mark.slow
+@thorough
+@pytest.mark.parametrize("name", ["two", "half"])
+def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path, name: str) -> None:
+    """Layers 0 and 2 are wrong; layers 1 and 3, and every product after layer 0, only get bad inputs."""
+    package = wrong(name)
+    result = compared(tmp_path, package)
+    found = result.every_launch
+    assert found is not None and result.outcome == "differs"
+    first, _, third, _ = kernels_with(package, "mul_tanh")
+    assert [each.launch for each in found.wrong] == [first, third], found.summary
+    assert [each.difference.node for each in found.wrong] == ["mul", "mul_2"]
+    assert all("SCALE" in each.locations[0].code for each in found.wrong)
+    assert found.unjudged == [] and found.outputs_right
+    for each in found.wrong:
+        right, actual = map(float, each.difference.values)
+        assert actual == pytest.approx(right / 2, rel=0.02), "each by itself is half of what is right"
+
+
+@pytest.mark.slow
+@thorough
+def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Their nodes stand for the whole branch, of which one launch is a part."""
+    found = judged(tmp_path, zoo("branch"))
+    assert found.wrong == [] and found.unjudged_count == 5
+    assert {each.why for each in found.unjudged} == {"it is in a branch or a loop"}
+    assert "5 not judged" in found.summary
+
+
+@pytest.mark.slow
+@thorough
+def test_a_package_without_provenance_says_how_to_get_it(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Without nodes for its launches nothing is judged, and nothing is accused."""
+    package = changed(zoo("norms"), tmp_path / "norms.pt2", without("kernel_information.json"))
+    exported, inputs = (zoo("norms").with_name(f"norms.{kind}") for kind in ("exported.pt2", "inputs.pt"))
+    result = compared(tmp_path, package, exported, inputs=inputs)
+    assert result.every_launch is not None and result.every_launch.judged == 0
+    assert "INDUCTOR_PROVENANCE=1" in result.summary and result.outcome == "agrees"
+
+
+@pytest.mark.slow
+@thorough
+def test_an_eager_program_that_varies_judges_no_launch(zoo: ZooPackage, tmp_path: Path) -> None:
+    """With random numbers in eager mode no value is the right one."""
+    module = tmp_path / "ops.py"
+    module.write_text(RANDOM_OP)
+    result = compared(tmp_path, zoo("plugin"), extra_imports=[str(module)])
+    assert result.outcome == "inconclusive" and result.every_launch is not None
+    assert result.every_launch.wrong == [] and "eager has no values to go by" in result.summary
+
+
+@pytest.mark.slow
+def test_a_launch_of_another_weight_is_not_called_a_wrong_kernel(zoo: ZooPackage, tmp_path: Path) -> None:
+    """It is listed, with the weight that is not the program's."""
+    program = torch.export.load(zoo("norms").with_name("norms.exported.pt2"))
+    with torch.no_grad():
+        program.state_dict["lins.3.weight"][2, 5] += 0.01
+    torch.export.save(program, tmp_path / "other.pt2")
+    result = compared(tmp_path, zoo("norms"), tmp_path / "other.pt2")
+    assert result.every_launch is not None
+    (found,) = result.every_launch.wrong
+    assert (found.launch, found.constant) == (7, "lins.3.weight") and "not the program's" in found.summary
+
+
+@pytest.mark.slow
+@thorough
+def test_the_plan_says_what_each_launch_stores_and_reads(wrong: Wrong, tmp_path: Path) -> None:
+    """That is what a launch is done in eager mode from."""
+    found = judged(tmp_path, wrong("two"))
+    assert found.plan is not None and found.eager_outputs is not None
+    plan = json.loads(found.plan.path.read_text())
+    stored = {number: [one["node"] for one in held.values()] for number, held in plan["stored"].items()}
+    assert stored == {str(n): [node] for n, node in enumerate(NODES)}
+    assert list(plan["sources"]["2"].values()) == [[1, "buf1"]]
+    (output,) = torch.load(found.eager_outputs.path)
+    assert output.shape == (8, 16)
+
+
+NODES = ("linear", "mul", "linear_1", "mul_1", "linear_2", "mul_2", "linear_3", "mul_3")
+
+
+# A launch done in eager mode by the program: `try-fix --as eager`.
+
+
+def tried(directory: Path, package: Path, launch: int, **asked: object) -> TriedFix:
+    program = package.with_name(f"{package.stem}.exported.pt2")
+    given = {"package": str(package), "launch": launch, "exported": str(program), "how": "eager"}
+    fix = TryArguments.model_validate({**given, **asked})
+    return served(try_fix, context_in(directory), call_of(package), fix)
+
+
+@pytest.mark.slow
+@thorough
+def test_the_wrong_launch_is_told_from_a_right_one(wrong: Wrong, tmp_path: Path) -> None:
+    """What eager mode returns is expected without being asked for; the command tries it again."""
+    package = wrong("one")
+    first, second, *_ = kernels_with(package, "mul_tanh")
+    found = tried(tmp_path / "second", package, second)
+    assert found.outcome == "fixed", found.summary
+    assert f"--launch {second} --as eager --exported" in found.command
+    assert tried(tmp_path / "first", package, first).outcome == "same"
+
+
+@pytest.mark.slow
+@thorough
+def test_what_cannot_be_done_in_eager_mode_says_why(wrong: Wrong, zoo: ZooPackage, tmp_path: Path) -> None:
+    """No such launch, one in a branch, and a program for another way."""
+    with pytest.raises(ProblemError, match="no such launch"):
+        tried(tmp_path, wrong("one"), 99)
+    with pytest.raises(ProblemError, match="it is in a branch or a loop"):
+        tried(tmp_path, zoo("branch"), 1)
+    with pytest.raises(ProblemError, match="for a launch in eager mode"):
+        tried(tmp_path, wrong("one"), 1, how="skip")
+
+
+# The same on a GPU, where the kernels are Triton's.
+
+
+@pytest.fixture(scope="session")
+def on_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the packages, compiled for CUDA."""
+    asked = [sys.executable, "-W", "ignore", "-c", HAS_CUDA]
+    if subprocess.run(asked, capture_output=True, check=False).returncode:
+        pytest.skip("no torch with a CUDA device")
+    directory = tmp_path_factory.mktemp("wrong-launches")
+    for name in ("clean", "two", "nan"):
+        words = [sys.executable, "-m", "tests.wrong_launches.models", name, str(directory), "cuda"]
+        subprocess.run(words, check=True, env=torch_environment())
+    return directory
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_all_wrong_triton_kernels_are_listed(on_cuda: Path, tmp_path: Path) -> None:
+    """Two of four layers, and none of a healthy package."""
+    assert [each.difference.node for each in judged(tmp_path / "two", on_cuda / "two.pt2").wrong] == [
+        "mul",
+        "mul_2",
+    ]
+    assert judged(tmp_path / "clean", on_cuda / "clean.pt2").wrong == []
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["two", "nan"])
+def test_a_wrong_triton_kernel_is_proven_in_eager_mode(on_cuda: Path, tmp_path: Path, name: str) -> None:
+    """The failure goes with the launch done in eager mode, and comes back without."""
+    found = verdict(tmp_path, on_cuda / f"{name}.pt2")
+    assert found.confidence == "proven" and found.intervention is not None, found.summary
+    assert "eager mode" in found.intervention.what

@@ -171,7 +171,7 @@ def detect_relaxed_math(case: DiagnosisState) -> Iterator[Suspect]:
         "rounding of arithmetic: its numbers differ from those of its exported program.",
         level=CausalLevel.BUILD,
         evidence=(seen("capture", f"the compile was given {names}"),),
-        fix=Fix(action=f"compile without {names} where the numbers matter"),
+        fix=Fix(text=f"compile without {names} where the numbers matter"),
         intervention=tried.intervention if tried is not None else None,
         harmful=case.failed,
         observed=False,
@@ -183,9 +183,9 @@ def _fix(found: Bisected) -> Fix:
     workaround, report = found.workaround, found.report
     reported = f" and report it to PyTorch ({report.path} has the text)" if report is not None else ""
     if workaround is None or workaround.whole != "gone":
-        return Fix(action=f"keep the operators that are named out of the model{reported}")
+        return Fix(text=f"keep the operators that are named out of the model{reported}")
     price = f"; a call then takes {workaround.price:.2g} times as long" if workaround.price else ""
-    return Fix(action=f"compile with the workaround{reported}{price}", before=COMPILE, after=workaround.code)
+    return Fix(text=f"compile with the workaround{reported}{price}", before=COMPILE, after=workaround.code)
 
 
 # Rounds intermediate results of bf16 and fp16 as eager does (torch/_inductor/config.py, 2.6 and later).
@@ -214,7 +214,7 @@ def is_rounding(case: DiagnosisState) -> bool:
 
 
 def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """The suspects but for those that a difference of rounding alone, or the text of the check, calls up."""
+    """The suspects without those that only a difference of rounding, or the text of the check, calls up."""
     if not is_rounding(case):
         return found
     return [each for each in found if each.category not in OF_NUMBERS and not each.weak]
@@ -236,7 +236,7 @@ def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
         f"to {eager:.3g}; no element is further from it than rounding moves it"
     )
     evidence: list[Evidence] = [seen("interpret", fact)]
-    fix = Fix(action=f"allow for rounding in the check: a difference of {error + eager:.3g} is no fault")
+    fix = Fix(text=f"allow for rounding in the check: a difference of {error + eager:.3g} is no fault")
     update: dict[str, object] = {}
     trial = case.trials.get(KEY)
     if trial is not None:
@@ -244,8 +244,8 @@ def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
     if trial is not None and trial.proves:
         update["confidence"] = "proven"
         update["intervention"] = trial.record()
-        action = f"{fix.action}; where eager's own rounding is needed, compile with this"
-        fix = Fix(action=action, before=COMPILE, after=CODE, ran=FixRun(result="the outputs equal eager's"))
+        action = f"{fix.text}; where eager's own rounding is needed, compile with this"
+        fix = Fix(text=action, before=COMPILE, after=CODE, ran=FixRun(result="the outputs equal eager's"))
     if case.failed:
         update |= {"fix": fix, "next_steps": []}
     summary = (

@@ -20,13 +20,14 @@ from mcp_server.diagnosis.components import (
     written_inputs,
     written_storages,
 )
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import Captured, CapturedCall, CapturedLoad, FreedInput
 from mcp_server.model import Fix, ModelLocation
 from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.plurals import counted
+from mcp_server.worker.protocol import Change
 
 # What a call that is made again by itself is free of.
 _Race = partial(Suspect, category="concurrency", level=CausalLevel.STATE, only_in_program=True)
@@ -51,7 +52,7 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
             # Without run_single_threaded a Python operator that waits can hold the GIL in one thread while
             # another one waits for its runner (torch 2.13): only a lock is right for every model.
             fix=Fix(
-                action="let one thread at a time call it: hold a lock around the call",
+                text="let one thread at a time call it: hold a lock around the call",
                 before="model(*inputs)",
                 after="with lock:\n    model(*inputs)",
             ),
@@ -68,7 +69,7 @@ def detect_concurrency(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The memory of user-managed constant {names} was freed or moved after load_constants: "
             "the package keeps its old address and reads whatever is there now.",
             evidence=(seen("capture", fact),),
-            fix=Fix(action="keep these tensors where they are, or call load_constants again after a move"),
+            fix=Fix(text="keep these tensors where they are, or call load_constants again after a move"),
             harmful=case.failed,
         )
 
@@ -151,7 +152,7 @@ def _overlap(
         guilty=component("input", name, lines, index=place),
         summary=kind.summary.format(place=place, name=name, fact=fact),
         evidence=(seen("capture", fact),),
-        fix=Fix(action=kind.action, before=before, after=kind.after),
+        fix=Fix(text=kind.action, before=before, after=kind.after),
         harmful=case.failed,
         observed=kind.observed,
     )
@@ -188,7 +189,7 @@ def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:
     for freed in case.captured.cross_stream_frees[:1]:
         found = _overlap(_FREED_EARLY, freed.input, _lines_of_call(freed, case)[:2], case)
         # Proven only where the program fails by itself, and not under the hook, which waits for each call.
-        alone = "the program fails by itself and ends well where each call is waited for"
+        alone = "the program fails by itself, and does not when each call is waited for"
         evidence = (*found.evidence, *((seen("run_alone", alone),) if case.fails_only_alone else ()))
         yield replace(found, evidence=evidence, observed=case.fails_only_alone)
 
@@ -215,9 +216,7 @@ def detect_aliased(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"Output {output} of the package shares the memory of input {place}: the program wrote new "
         "values into that input while it kept the output, which changed with it.",
         evidence=(seen("capture", fact), *agreement(case)),
-        fix=Fix(
-            action="copy the output before its input is written anew", after=f"outputs[{output}].clone()"
-        ),
+        fix=Fix(text="copy the output before its input is written anew", after=f"outputs[{output}].clone()"),
         harmful=case.failed,
         observed=False,
     )
@@ -242,7 +241,7 @@ def detect_sharing(case: DiagnosisState) -> Iterator[Suspect]:
             f"input {changed[0]} in place: it was compiled for separate tensors.",
             level=CausalLevel.CALL,
             evidence=(seen("check_devices", fact),),
-            fix=Fix(action="pass a tensor of its own for each input", after="x.clone()"),
+            fix=Fix(text="pass a tensor of its own for each input", after="x.clone()"),
             harmful=not case.handled,
             observed=False,
         )
@@ -279,7 +278,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         "tensor after the call therefore sees different values.",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("inspect_package", fact), seen("interpret", agree)),
-        fix=Fix(action="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
+        fix=Fix(text="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
         # It can only confirm: a reference that was made before the call is out of its reach.
         intervention=confirming(TWICE, case) if replayed else None,
         observed=False,
@@ -332,7 +331,7 @@ def detect_lost_update(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.CALL,
             evidence=(seen("inspect_package", f"{copied}, and writes the copy"), seen("run", left)),
             fix=Fix(
-                action=f"give the call a tensor that begins at a multiple of {size} bytes, and copy it back",
+                text=f"give the call a tensor that begins at a multiple of {size} bytes, and copy it back",
                 after=f"state = x.clone(); outputs = model(…, state, …); x.copy_(state)  # x: input {place}",
             ),
             intervention=Intervention(f"align {place}", Kind.INPUT, aligned, (Change("align", input=place),)),
@@ -364,7 +363,7 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"Every call of the package updates its constant {fqn} and computes with it, and "
         f"{len(threads)} threads call it in turn ({shown}): each goes on from the state that another left.",
         evidence=(seen("inspect_package", written_by), seen("capture", turns)),
-        fix=Fix(action="load the package once for each thread, or make the state an input and an output"),
+        fix=Fix(text="load the package once for each thread, or make the state an input and an output"),
         harmful=case.failed,
     )
 

@@ -69,7 +69,7 @@ def _different(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
         also = f" The {aspect} of {', '.join(others[:4])} differs, too." if others else ""
         yield _OfUpdate(
             guilty=_updated(name, update, f"{aspect} {got} (compiled: {wanted})"),
-            summary=f"Constant {name} was updated with {aspect} {got} where {wanted} is compiled: "
+            summary=f"Constant {name} was given with {aspect} {got}. The package was compiled for {wanted}: "
             f"{consequence}{also}",
             evidence=(seen("capture", fact, str(update.file or "")),),
             fix=_fix(name, aspect, wanted, update),
@@ -117,15 +117,15 @@ def _cast(name: str, dtype: str) -> Intervention:
 def _fix(name: str, aspect: str, compiled: str, update: CapturedUpdate) -> Fix:
     given = f"state[{name!r}]"
     if aspect == "dtype":
-        return Fix(action="convert it before the update", before=given, after=f"{given}.to(torch.{compiled})")
+        return Fix(text="convert it before the update", before=given, after=f"{given}.to(torch.{compiled})")
     if aspect == "device":
         also = "" if update.user_managed else ", or pass allow_h2d_copy=True"
-        return Fix(action=f"move it to {compiled} before the update{also}")
+        return Fix(text=f"move it to {compiled} before the update{also}")
     if aspect == "stride":
         kept = "; keep that copy alive, and copy later values into it" if update.user_managed else ""
         action = f"pass a tensor with the compiled strides{kept}"
-        return Fix(action=action, after=f"{given}.contiguous()")
-    return Fix(action=f"pass {name} with shape {compiled}, or export and compile again with the new shape")
+        return Fix(text=action, after=f"{given}.contiguous()")
+    return Fix(text=f"pass {name} with shape {compiled}, or export and compile again with the new shape")
 
 
 def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
@@ -139,7 +139,7 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
             summary=f"Constant {name} was folded into the code when the package was compiled: "
             f"{update.how} does not reach it, so that its old value stays.",
             evidence=(seen("capture", fact),),
-            fix=Fix(action=KEEP_ALL),
+            fix=Fix(text=KEEP_ALL),
         )
 
 
@@ -168,7 +168,7 @@ def detect_folded_state(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.BUILD,
             evidence=(seen("inspect_package", fact),),
             fix=Fix(
-                action=f"{NOT_FOLDED}, or give {name} the shape of what it is computed with",
+                text=f"{NOT_FOLDED}, or give {name} the shape of what it is computed with",
                 before=line.code or None,
             ),
             harmful=case.failed,
@@ -187,7 +187,7 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
         guilty=_updated(bad[0], update, "holds NaN"),
         summary=f"{update.how} was given constants that hold NaN: {', '.join(bad[:4])}.",
         evidence=(seen("capture", f"{update.constants[bad[0]].nan} values of {bad[0]} are NaN"),),
-        fix=Fix(action="check the weights for values that are not finite before they are loaded"),
+        fix=Fix(text="check the weights for values that are not finite before they are loaded"),
         intervention=compiled_values(call.steps) if call is not None and replayed else None,
     )
 
@@ -204,7 +204,7 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         guilty=_updated(update.missing[0], update, "not given"),
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
         evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
-        fix=Fix(action="pass every constant, with check_full_update=True"),
+        fix=Fix(text="pass every constant, with check_full_update=True"),
         observed=case.plain_diverges and bool(stale or tied),
     )
 
@@ -254,11 +254,11 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
     # The compiled name that ends like the given one is the one that was meant.
     same = [other for other in update.compiled if name.endswith(f".{other}") or other.endswith(f".{name}")]
     if len(same) == 1:
-        fix = Fix(action="give the constants under the names of the export", before=name, after=same[0])
+        fix = Fix(text="give the constants under the names of the export", before=name, after=same[0])
     elif case.exported is not None and name in case.exported.state:
-        fix = Fix(action=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
+        fix = Fix(text=f"{name} was folded into the code when the package was compiled: {KEEP_ALL}")
     else:
-        fix = Fix(action=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
+        fix = Fix(text=f"give exactly the package's constants: {', '.join(update.compiled[:4])}")
     value = "not given" if name in update.compiled else "not a constant of the package"
     yield _OfUpdate(
         guilty=_updated(name, update, value),
@@ -282,7 +282,7 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
         summary=f"{fact}, as the model names it.",
         evidence=(seen("capture", fact),),
         fix=Fix(
-            action="give the constants with load_constants, which takes the names of the model",
+            text="give the constants with load_constants, which takes the names of the model",
             before=f"{update.how}(state, …)",
             after="load_constants(state, check_full_update=True)",
         ),
@@ -317,7 +317,7 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.CALL,
         evidence=(seen("capture", fact),),
         fix=Fix(
-            action="update the buffer that is in use, while no call is running",
+            text="update the buffer that is in use, while no call is running",
             before=f"{update.how}(state, True, …)",
             after=f"{update.how}(state, False, …)",
         ),
@@ -344,7 +344,7 @@ class _Again:
 
 
 def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, where the call with the values as given is what the program expected."""
+    """One suspect, where the call with the values as given is what the program expected."""
     call = case.suspect_call
     changed = _changed(call, case) if call is not None else None
     if call is None or changed is None:
@@ -360,7 +360,7 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
         f"the call computes with other values: {', '.join(names[:MOST_NAMED])}.",
         evidence=(seen("capture", fact), seen("run", again.what)),
         fix=Fix(
-            action="give the package clones, into which nothing else is written (no views of one block)",
+            text="give the package clones, into which nothing else is written (no views of one block)",
             after="{name: value.clone() for name, value in weights.items()}",
         ),
         harmful=case.failed,
@@ -468,7 +468,7 @@ def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"{update.how} was given views of a larger block, and copies as many bytes as that has, from "
         f"where each view begins: {shown}.",
         evidence=(seen("capture", fact, str(update.file or "")),),
-        fix=Fix(action="give each constant memory of its own", before=view, after=f"{view}.clone()"),
+        fix=Fix(text="give each constant memory of its own", before=view, after=f"{view}.clone()"),
         intervention=constant_own_memory(names),
         observed=False,
         harmful=case.failed,

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from functools import partial
 
 from mcp_server.diagnosis.components import (
     TORCHS,
-    changeable,
-    changed_launches,
     component,
+    kernel_of,
     kernel_party,
     launch_lines,
-    line_in_script,
+    lines_in_script,
     lines_of,
     operator_of,
     own_operators,
     reported,
-    script_text,
     seen,
 )
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
-from mcp_server.memory_faults.triton_reductions import (
-    narrow_pointers,
-    narrow_sums,
-    paddings,
-    repaired,
-    widened,
-)
-from mcp_server.model import Evidence, Fix, ModelLocation, PackageWorkload
+from mcp_server.memory_faults.triton_reductions import narrow_sums, paddings
+from mcp_server.model import Fix, ModelLocation, PackageWorkload
+from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import quoted
-from mcp_server.tools.reduce.launch import Changed
 from mcp_server.worker import events
 from mcp_server.worker.events import Layout
 
@@ -72,7 +65,7 @@ def detect_wrong_layout(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The fake function of {op} promises another size or stride than the operator returns "
             f"({text}): later kernels use the promised one.",
             evidence=(seen(step, quoted(error.text), f"{label}:{error.line}"),),
-            fix=Fix(action=f"make the fake function of {op} return the real size and stride (see opcheck)"),
+            fix=Fix(text=f"make the fake function of {op} return the real size and stride (see opcheck)"),
         )
 
 
@@ -96,7 +89,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"Operator {op} is not registered in the process that loads the package; packages do not "
             "bring Python operators along.",
             evidence=(reported(root, label), seen("open_package", f"the package calls {quoted(needed)}")),
-            fix=Fix(action=f"import the module that registers {op} before the package is loaded{here}"),
+            fix=Fix(text=f"import the module that registers {op} before the package is loaded{here}"),
         )
 
 
@@ -127,7 +120,7 @@ def _launches(launch: Launch, op: str, case: DiagnosisState) -> bool:
 
 
 def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for each operator, of its first call that broke a promise."""
+    """One suspect for each operator, of its first call that broke a promise."""
     first: dict[str, events.Operator] = {}
     for event in case.operators.all(events.Operator) if case.operators is not None else ():
         first.setdefault(f"torch.ops.{event.op}", event)
@@ -145,7 +138,7 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("op", op, lines, launch=launch),
             summary=f"{broken}; {effect}.",
             evidence=(seen("watch_operators", f"call {event.call} of {op}: {broken}"),),
-            fix=Fix(action=fix),
+            fix=Fix(text=fix),
             intervention=REPAIRED,
             observed=not without_effect,
             weak=without_effect and not case.failed,
@@ -201,14 +194,14 @@ def detect_fake_results(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("op", op, lines_of(event)),
             summary=f"The fake function of {op} disagrees with the operator: {fact}.",
             evidence=(seen("interpret", f"{op} {fact}"),),
-            fix=Fix(action=kept_promise(op, promised, returned)),
+            fix=Fix(text=kept_promise(op, promised, returned)),
             intervention=REPAIRED,
             harmful=case.failed or REPAIRED.key in case.trials,
         )
 
 
 def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the operator whose own frames an exception names, and which is known."""
+    """One suspect for the operator whose own frames an exception names, and which is known."""
     for source, root in case.roots:
         if root.family.id != "operator_raised" or case.package is None:
             continue
@@ -229,80 +222,56 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("op", op, lines, value=quoted(root.text, 200), launch=launch),
             summary=f"Operator {op} raised an exception on what it was given: {quoted(root.text, 200)}",
             evidence=(reported(root, source), seen("run", f"the operator calls {place}, which raised it")),
-            fix=Fix(action=f"{action}, or keep them from it in the model", before=place),
+            fix=Fix(text=f"{action}, or keep them from it in the model", before=place),
         )
         return
 
 
-# Of the largest value that was written: 16-bit floats round each value to 0.4 % at most (bfloat16), and a
-# sum of many loses a few per cent before anyone would call it wrong.
-NARROW_ROUNDING = 0.05
-PADDING_ROUNDING = 1e-3  # of the largest value: what another order of additions may change in 16 bits
+_Numbers = partial(Suspect, category="wrong_output", level=CausalLevel.FAULT_SITE, observed=False)
 
 
-def narrow_launches(case: DiagnosisState) -> dict[str, Launch]:
-    """The first launch of each kernel that can sum in more bits, by its name on the device."""
-    return changeable(case, lambda k: widened(k.source, k.symbol, narrow_pointers(k.source)))
-
-
-def padded_launches(case: DiagnosisState) -> dict[str, Launch]:
-    """The first launch of each kernel that can be padded neutrally, by its name on the device."""
-    return changeable(case, lambda k: repaired(k.source, k.symbol))
+def _doubted(case: DiagnosisState) -> Iterator[tuple[Kernel, Launch]]:
+    """The user's Triton kernels with their first launch, where the numbers of a call are in doubt."""
+    if case.call is None or case.device != "cuda" or case.ended_well:
+        return
+    if case.failure_of("plain") in ("none", "differs"):
+        found = {k.name: (k, launch) for launch in reversed(case.launches) if (k := kernel_of(launch, case))}
+        yield from found.values()
 
 
 def detect_narrow(case: DiagnosisState) -> Iterator[Suspect]:
-    """Kernels whose result another precision changed in this call by more than rounding."""
-    launches = narrow_launches(case) if case.widened else {}
-    text = script_text(case) if launches else ""
-    for kernel, launch, changed in changed_launches(case.widened, launches, NARROW_ROUNDING, case):
-        symbol, pointers = kernel.symbol, narrow_pointers(kernel.source)
-        first = narrow_sums(kernel.source, symbol, pointers)[0]
-        # The sums in the user's script, where the kernel stands there.
-        own = narrow_sums(text, symbol, pointers)
-        lines = [line_in_script(case, text, each.line) for each in own]
-        action = "widen what is summed to float32, and narrow the result when it is stored"
-        yield _Numbers(
-            guilty=kernel_party(symbol, launch, lines, case),
-            summary=f"{symbol} sums in 16 bits, and the sum of this call does not fit there: {first.text}.",
-            evidence=(
-                seen("inspect_package", f"{first.text} at line {first.line} is kept in 16 bits"),
-                _tried_alone("try_wider", launch, "computed in float32", changed),
-            ),
-            fix=Fix(action=action, before=first.text),
-        )
-
-
-_Numbers = partial(Suspect, category="wrong_output", level=CausalLevel.FAULT_SITE)
-
-
-def _tried_alone(step: str, launch: Launch, how: str, changed: Changed) -> Evidence:
-    """What the launch writes with another source, and that it writes what was recorded with its own."""
-    differs = f"differs by up to {changed.by:.3g} (values reach {changed.reach:.3g})"
-    writes = f"writes into {changed.parameter} what {differs}, and as it is what was recorded"
-    return seen(step, f"launch {launch.index} alone, {how}, {writes}")
+    """Kernels whose source keeps a sum in 16 bits."""
+    for kernel, launch in _doubted(case):
+        for found in narrow_sums(kernel)[:1]:
+            lines = lines_in_script(case, re.compile(re.escape(found.code)))
+            yield _Numbers(
+                guilty=kernel_party(kernel.symbol, launch, lines, case),
+                summary=f"{kernel.symbol} sums in 16 bits, where a long sum does not fit: {found.code}.",
+                evidence=(seen("inspect_package", f"{found.code} at line {found.line} is kept in 16 bits"),),
+                fix=Fix(
+                    text="widen what is summed to float32, and narrow the result when it is stored",
+                    before=found.code,
+                ),
+                weak=case.failure_of("plain") == "none",
+            )
 
 
 def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
-    """Kernels whose result the padding changed in this call by more than rounding."""
-    launches = padded_launches(case) if case.padding else {}
-    text = script_text(case) if launches else ""
-    for kernel, launch, changed in changed_launches(case.padding, launches, PADDING_ROUNDING, case):
-        symbol = kernel.symbol
-        own = paddings(text, symbol)
-        found = (own or paddings(kernel.source, symbol))[0]
-        lines = [line_in_script(case, text, each.load_line) for each in own]
-        needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
-        advice = f"give masked lanes {needed} before {found.reduction}, with tl.where(mask, …, {needed}) say"
-        if math.isinf(found.needed):
-            advice = f"load masked lanes as other={needed}, and begin a running {found.operation} with it"
-        reaches = f"gives lanes beyond its mask that reach {found.reduction} at line {found.line}"
-        yield _Numbers(
-            guilty=kernel_party(symbol, launch, lines, case),
-            summary=f"Lanes that the mask of {symbol} leaves out take part in {found.reduction}: they hold "
-            f"{found.filler or 'nothing in particular'}, where it needs {needed}.",
-            evidence=(
-                seen("inspect_package", f"{found.load} at line {found.load_line}, {reaches}"),
-                _tried_alone("try_padding", launch, f"with {needed} there", changed),
-            ),
-            fix=Fix(action=advice, before=found.load),
-        )
+    """Kernels whose source lets masked lanes take part in a reduction."""
+    for kernel, launch in _doubted(case):
+        for found in paddings(kernel)[:1]:
+            lines = lines_in_script(case, re.compile(re.escape(found.load)))
+            needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
+            advice = f"give masked lanes {needed} before the {found.kind}, as tl.where(mask, …, {needed})"
+            if math.isinf(found.needed):
+                advice = f"load masked lanes as other={needed}, and begin a running {found.kind} with it"
+            held = "an unknown value" if math.isnan(found.filler) else f"{found.filler:g}"
+            reaches = f"gives lanes beyond its mask that reach {found.code} at line {found.line}"
+            yield _Numbers(
+                guilty=kernel_party(kernel.symbol, launch, lines, case),
+                summary=f"Lanes that the mask of {kernel.symbol} leaves out take part in {found.code}: "
+                f"they hold {held}, where it needs {needed}.",
+                evidence=(seen("inspect_package", f"{found.load} at line {found.load_line}, {reaches}"),),
+                fix=Fix(text=advice, before=found.load),
+                weak=case.failure_of("plain") == "none",
+            )

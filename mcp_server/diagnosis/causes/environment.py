@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import PurePath, PurePosixPath
 from typing import cast
@@ -26,8 +26,9 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
+from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.logs.captured import Captured, CapturedEnd, CapturedLoad, Phase
-from mcp_server.logs.facts import ThreadStack
+from mcp_server.logs.facts import ErrorFact, Frame, ThreadStack
 from mcp_server.logs.traceback import is_user_file
 from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
 from mcp_server.plurals import counted, quoted
@@ -46,16 +47,17 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         name = problem.what[:120]
         if kind == "package" and case.package is not None:
             name = case.package.path.name
-        refused = any(problem.category in root.candidates for _, root in case.roots)
+        refused = next((root for _, root in case.roots if problem.category in root.candidates), None)
+        words = (seen("run", f"the system says: {quoted(refused.text, 300)}"),) if refused is not None else ()
         value = problem.what[:200] if name != problem.what else None
         yield Suspect(
             category=problem.category,
             guilty=component(kind, name, case.failing_locations, value=value),
             summary=f"{problem.what[:1].upper()}{problem.what[1:]}.",
             level=level,
-            evidence=(seen("check_devices", problem.what),),
+            evidence=(seen("check_devices", problem.what), *words),
             fix=problem.fix,
-            refusal=WRONG_ARCHITECTURE if refused and problem.category == "arch_mismatch" else "",
+            refusal=WRONG_ARCHITECTURE if words and problem.category == "arch_mismatch" else "",
             harmful=case.failed,
         )
 
@@ -87,7 +89,7 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The process had reached its limit on {name}, {limit}; the error is due to that, whatever "
         "its text says.",
         evidence=(seen("capture", fact), *_well_alone("the same", case)),
-        fix=Fix(action=fix),
+        fix=Fix(text=fix),
         harmful=case.failed,
     )
 
@@ -135,7 +137,7 @@ def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=component("environment", name, lines, value=limit),
         summary=f"The process was ended by {signal}: it had reached its limit on {name} ({variable}).",
         evidence=(*facts, *_well_alone("the call", case)),
-        fix=Fix(action=fix),
+        fix=Fix(text=fix),
         observed=signal in LIMITS,
     )
 
@@ -170,7 +172,7 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
         f"{size} bytes: no pointer is bad.",
         level=CausalLevel.CALL if trial is not None and trial.proves else CausalLevel.SYMPTOM,
         evidence=(seen("capture", f"the thread of the call had a stack of {size} bytes"),),
-        fix=Fix(action="give the thread more stack (threading.stack_size, ulimit -s), or recurse less"),
+        fix=Fix(text="give the thread more stack (threading.stack_size, ulimit -s), or recurse less"),
         intervention=ON_LARGE_STACK,
         observed=False,
     )
@@ -181,7 +183,7 @@ _CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
 
 
 def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, where the calls of that process went well and the program's own failure came later."""
+    """One suspect, where the calls of that process went well and the program's own failure came later."""
     script = case.script_run
     if script is None or script.failure != "exception":
         return
@@ -204,7 +206,7 @@ def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
             "of the package had returned; that is why the program failed.",
             level=CausalLevel.SYMPTOM,
             evidence=(seen("capture", fact),),
-            fix=Fix(action="fix the statement that raised", before=line.code or None),
+            fix=Fix(text="fix the statement that raised", before=line.code or None),
         )
         return
 
@@ -222,47 +224,71 @@ def _ends(capture: Captured, *, reported: bool) -> list[CapturedEnd]:
 # Errors of Python's compiler. For the program's own file they are printed without a traceback.
 _UNREADABLE = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _PLACE = re.compile(rb'^\s*File "([^"\n]+)", line (\d+)\s*$', re.M)
+_OF_FILES = frozenset({"FileNotFoundError", "IsADirectoryError", "NotADirectoryError"})
+_REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # argparse, which ends with 2
+REFUSED_STATUS = 2
 _OF_TORCH = re.compile(r"[/\\](?:torch|triton)[/\\]")
 _TAIL_BYTES = 8192
 
 
 def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, where the program's own Python raised and no process reached AOTInductor."""
+    """One suspect, where the program's own Python raised and no process reached AOTInductor."""
     script = case.script_run
     root = script.root if script is not None else None
-    if script is None or root is None or script.failure != "exception":
+    if script is None or script.failure != "exception":
         return
     if not case.never_reached or (case.capture is not None and case.capture.isolated):
+        return
+    if script.finished.returncode == REFUSED_STATUS:
+        yield from _refused_arguments(script)
+    if root is None:
         return
     exception = root.exception
     frames = exception.frames if exception is not None else ()
     lines = locations_of(tuple(frame for frame in frames if frame.user))
     raised = exception.type if exception is not None else root.text.partition(":")[0].strip()
     if raised in _UNREADABLE:
-        what = "Python cannot read the program"
         # The line that its compiler refused: the last that it names without a function.
         output = script.finished.output.read_bytes()[-_TAIL_BYTES:]
         for file, number in _PLACE.findall(output)[-1:]:
             lines = [ModelLocation(file=file.decode("utf-8", "replace"), line=int(number))]
-    elif (
-        exception is not None
-        and "script_error" in root.candidates
-        and "environment" not in root.candidates
-        and not any(_OF_TORCH.search(frame.file) for frame in frames)
-    ):
-        what = "The program ended with an exception of its own"
-    else:
+    elif exception is None or not _is_own(root, raised, frames):
         return  # a missing module, the machine, or torch is to blame
     place = f"{lines[0].file}:{lines[0].line}" if lines else "the program"
+    short = f"{PurePath(lines[0].file).name}:{lines[0].line}, " if lines else ""
     before = "nothing was compiled, loaded or called before that"
     yield Suspect(
         category="script_error",
         guilty=component("script", place, lines),
-        summary=f"{what}, at {place}: {quoted(root.text, 200).rstrip('.')}; AOTInductor was not reached.",
+        summary=f"Your script stopped before it called a package: {short}"
+        f"{quoted(root.text, 200).rstrip('.')}. Fix that, then run diagnose again.",
         level=CausalLevel.SYMPTOM,
         evidence=(evidence_of(root, "script"), seen("capture", before)),
-        fix=Fix(action="fix that line or its input", before=lines[0].code if lines else None),
+        fix=Fix(text="fix that line or its input", before=lines[0].code if lines else None),
     )
+
+
+def _is_own(root: ErrorFact, raised: str, frames: Sequence[Frame]) -> bool:
+    """Whether the program's own statement is to blame, also for a file that torch did not find."""
+    if raised in _OF_FILES:
+        return not any(_NOT_THE_PROGRAM.search(frame.file) for frame in frames)
+    own = "script_error" in root.candidates and "environment" not in root.candidates
+    return own and not any(_OF_TORCH.search(frame.file) for frame in frames)
+
+
+def _refused_arguments(script: RunSeen) -> Iterator[Suspect]:
+    """One suspect, where the program refused its own arguments, as `argparse` does."""
+    output = script.finished.output.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
+    for found in list(_REFUSED.finditer(output))[-1:]:
+        yield Suspect(
+            category="script_error",
+            guilty=component("script", found["program"]),
+            summary=f"Your script stopped before it called a package: it refused its arguments, "
+            f"{quoted(found['what'], 200).rstrip('.')}. Give them after --.",
+            level=CausalLevel.SYMPTOM,
+            evidence=(seen("read_log", quoted(found[0], 200), "script"),),
+            fix=Fix(text="give the script the arguments that it asks for, after --"),
+        )
 
 
 # Signals of the instruction that was running. SIGABRT is not one: the C library's own checks of the heap end
@@ -304,7 +330,7 @@ def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.SYMPTOM,
         evidence=(*facts, *_well_alone("the last call", case)),
         fix=Fix(
-            action="see what memory that line reads or writes: what owns it (a mapping, a buffer, a file, a "
+            text="see what memory that line reads or writes: what owns it (a mapping, a buffer, a file, a "
             "C library) has to stay open until then, or the tensor has to be a copy",
         ),
         harmful=case.failed,
@@ -361,7 +387,7 @@ def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
             f"{f'as a {what}' if whole else f'line {line}'}: {detail.rstrip('.')}.",
             level=CausalLevel.BUILD,
             evidence=(reported(root, source), seen("capture", fact)),
-            fix=Fix(action=f"take {directory} out of {variable} for the compile, or put a real {what} there"),
+            fix=Fix(text=f"take {directory} out of {variable} for the compile, or put a real {what} there"),
             harmful=case.failed,
             observed=whole,
         )
@@ -404,7 +430,7 @@ def detect_settings(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.CALL if proves else CausalLevel.SYMPTOM,
         evidence=(seen("capture", f"{name} was {value} at the call"),),
         fix=Fix(
-            action=f"leave {name} as it is in a new process around the call",
+            text=f"leave {name} as it is in a new process around the call",
             before=lines[0].code if lines else None,
         ),
         intervention=without,

@@ -24,7 +24,7 @@ _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 
 
 def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis per argument whose value is not the exported one, which the exported program tells."""
+    """One suspect per argument whose value is not the exported one, which the exported program tells."""
     if case.exported is None:
         return
     for place, fixed in tensors_at_fixed(case):
@@ -37,7 +37,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"Argument {place} ({path}) was {fixed!r} when the model was exported, so that the "
             "package has no input for the tensor that is passed there.",
             evidence=(seen("read_exported", f"{fact}: the package has no input for it"),),
-            fix=Fix(action="export the model with a tensor there, or one package for each form of the call"),
+            fix=Fix(text="export the model with a tensor there, or one package for each form of the call"),
             harmful=case.failed,
         )
     for place, fixed in case.exported.fixed:
@@ -87,7 +87,7 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
         summary=f"Argument {place} ({path}) was fixed to {fixed!r} when the model was exported; the {got} "
         "that is passed now is silently ignored.",
         evidence=(seen("read_exported", f"argument {place} ({path}) is {got}{where}; {exported}"),),
-        fix=Fix(action="pass it as a tensor, or export one package for each value"),
+        fix=Fix(text="pass it as a tensor, or export one package for each value"),
         harmful=case.failed and not of_the_call,
     )
 
@@ -138,7 +138,7 @@ def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
                 summary=f"{scalar.path} = {scalar.value} is one argument more than the model was exported "
                 "with: the package drops it without a word.",
                 evidence=(seen("check_devices", fact),),
-                fix=Fix(action="leave it out, or export the model with it"),
+                fix=Fix(text="leave it out, or export the model with it"),
                 observed=False,
             )
 
@@ -207,7 +207,7 @@ def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState
     proven = [keys[key] for key in keys if key in case.trials and case.trials[key].proves]
     found = proven or literals
     places = [f"{literal.value:g} in {literal.location} `{literal.code}`" for literal in found]
-    stands = f"; what stands in the code is {', '.join(places)}" if places else ""
+    stands = f"; the code has {', '.join(places)}" if places else ""
     fact = f"{scalar.path} is {scalar.value}, which no kernel of the package has as a literal{stands}"
     # The literal replaced that made the failure go, else the next to try; none of them clears the scalar.
     edits = [each for each in case.scalar_edits if each.key.startswith(edit_key(scalar, None))]
@@ -226,7 +226,7 @@ def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState
         summary=f"{scalar.path} = {scalar.value} is no tensor: the package drops it, and computes with what "
         f"was exported{stands}.",
         evidence=(seen("inspect_package", fact),),
-        fix=Fix(action=f"export {scalar.path} as a tensor, or one package for each value of it"),
+        fix=Fix(text=f"export {scalar.path} as a tensor, or one package for each value of it"),
         intervention=gone[0] if gone else untried[0] if untried else None,
         weak=not found,
         settle="Give its value at export, or the exported program; with expect the literals are tried.",

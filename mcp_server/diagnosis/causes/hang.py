@@ -71,7 +71,7 @@ def call_hangs(case: DiagnosisState) -> bool:
 def _end_of(op: str) -> str:
     """What makes one call end."""
     inside = f"give the loop or wait in {op} an end"
-    return inside if op else "find the launch that does not end with trace_launches"
+    return inside if op else "find what the call waits for, and make that happen or give the wait a timeout"
 
 
 def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
@@ -87,7 +87,7 @@ def detect_hanging_call(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=component("op" if op else "call", op or "call of the package", lines),
         summary=f"The call does not return within its time limit{': it is inside ' + op if op else ''}.",
         evidence=(seen("run", f"no end after {plain.finished.wall_s:.0f} s"),),
-        fix=Fix(action=_end_of(op)),
+        fix=Fix(text=_end_of(op)),
         observed=bool(op),
     )
 
@@ -127,7 +127,7 @@ def detect_waiting_calls(case: DiagnosisState) -> Iterator[Suspect]:
         guilty=component("op" if op and threads == 1 else "call", name, [*lines, *first.stack[:2]]),
         summary=summary,
         evidence=tuple(seen("capture", f"thread {name} entered a call and did not return") for name in stuck),
-        fix=Fix(action=action),
+        fix=Fix(text=action),
         observed=threads > 1 or (bool(forked) and case.failure_of("plain") == "none"),
     )
 
@@ -160,7 +160,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("script", last.how, last.stack[:2]),
             summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
             evidence=(seen("capture", f"{last.how} had started and did not return"),),
-            fix=Fix(action="give it more time (timeout_s); a compile on a busy machine takes minutes"),
+            fix=Fix(text="give it more time (timeout_s); a compile on a busy machine takes minutes"),
             weak=True,
         )
     elif own and quiet is not None and quiet < (WAITING_S if all(map(_waits, own)) else HANGING_S):
@@ -170,7 +170,7 @@ def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The time limit ended the program after {seconds:.0f} s. It had compiled, loaded or "
             f"called a package {quiet:.0f} s before, so it may just be slow.",
             evidence=(seen("capture", f"at the time limit it was at line {line.line}"),),
-            fix=Fix(action="give it more time (timeout_s, and budget_s of the diagnosis)"),
+            fix=Fix(text="give it more time (timeout_s, and budget_s of the diagnosis)"),
             weak=True,
         )
     elif own:
@@ -213,7 +213,7 @@ def _outside(threads: list[ThreadStack]) -> Suspect:
         guilty=component("script", places[0], lines[:4]),
         summary=summary,
         evidence=tuple(seen("capture", fact) for fact in facts[:4]),
-        fix=Fix(action=action),
+        fix=Fix(text=action),
         observed=waits,
     )
 
@@ -234,7 +234,7 @@ def looping(case: DiagnosisState) -> list[int]:
 
 
 def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, with the launch that stands first in the loop: it computes whether to go on."""
+    """One suspect, with the launch that stands first in the loop: it computes whether to go on."""
     numbers = looping(case)
     if not numbers or case.trace is None or case.view is None:
         return
@@ -248,5 +248,5 @@ def detect_endless_loop(case: DiagnosisState) -> Iterator[Suspect]:
         f"{total} launches had returned when the time ran out{condition}.",
         evidence=(seen("trace_launches", fact),),
         crashing=party,
-        fix=Fix(action="bound the number of turns in the loop's condition, or check what it waits for"),
+        fix=Fix(text="bound the number of turns in the loop's condition, or check what it waits for"),
     )

@@ -39,7 +39,7 @@ INSIDE_OP = "check what {} reads and writes against the sizes and strides that i
 
 
 def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the first fault that was located."""
+    """One suspect for the first fault that was located."""
     fault = case.located.fault if case.located is not None else None
     if fault is None or (fault.kernel == "" and fault.launch is None):
         return
@@ -69,7 +69,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
             generated_location=_place(fault),
             model_locations=(fault.launch.model if fault.launch else [])[:4],
         ),
-        fix=Fix(action=action, before=fault.code.strip() or None),
+        fix=Fix(text=action, before=fault.code.strip() or None),
         intervention=_clamp(fault, blame, _user_name(blame, case)),
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
@@ -126,7 +126,7 @@ def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
 
 
 def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, for the call that did not come back: the memory of an input was gone when it began."""
+    """One suspect, for the call that did not come back: the memory of an input was gone when it began."""
     call = case.captured.failing
     if call is None or not call.unmapped or call.outcome != "unfinished":
         return
@@ -145,14 +145,14 @@ def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
         only_in_program=True,
         evidence=tuple(facts),
         fix=Fix(
-            action="keep what owns the memory (a mapping, a file, an array) until the call has returned",
+            text="keep what owns the memory (a mapping, a file, an array) until the call has returned",
             after="x.clone()",
         ),
     )
 
 
 def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis, where the thread that died was inside an operator that the package calls."""
+    """One suspect, where the thread that died was inside an operator that the package calls."""
     stacks = died(case)
     op = operator_inside(stacks, case)
     if not op:
@@ -167,7 +167,7 @@ def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The process died of {signal} inside operator {op}{at}.",
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("run", f"the thread that died of {signal} was inside {op}{at}"),),
-        fix=Fix(action=INSIDE_OP.format(op)),
+        fix=Fix(text=INSIDE_OP.format(op)),
     )
 
 
@@ -184,7 +184,7 @@ ENDED_INSIDE = frozenset({"died", "fault", "threw"})
 
 
 def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the launch that did not come back, or after which the device was in error."""
+    """One suspect for the launch that did not come back, or after which the device was in error."""
     trace, plain = case.trace, case.plain_run
     if trace is None or trace.last is None or trace.how not in ENDED_INSIDE or looping(case):
         return
@@ -210,7 +210,7 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.STATE if hangs else CausalLevel.FAULT_SITE,
         evidence=(seen("trace_launches", trace.summary), *arguments),
         crashing=party,
-        fix=Fix(action=fix),
+        fix=Fix(text=fix),
         observed=hangs or trace.how == "fault",
     )
 
@@ -255,7 +255,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
             summary=found.sentence,
             level=level,
             evidence=tuple(facts),
-            fix=Fix(action=DEFECT_FIXES[found.kind]) if not wrong else None,
+            fix=Fix(text=DEFECT_FIXES[found.kind]) if not wrong else None,
             intervention=change,
             settle="" if change is not None else SETTLE.format(found.launch),
             observed=bool(located) or found.kind == "grid",

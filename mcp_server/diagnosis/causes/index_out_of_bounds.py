@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from mcp_server.diagnosis.components import (
@@ -22,13 +22,12 @@ from mcp_server.diagnosis.components import (
     seen,
 )
 from mcp_server.diagnosis.from_origin import with_origin
-from mcp_server.diagnosis.interventions.base import Intervention, Where
+from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, replace_where, slice_text
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import (
     CheckedInput,
-    InputSlice,
     OperatorIndex,
     bound_value,
     candidates,
@@ -44,10 +43,12 @@ from mcp_server.model import Component, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
 from mcp_server.package.launches import Launch
 from mcp_server.package.signature import CompiledInput
-from mcp_server.package.terms.translate import in_words
+from mcp_server.package.terms.sizes import in_words
 from mcp_server.plurals import counted, is_, share
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
+from mcp_server.tools.probe_backend import operator_bounds
 from mcp_server.worker import events
+from mcp_server.worker.protocol import InputSlice, Where
 
 _Index = partial(Suspect, category="index_out_of_bounds", level=CausalLevel.BAD_VALUE)
 
@@ -64,7 +65,7 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
     if bad:
         return
     yield from _by_nan(error, case)
-    # The launches with the check, but for those whose input elements were all looked at and are inside.
+    # The launches with the check, without those whose input elements were all looked at and are inside.
     found = candidates(case)
     if case.origin is not None and case.origin.bad_value:  # the launch that got it was seen
         seen_at = case.origin.fault_launch
@@ -100,7 +101,7 @@ def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
             f"the end: it reads row {facts.value + rows} of {rows}, and nothing reports that{more}.",
             evidence=(seen("look_at_indices", f"{where}{more}"),),
             fix=Fix(
-                action="if it stands for padding, replace it before the table is read, and mask what is read"
+                text="if it stands for padding, replace it before the table is read, and mask what is read"
             ),
             harmful=case.failed,
             observed=False,
@@ -138,8 +139,9 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     user_name = item.path or f"inputs[{item.index}]"
     flat = _flat(part)
     read = user_name if flat == EVERYWHERE else f"{user_name}.flatten(){slice_text(flat)}"
+    table = _short_name(candidate)
     missing, outside = (facts.max or 0) - high, share(facts.outside, facts.elements, "value")
-    larger = f", or make the indexed dimension larger by at least {missing}" if missing > 0 else ""
+    larger = f"; or give {table} at least {high + 1 + missing} rows" if missing > 0 else ""
     checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks it at {candidate.location}"
     lines = raising_lines(case) or _lines(candidate) or case.call_locations
     guilty = input_component(item, lines, f"{facts.value} at {facts.index} (allowed: {low}..{high})")
@@ -155,12 +157,31 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
         ),
         crashing=crashing(candidate),
         fix=Fix(
-            action=f"keep the values of {read} in {low}..{high} where they are made{larger}",
-            before=user_name,
-            after=f"{read}.clamp({low}, {high})  # or reject the request",
+            text=f"map unknown values of {read} to known ones where they are made{larger}",
+            after=f"assert {low} <= int({read}.min()) and int({read}.max()) <= {high}",
         ),
-        intervention=_clamp(part, case),
+        intervention=_replaced(part, table, case),
     )
+
+
+def _short_name(candidate: Candidate) -> str:
+    """What the index addresses, by name only: `city.weight` of `constant city.weight of shape [48, 32]`."""
+    named = candidate.indexed[0] if candidate.indexed else "the tensor that it indexes"
+    return named.removeprefix("constant ").partition(" of shape")[0]
+
+
+def _replaced(part: InputSlice, table: str, case: DiagnosisState) -> Intervention:
+    """`_clamp` in words that name the element, and what it would read if that were shipped."""
+    made, facts = _clamp(part, case), case.index_values[part]
+    name = name_of(case.compiled_inputs[part.input])
+    row = part.high if facts.value > part.high else part.low
+    what = f"{name}{facts.index} = {row} in place of {facts.value}"
+    if facts.outside > 1:
+        what = (
+            f"the {facts.outside} values of {name} outside {part.low}..{part.high} moved to the nearest limit"
+        )
+    wrong = f"{name}{facts.index} would then use row {row} of {table}, which belongs to a different id"
+    return replace(made, what=f"the call with {what}", not_for_shipping=f"Do not ship that: {wrong}.")
 
 
 def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
@@ -177,7 +198,10 @@ def _by_nan(error: ErrorFact, case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"{fact[:1].upper()}{fact[1:]}.",
             level=CausalLevel.CALL,
             evidence=(said(error), seen("check_devices", fact)),
-            fix=Fix(action=f"reject or clean NaN in {name_of(item)} before the call"),
+            fix=Fix(
+                text=f"keep NaN out of {name_of(item)} where it is made",
+                after=f"assert not bool({name_of(item)}.isnan().any())",
+            ),
             intervention=replace_where(leaf_of(item), Where(non_finite=True), 0.0),
             observed=False,
         )
@@ -208,7 +232,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         first = f"{facts.value} at {facts.index} (the index needs {part.low}..{part.high})"
         guilty = guilty.model_copy(update={"value": first})
         evidence.append(seen("look_at_indices", first))
-        fix = Fix(action=f"keep these values in {part.low}..{part.high}")
+        fix = Fix(text=f"keep these values in {part.low}..{part.high}")
         # It can only confirm: what the kernel does to the elements may need other values.
         test = confirming(_clamp(part, case), case)
     summary = f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index "
@@ -267,12 +291,16 @@ def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
             facts, user = case.index_values[part], _launch(index.launch, case)
             outside = f"{counted(facts.outside, 'value')} {is_(facts.outside)} outside"
             value = f"{facts.value} at {facts.index} (allowed: 0..{part.high})"
+            name = name_of(item)
             yield _Index(
                 guilty=input_component(item, user.model_locations, value),
                 summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
                 evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
                 crashing=user,
-                fix=Fix(action=f"keep these values in 0..{part.high} where they are made"),
+                fix=Fix(
+                    text=f"map unknown values of {name} to known ones where they are made",
+                    after=f"assert 0 <= int({name}.min()) and int({name}.max()) <= {part.high}",
+                ),
                 intervention=_clamp(part, case),
             )
     if len(found) == 1 and found[0].producers:
@@ -293,7 +321,7 @@ def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> 
         f"{': ' if given else ''}{given}{depends_on(maker.index, case, '; it depends on')}.",
         evidence=(said(error), seen("inspect_package", fact)),
         crashing=_launch(index.launch, case),
-        fix=Fix(action=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
+        fix=Fix(text=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
     )
 
 
@@ -304,7 +332,7 @@ def _launch(launch: Launch, case: DiagnosisState) -> Component:
 
 
 def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the kernel whose generated file holds the failed assertion."""
+    """One suspect for the kernel whose generated file holds the failed assertion."""
     error, kernel = index_error(case), case.generated
     if error is None or kernel is None:
         return
@@ -317,7 +345,7 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
         "tensors: the model can compute such an index from values that its inputs may have.",
         evidence=(said(error), seen("read_generated_kernel", kernel.code, place)),
         crashing=party,
-        fix=Fix(action="keep the index in bounds, or compile with triton.autotune_at_compile_time=False"),
+        fix=Fix(text="keep the index in bounds, or compile with triton.autotune_at_compile_time=False"),
     )
 
 
@@ -346,24 +374,23 @@ class Beyond:
 
 
 def beyond(case: DiagnosisState) -> Iterator[Beyond]:
-    """Watched launches that were given an index beyond the tensor they write."""
-    checked = {launch.index: launch.checked for launch in indexing_launches(case)}
+    """Watched launches that were given an index beyond the dimension that they write."""
+    launches = {launch.index: launch for launch in indexing_launches(case)}
     for watched in case.kernel_io.launches if case.kernel_io is not None else ():
+        launch = launches.get(-1 if watched.launch is None else watched.launch)
         before = [a for a in watched.arguments if a.when == "before"]
+        named = {a.name: a for a in before}  # one tensor may be read and written
         target = next((a for a in before if a.shape and a.role in ("written", "read_write")), None)
-        if watched.launch not in checked or target is None or target.shape is None:
-            continue
-        largest = max(target.shape)
-        lowest = -largest if "index_put" in watched.kernel else 0
-        for index in before:
-            if index.dtype != "int64" or index.max is None:
-                continue
-            if index.max >= largest or (index.min is not None and index.min < lowest):
-                yield Beyond(watched, target, index, lowest, largest, checked[watched.launch])
+        bounds = operator_bounds(launch, watched.arguments) if launch is not None else {}
+        for name, bound in bounds.items():
+            index, low, high = named[name], bound.low or 0, bound.high or 0
+            outside = index.max is not None and (index.max >= high or (index.min or 0) < low)
+            if launch is not None and target is not None and outside:
+                yield Beyond(watched, target, index, low, high, launch.checked)
 
 
 def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
-    """A hypothesis for each launch that was given an index beyond the tensor it writes."""
+    """A suspect for each launch that was given an index beyond the tensor it writes."""
     for found in beyond(case):
         yield with_origin(_beyond(found, case), case, found.seen.launch)
 
@@ -387,12 +414,12 @@ def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
     fact = f"{holder} holds {holds}; {target.name} has shape {target.shape}"
     writes = f"launch {watched.launch} writes where {holder}"
     return _Index(
-        guilty=guilty.model_copy(update={"value": f"{holds} (no dimension is larger than {found.high})"}),
+        guilty=guilty.model_copy(update={"value": f"{holds} (allowed: {found.low}..{found.high - 1})"}),
         summary=f"Launch {watched.launch} ({watched.kernel}) got an index outside what it writes{lost}: "
         f"{fact}{made}{origin}.",
         evidence=(seen("dump_kernel_io", fact), seen("inspect_package", f"{writes} says{lost}{made}")),
         crashing=component("kernel", watched.kernel, lines, launch=watched.launch),
-        fix=Fix(action=f"keep {holder} within the dimension that is written; torch >= 2.14 raises"),
+        fix=Fix(text=f"keep {holder} within the dimension that is written; torch >= 2.14 raises"),
     )
 
 

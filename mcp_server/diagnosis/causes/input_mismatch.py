@@ -9,7 +9,7 @@ from itertools import combinations
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
 from mcp_server.diagnosis.components import component, first_line, leaf_of, lines_reading, name_of, seen
-from mcp_server.diagnosis.interventions.base import Change, Effect, Intervention, Kind, trial_in_words
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, trial_in_words
 from mcp_server.diagnosis.interventions.input import (
     Leaf,
     cast,
@@ -26,9 +26,10 @@ from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import quoted
-from mcp_server.tools import context
+from mcp_server.runtime import context
 from mcp_server.tools.explain_error import as_sentence
 from mcp_server.worker.events import GuardFailed
+from mcp_server.worker.protocol import Change
 
 # As the guard names it: `x.size()[1]`, `feats['user'].size()[1]`, `rest[0].size()[0]` (torch 2.8-2.15).
 _SIZE = re.compile(r"(?<![\w\]])(?P<path>\w+(?:\[[^][]+\])*)\.size\(\)\[(?P<dim>\d{1,3})\]")
@@ -82,7 +83,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
         f"{f' It is {size} here.' if size is not None else ''}",
         level=CausalLevel.CALL,
         evidence=(refused,),
-        fix=Fix(action="pass what the guard asks for, or export with dynamic shapes that allow this call"),
+        fix=Fix(text="pass what the guard asks for, or export with dynamic shapes that allow this call"),
         harmful=case.failed,
     )
 
@@ -99,9 +100,9 @@ def detect_refused_in_host(case: DiagnosisState) -> Iterator[Suspect]:
         if "input_check" not in error.family.tags or category is None:
             continue
         index = error.fields.get("input", "")
-        fix = Fix(action=log_text.action(error, category))
+        fix = Fix(text=log_text.action(error, category))
         if error.family.id == "input_stride":
-            fix = Fix(action="pass a contiguous copy", before="tensor", after="tensor.contiguous()")
+            fix = Fix(text="pass a contiguous copy", before="tensor", after="tensor.contiguous()")
         yield Suspect(
             category=category,
             guilty=component(
@@ -111,7 +112,7 @@ def detect_refused_in_host(case: DiagnosisState) -> Iterator[Suspect]:
                 value=log_text.named(category, error).value,
                 index=int(index) if index.isdigit() else None,
             ),
-            summary=f"{as_sentence(error)} The program calls the package from a process that is no Python, "
+            summary=f"{as_sentence(error)} The package is called from a process that is not Python, "
             "and the package's own checks refuse it.",
             level=CausalLevel.CALL,
             evidence=(seen("run_program_with_input_checks", quoted(error.text), f"checked:{error.line}"),),
@@ -121,7 +122,7 @@ def detect_refused_in_host(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_contract(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis per mismatch of the failing call; false alarms are kept as harmless ones."""
+    """One suspect per mismatch of the failing call; false alarms are kept as harmless ones."""
     for mismatch in case.mismatches:
         if mismatch.aspect != "count" or not tensors_at_fixed(case):
             yield _contract_suspect(mismatch, case)
@@ -299,7 +300,7 @@ def detect_other_device(case: DiagnosisState) -> Iterator[Suspect]:
             only_in_program=True,
             evidence=(seen("capture", fact),),
             fix=Fix(
-                action=f"move it to {at_home} before the call; a thread's own `.cuda()` goes to its current "
+                text=f"move it to {at_home} before the call; a thread's own `.cuda()` goes to its current "
                 "device",
                 after=f"tensor.to({at_home!r})",
             ),
@@ -368,8 +369,8 @@ def detect_argument_order(case: DiagnosisState) -> Iterator[Suspect]:
             level=CausalLevel.CALL,
             evidence=(seen("check_devices", f"{names} have the same dtype, shape and stride"),),
             fix=Fix(
-                action=f"swap {name_of(first)} and {name_of(second)}: a package takes "
-                "inputs in the order of the export, keywords in the order in which that was given them"
+                text=f"swap {name_of(first)} and {name_of(second)}: a package takes inputs in the order of "
+                "the export, and keywords in the order in which the export got them"
             ),
             intervention=test,
             weak=trial is None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from mcp_server.diagnosis.components import agreement, component, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options, update_from
@@ -19,11 +20,12 @@ from mcp_server.logs.captured import (
     CapturedEnd,
     CapturedExport,
     CapturedUpdate,
-    ModuleSnapshot,
 )
-from mcp_server.model import ComponentKind, Fix, PackageWorkload
+from mcp_server.model import ComponentKind, Evidence, Fix, PackageWorkload
 from mcp_server.package.defects import same_models
+from mcp_server.plurals import quoted
 from mcp_server.tools.machine import defect_problem
+from mcp_server.worker.capture.events import NearModule
 
 _Unusable = partial(Suspect, level=CausalLevel.BUILD)
 
@@ -45,6 +47,8 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
     if error is None:
         yield from _defects(case)
         return
+    if case.loads:
+        return  # what a reader sees of it beside that is a remark
     name = package_name(case)
     # In the words of the user, where a copy of the package was read.
     copied = case.call.package if case.call is not None else None
@@ -53,10 +57,32 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
         category="invalid_package",
         guilty=component("package", name, case.failing_locations, value=error.slug),
         summary=f"The package cannot be read: {what}.",
-        evidence=(seen("open_package", str(error)),),
-        fix=Fix(action=error.next_call or "build or copy the package again, and compare its checksum"),
-        refusal=BY_SLUG.get(error.slug, ""),
+        evidence=(seen("open_package", str(error)), *_refused(case)),
+        fix=Fix(text=error.next_call or "build or copy the package again, and compare its checksum"),
+        refusal=BY_SLUG.get(error.slug, "") if case.loader_words else "",
     )
+
+
+def _refused(case: DiagnosisState) -> Iterator[Evidence]:
+    """The loader's own words in the failing run: without them no refusal happened."""
+    if case.loader_words:
+        yield seen("run", f"the loader refuses it: {quoted(case.loader_words, 300)}")
+
+
+def remarks_on_file(case: DiagnosisState) -> Iterator[str]:
+    """What is out of order in a package that the loader took all the same: no cause of this failure."""
+    if not case.loads:
+        return
+    if case.package_error is not None:
+        yield f"The file is out of order, though the loader took it: {case.package_error.what}."
+    defects = case.package.defects if case.package is not None else ()
+    for defect in defects:
+        if defect.fatal and defect.slug not in SEEN_IN_A_CALL:
+            yield f"The file is out of order, though the loader took it: {defect.what}."
+
+
+# Defects that a call shows, and not the load: the part is read when the launch that needs it runs.
+SEEN_IN_A_CALL = frozenset({"missing_kernel_binary", "missing_proxy_nodes", "missing_weights"})
 
 
 def _defects(case: DiagnosisState) -> Iterator[Suspect]:
@@ -70,6 +96,8 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
         missing_weights = problem.category == "constants" and not loaded
         if not missing_weights and (not defect.fatal or problem.category == "constants"):
             continue
+        if case.loads and not missing_weights and defect.slug not in SEEN_IN_A_CALL:
+            continue  # a remark: the loader took it
         # A load that was forgotten when the weights were given to another one.
         fed = next((u for u in case.updates if u.outcome == "ok"), None) if missing_weights else None
         if fed is not None:
@@ -80,7 +108,7 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
                 guilty=component("call", "load without load_constants", lines, value=defect.what),
                 summary=f"The package has no weights of its own, and {fact}.",
                 evidence=(seen("open_package", defect.what), seen("capture", fact)),
-                fix=Fix(action="call load_constants after each load of this package, before its first call"),
+                fix=Fix(text="call load_constants after each load of this package, before its first call"),
                 harmful=case.failed,
             )
             continue
@@ -88,9 +116,9 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
             category=problem.category,
             guilty=component("package", package_name(case), lines, value=defect.slug),
             summary=f"The package cannot be used: {defect.what}.",
-            evidence=(seen("open_package", defect.what),),
-            fix=problem.fix or Fix(action="build the package again"),
-            refusal=BY_SLUG.get(defect.slug, "") if case.call_fails or case.failed else "",
+            evidence=(seen("open_package", defect.what), *_refused(case)),
+            fix=problem.fix or Fix(text="build the package again"),
+            refusal=BY_SLUG.get(defect.slug, "") if case.loader_words else "",
             harmful=case.failed,
         )
 
@@ -128,7 +156,7 @@ def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The models {names} of the package are all the one that was compiled last: each compile "
         "wrote over the files of the one before, which the package then took.",
         evidence=(seen("capture", compiled), seen("open_package", same)),
-        fix=Fix(action="give each compile a path of its own (options={'aot_inductor.output_path': ...})"),
+        fix=Fix(text="give each compile a path of its own (options={'aot_inductor.output_path': ...})"),
         harmful=case.failed,
     )
 
@@ -163,7 +191,7 @@ class _Comparison:
             managed = managed | given if update.user_managed else managed - given
         return {name: each for name, each in found.items() if name not in managed}
 
-    def others(self, near: ModuleSnapshot) -> list[str]:
+    def others(self, near: NearModule) -> list[str]:
         """The constants of the package whose values are not the module's."""
         differ = [name for name, digest in self.digests.items() if near.digests[name] != digest]
         return [name for name in differ if name in self.reachable] or ([] if self.updates else differ)
@@ -207,7 +235,7 @@ def _comparison(case: DiagnosisState) -> _Comparison | None:
     return None
 
 
-def _changed(near: ModuleSnapshot, export: CapturedExport | None) -> list[tuple[str, str, str]]:
+def _changed(near: NearModule, export: CapturedExport | None) -> list[tuple[str, str, str]]:
     """(name, at export, now) of each attribute with another value; a whole module's mode counts once."""
     if export is None:
         return []
@@ -217,7 +245,7 @@ def _changed(near: ModuleSnapshot, export: CapturedExport | None) -> list[tuple[
     return [pair for pair in differ if pair not in modes] + modes[:1]
 
 
-def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisState) -> Suspect:
+def _other_weights(near: NearModule, compared: _Comparison, case: DiagnosisState) -> Suspect:
     others, digests = compared.others(near), compared.digests
     first, shown = others[0], ", ".join(others[:4])
     last = next((u for u in reversed(compared.updates) if first in u.digests), None)
@@ -229,10 +257,10 @@ def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisS
     of_module = f"{len(digests)} constants of {near.name} ({near.type})"
     fact = f"{len(others)} of {of_module} have other values in the package: {shown}"
     value = f"holds the values of {owner}" if owner else f"not the values of {near.name}"
-    fix = Fix(action=f"give each constant of the package the tensor that {near.name} has under its name")
+    fix = Fix(text=f"give each constant of the package the tensor that {near.name} has under its name")
     if not compared.updates:
         fix = Fix(
-            action="give the package the weights with load_constants after they change, or compile it again",
+            text="give the package the weights with load_constants after they change, or compile it again",
             after=f"package.load_constants({near.name}.state_dict(), check_full_update=False)",
         )
     return Suspect(
@@ -249,18 +277,19 @@ def _other_weights(near: ModuleSnapshot, compared: _Comparison, case: DiagnosisS
     )
 
 
-def _reloaded(near: ModuleSnapshot, case: DiagnosisState) -> Intervention | None:
+def _reloaded(near: NearModule, case: DiagnosisState) -> Intervention | None:
     """The call after the package was given the module's weights."""
     if near.file is None or case.call is None or case.call.operation != "replay":
         return None
     steps = list(case.call.steps)
-    steps.insert(max(len(steps) - 1, 0), update_from(near.file))
+    file = Path(near.file)
+    steps.insert(max(len(steps) - 1, 0), update_from(file))
     what = f"the call after the package was given the weights of {near.name}"
-    return Intervention(f"weights:{near.file.name}", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
+    return Intervention(f"weights:{file.name}", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
 
 
 def _attributes(
-    near: ModuleSnapshot,
+    near: NearModule,
     changed: list[tuple[str, str, str]],
     exported: CapturedExport,
     compared: _Comparison,
@@ -279,14 +308,14 @@ def _attributes(
         f"{compared.how}, differs: {shown}.",
         level=CausalLevel.STATE,
         evidence=(seen("capture", f"between the export and the comparison, {shown}"), *agreement(case)),
-        fix=Fix(action=fix),
+        fix=Fix(text=fix),
         harmful=case.failed,
         observed=bool(case.equals_eager),
     )
 
 
 def _of_another_class(
-    near: list[ModuleSnapshot], exported: CapturedExport, compared: _Comparison, case: DiagnosisState
+    near: list[NearModule], exported: CapturedExport, compared: _Comparison, case: DiagnosisState
 ) -> Iterator[Suspect]:
     """A module with the package's weights, of another class than the exported one: perhaps on purpose."""
     judged = [module for module in near if module.named] or near
@@ -309,7 +338,7 @@ def _of_another_class(
         f"{same}{'. An earlier load of the package was reused' if old else ''}.",
         level=CausalLevel.STATE if old else CausalLevel.SYMPTOM,
         evidence=(seen("capture", fact), *agreement(case)),
-        fix=Fix(action=f"export and compile {module.type}; keep packages apart by the code of their model"),
+        fix=Fix(text=f"export and compile {module.type}; keep packages apart by the code of their model"),
         harmful=case.failed,
         observed=bool(case.equals_eager),
     )

@@ -16,15 +16,16 @@ from mcp_server.diagnosis.components import (
     seen,
     users_code,
 )
+from mcp_server.diagnosis.interventions.base import Kind
 from mcp_server.diagnosis.next_steps import open_question
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_FAMILY, CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedCompile, StoppedAt
 from mcp_server.logs.facts import ErrorFact, Frame, LogFacts
 from mcp_server.logs.families import BY_ID, Advice
+from mcp_server.logs.roots import PACKAGE_FILE
 from mcp_server.logs.text import is_expression
 from mcp_server.model import (
-    CATEGORIES,
     Category,
     Component,
     ComponentKind,
@@ -35,7 +36,7 @@ from mcp_server.model import (
 )
 from mcp_server.package.provenance import read_stack
 from mcp_server.plurals import counted, quoted
-from mcp_server.tools.context import WORKER_MAIN
+from mcp_server.runtime.context import WORKER_MAIN
 from mcp_server.tools.explain_error import as_sentence, in_words
 from mcp_server.worker.events import GuardFailed
 
@@ -69,7 +70,7 @@ _FIELD_KINDS: Mapping[str, ComponentKind] = {"kernel": "kernel", "op": "op", "op
 
 _ACTIONS: Mapping[Advice, str] = {
     "check_inputs": "compare every input with what the package was compiled for, and convert what differs",
-    "check_package": "build or copy the package again, for this machine, and compare its checksum",
+    "check_package": "compile the package again on this machine, or copy it again and compare its checksum",
     "check_machine": "fix the machine or process environment that the text names, then run again",
     "trace_index": "keep the index within the bound of the tensor that it indexes",
     "locate": "find the launch and the line of the access, then fix the index or the size behind it",
@@ -156,7 +157,40 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
             yield from _of_root(root, facts, source, case)
 
 
+def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> bool:
+    """Whether the program's own statement raised it, after every load and call of a package had come back.
+
+    Not for an error of the device, which a kernel may have caused long before, nor for one that the package's
+    own Python code raised before it made the call: for keyword arguments of other names, say.
+    """
+    if root.exception is not None and any(PACKAGE_FILE.search(f.file) for f in root.exception.frames):
+        return False
+    seen_all = [*case.captured.loads, *case.captured.compiles, *case.captured.updates, *case.calls]
+    came_back = bool(case.calls) and all(phase.outcome == "ok" for phase in seen_all)
+    return source == "script" and came_back and root.exception is not None and not root.family.late
+
+
+def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
+    """The statement of the program that raised, with what the package had done until then."""
+    assert root.exception is not None
+    lines = locations_of(root.exception.user_frames)
+    place = f"{lines[0].file}:{lines[0].line}" if lines else ""
+    calls = f"{counted(len(case.calls), 'call')} of the package returned before it"
+    return Suspect(
+        category="script_error",
+        guilty=component("script", place, lines, value=quoted(root.text, 200)),
+        summary=f"The program's own statement raised {quoted(root.text, 200).rstrip('.')}; {calls}.",
+        level=BY_CATEGORY["script_error"][1],
+        evidence=(evidence_of(root, source), seen("capture", calls)),
+        fix=Fix(text="correct the statement, or look at what it got: a value may come from the package"),
+        harmful=case.failed,
+    )
+
+
 def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState) -> Iterator[Suspect]:
+    if "script_error" not in root.candidates and raised_by_program(root, source, case):
+        yield _own_error(root, source, case)
+        return
     admitted = [c for c in root.candidates if not _excluded(c, case)] or [*root.candidates]
     several, raised = len(admitted) > 1, root.exception
     # The statement that raised may have got what a package computed wrongly: a log cannot tell.
@@ -176,12 +210,10 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         # A refusal that names nobody proves nobody guilty.
         proves = guilty.name and not several and case.workload is not None
         summary = as_sentence(root)
-        if alone and several:
-            summary = f"{summary} That admits {', '.join(admitted[:4])}."
-        elif alone:
-            summary = f"{summary} That is {category}, if it is what ended the program."
-        elif several:
-            summary = f"The text admits several causes; one is {category}: {CATEGORIES[category]}."
+        if alone and not several:
+            summary = f"{summary} It is the cause if it is what ended the program."
+        elif several and not alone:
+            summary = "The error text alone does not name the cause."
         suspect = Suspect(
             category=category,
             guilty=guilty,
@@ -189,14 +221,22 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
             level=BY_CATEGORY[category][1] if category == admitted[0] else CausalLevel.SYMPTOM,
             evidence=(evidence_of(root, source), *compiler_at),
             crashing=Component(kind="kernel", name=kernel, generated_location=place) if kernel else None,
-            fix=Fix(action=action(root, category)) if not several else None,
+            fix=Fix(text=action(root, category)) if not several else None,
             refusal=BY_FAMILY.get(root.family.id, "") if proves else "",
             harmful=case.failed,
             weak=several or survived or refused_alone(root, case),
             settle=open_question(case) if alone else "",
             observed=len(root.candidates) == 1,
         )
+        if category == "compile_failure":
+            suspect = _with_change(suspect, case)
         yield _after_change(suspect, case) if category == "toolchain" else suspect
+
+
+def _with_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
+    """The suspect of a failed export or compile, with the change that made it pass, if one did."""
+    trial = next((t for t in case.trials.values() if t.intervention.kind is Kind.SOURCE), None)
+    return suspect if trial is None else replace(suspect, intervention=trial.intervention)
 
 
 # The variables by which a compiler is found, in the order in which Inductor asks for them (cpp_builder.py,
@@ -217,7 +257,7 @@ def _after_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
         return suspect
     done = "removed" if change.after is None else f"set to {quoted(change.after, 200)}"
     good = [c for c in compiles if c.outcome == "ok" and c.pid == change.pid and c.n < change.n]
-    well = f"; {counted(len(good), 'compile')} before that ended well" if good else ""
+    well = f"; {counted(len(good), 'compile')} before that succeeded" if good else ""
     lines = [*change.stack[:3], *suspect.guilty.model_locations[:1]]
     return replace(
         suspect,
@@ -230,7 +270,7 @@ def _after_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
             seen("capture", f"{change.variable} was {done} before the compile that failed{well}"),
         ),
         fix=Fix(
-            action=f"add to what {change.variable} had, or name the compiler by its full path (CXX)",
+            text=f"add to what {change.variable} had, or name the compiler by its full path (CXX)",
             before=change.stack[0].code if change.stack else None,
         ),
     )
@@ -287,6 +327,8 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
     if "at_file" in fields:
         # The line of the program's own below which an exception or a crash came, C++ in between.
         lines.insert(0, ModelLocation(file=fields["at_file"], line=int(fields["at_line"])))
+    if category == "compile_failure":
+        lines = [*(line for mend in case.captured.mends for line in mend.stack), *lines]
     lines = lines or case.failing_locations or case.exit_locations
     at = _stopped_at(root, case) if category == "compile_failure" and not who.name else None
     if at is not None:
@@ -337,7 +379,7 @@ def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
 
 
 def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis that leaves the category open, for the launch that refused."""
+    """One suspect that leaves the category open, for the launch that refused."""
     plain, view, package = case.plain_run, case.view, case.package
     root = plain.root if plain is not None else None
     if plain is None or root is None or view is None or package is None or not refused_alone(root, case):

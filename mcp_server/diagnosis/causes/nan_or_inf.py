@@ -17,17 +17,22 @@ from mcp_server.diagnosis.components import (
     operator_of,
     seen,
 )
-from mcp_server.diagnosis.from_origin import with_origin
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Where
+from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
+from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
+from mcp_server.diagnosis.origin.idiom import idiom_of
+from mcp_server.diagnosis.origin.of_model import guarded_line
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.value_sources import candidates, first_made
+from mcp_server.errors import argument
 from mcp_server.model import ComponentKind, Evidence, Fix
 from mcp_server.package.launches import Launch
+from mcp_server.package.terms.evaluate import DOMAINS
 from mcp_server.tools.kernel_io import FirstBad
 from mcp_server.worker import events
+from mcp_server.worker.protocol import Where
 
 # `log` as an operator of its own: log_softmax and logical operators have other names around it.
 _LOGARITHM = re.compile(r"(?<![a-z])log(?:2|10|it)?(?![a-z0-9]|_softmax|_sigmoid)")
@@ -79,7 +84,7 @@ def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
         summary=f"{suspect.summary} The exported program gives finite values: the launch computes something "
         "else than the model.",
         evidence=evidence,
-        fix=Fix(action=FIXES["error"]),
+        fix=Fix(text=FIXES["error"]),
         intervention=removal,
         parts=(),
     )
@@ -113,7 +118,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         summary=f"The first index out of its bound: {first.summary}{behind}.",
         level=CausalLevel.BAD_VALUE,
         evidence=tuple(evidence),
-        fix=Fix(action=f"keep what {first.name} makes within the bound of the tensor that it indexes{by}"),
+        fix=Fix(text=f"keep what {first.name} makes within the bound of the tensor that it indexes{by}"),
     )
     if first.what != "non_finite":
         return found
@@ -134,7 +139,13 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
         observed=first.kind != "unset",
         weak=meant or unjudged,
         harmful=not case.nan_accepted and (not meant or bool(takes_logarithm)),
+        settle=MASK.format(argument("symptom")) if meant or unjudged else "",
     )
+
+
+MASK = (
+    "It is no fault if the model means it, as a mask does. If it is one, say so ({} nan) to have it proven."
+)
 
 
 def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
@@ -159,17 +170,29 @@ def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
 
 def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
     if first.kind == "input":
-        return Fix(action=f"reject or clean values of {first.name} that are not finite before the call")
+        index = _input_index(first, case)
+        leaf = next((leaf_of(each) for each in case.compiled_inputs if each.index == index), None)
+        check = f"assert bool(torch.isfinite({leaf.name}).all())" if leaf is not None else None
+        return Fix(text=f"keep what is not finite out of {first.name} where it is made", after=check)
     if first.kind == "constant":
-        return Fix(action=f"the weight {first.name} holds values that are not finite: load good weights")
+        return Fix(text=f"the weight {first.name} holds values that are not finite: load good weights")
     made = first_made(case)
     if made is not None:
         return guard_fix(made)
-    lines = "; ".join(f"{line.file}:{line.line} {line.code}" for line in first.locations[:2])
     explanation = case.origin.explanation if case.origin is not None else ""
     operation = re.match(r"\w+(?=\()|.* (?=/ )", explanation)  # `exp(110) is inf`, `0 / 0 is nan`
     op = "" if operation is None else "div" if operation[0].endswith(" ") else operation[0]
-    return Fix(action=f"{_guard_of(f'aten.{op}')}{f' ({lines})' if lines else ''}")
+    return _fix_of_line(op, first.locations[0].code if first.locations else "")
+
+
+def _fix_of_line(op: str, line: str) -> Fix:
+    """What keeps the operator `aten.op` finite: in the line of the model if that has it just once."""
+    advice = _guard_of(f"aten.{op}")
+    idiom = idiom_of(line, op, "") if op in DOMAINS else None
+    if idiom is not None:
+        return Fix(text=idiom.text, before=idiom.before, after=idiom.after)
+    guarded = guarded_line(line, op) if op in DOMAINS else ""
+    return Fix(text=advice, before=line or None, after=guarded or None)
 
 
 def _guard_of(op: str) -> str:
@@ -274,15 +297,12 @@ def making(event: events.NodeNonFinite) -> Evidence:
 
 # Operators that make an infinity of numbers that are not large; others overflow in half precision.
 _POLE = re.compile(r"\baten\.(?:log|div|true_div|reciprocal|r?sqrt|pow|float_power|tan|atanh|erfinv)")
-_GUARD = "guard that operation: an epsilon under a root or a division, a clamp before log or exp"
+_GUARD = "keep the operands of that operation in its domain, for example with an epsilon under a root"
 _GUARDS = (
-    (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor from zero, with an epsilon say"),
-    (r"aten\.log(?!_softmax|ical|sumexp)", "keep the argument of the logarithm above zero, with a clamp say"),
-    (r"aten\.r?sqrt", "keep what is under the root above zero, with an epsilon or a clamp say"),
-    (
-        r"aten\.exp",
-        "subtract the largest argument before the exponential, as torch.softmax does, or clamp it",
-    ),
+    (r"aten\.(?:true_)?div|aten\.reciprocal", "keep the divisor away from 0, for example with an epsilon"),
+    (r"aten\.log(?!_softmax|ical|sumexp)", "keep the argument of log above 0: clamp_min before the log"),
+    (r"aten\.r?sqrt", "keep the argument of sqrt positive, for example with an epsilon"),
+    (r"aten\.exp", "subtract the largest argument before the exponential, as torch.softmax does"),
 )
 
 
@@ -290,10 +310,16 @@ def guard_fix(event: events.NodeNonFinite) -> Fix:
     """What keeps that operator's results finite."""
     infinite = event.dtype == "float16" and not event.nan
     if event.bad_inputs:  # finite values and the minus infinity of a mask, and nothing else
-        guard = "guard rows of which everything is masked: leave an element unmasked, or replace their result"
+        guard = OPEN_MASK
     elif infinite and _POLE.search(event.op) is None:
         guard = f"compute it in float32, or scale its arguments: the result is too large for {event.dtype}"
     else:
-        guard = _guard_of(event.op)
-    lines = lines_of(event)
-    return Fix(action=guard, before=lines[0].code if lines else None)
+        lines = lines_of(event)
+        return _fix_of_line(operator_name(event.op), lines[0].code if lines else "")
+    return Fix(text=guard)
+
+
+def operator_name(op: str) -> str:
+    """`log` of `aten.log.default`; `div` also for `aten.true_divide.Tensor`."""
+    name = op.removeprefix("aten.").partition(".")[0]
+    return "div" if name.startswith(("div", "true_div")) else name

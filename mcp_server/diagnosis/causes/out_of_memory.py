@@ -24,18 +24,20 @@ from mcp_server.diagnosis.components import (
     said,
     seen,
 )
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import keep_in_range
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedLoad, RetainedOutputs
+from mcp_server.logs.captured import CapturedLoad
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.logs.journal import ITEM_SIZES
 from mcp_server.model import Evidence, Fix, ModelLocation
 from mcp_server.package.launches import Buffer
-from mcp_server.package.statements import evaluate
 from mcp_server.package.symbols import Symbol, names_in, origins
+from mcp_server.package.terms.sizes import evaluate
 from mcp_server.plurals import counted
+from mcp_server.worker.capture.events import OutputsInUse
+from mcp_server.worker.protocol import Change
 
 UNITS = {"bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 SMALL = 64 << 20  # bytes that any machine has, for the call that is to pass
@@ -59,7 +61,7 @@ def _symbols(buffer: Buffer) -> set[str]:
 
 
 def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
-    """One hypothesis for the first buffer whose size in this call is the request that failed."""
+    """One suspect for the first buffer whose size in this call is the request that failed."""
     if case.view is None or case.given is None or case.package is None:
         return
     sizes = case.sizes
@@ -115,7 +117,7 @@ def _of_buffer(buffer: Buffer, writer: int, error: Evidence, case: DiagnosisStat
         summary=f"There is no memory for {size}: {fact}{f'; it grows with {dims}' if dims else ''}.",
         level=CausalLevel.CALL,
         evidence=tuple(facts),
-        fix=Fix(action=f"call it with smaller parts{f' ({dims})' if dims else ''}, or give it more memory"),
+        fix=Fix(text=f"call it with smaller parts{f' ({dims})' if dims else ''}, or give it more memory"),
         intervention=_with_less(buffer, sizes, case),
     )
 
@@ -220,7 +222,7 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
         f"{f' It is computed from {item.label}.' if item is not None else ''}",
         level=CausalLevel.CALL,
         evidence=(said(error), seen("inspect_package", fact)),
-        fix=Fix(action="check the values that become a size before the call, and refuse what is too large"),
+        fix=Fix(text="check the values that become a size before the call, and refuse what is too large"),
         intervention=test,
     )
 
@@ -262,11 +264,11 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"There is no memory left: {name} is loaded {len(again)} times at once, and each load "
             f"maps its own constants and code ({again[0].bytes} bytes in the package).",
             evidence=(fact, seen("capture", f"{counted(len(again), 'load')} of {name} were never released")),
-            fix=Fix(action="load a package once and share its runner, or drop a runner before the next load"),
+            fix=Fix(text="load a package once and share its runner, or drop a runner before the next load"),
         )
 
 
-def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) -> Suspect:
+def _by_outputs(outputs: OutputsInUse, fact: Evidence, case: DiagnosisState) -> Suspect:
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
     facts = [seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")]
     holders = [holder for end in case.captured.ends for holder in end.holders]
@@ -285,7 +287,7 @@ def _by_outputs(outputs: RetainedOutputs, fact: Evidence, case: DiagnosisState) 
         f"{f' {holders[0]}.' if holders else ''}",
         evidence=(fact, *facts),
         fix=Fix(
-            action="release outputs that were used: a view keeps the memory of the whole output",
+            text="release outputs that were used: a view keeps the memory of the whole output",
             before="kept.append(y[0])",
             after="kept.append(y[0].clone())",
         ),
@@ -319,7 +321,7 @@ def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.STATE,
         evidence=(seen("capture", fact),),
         fix=Fix(
-            action="leave the file of mapped weights as it is (replace it by a rename), or copy the weights",
+            text="leave the file of mapped weights as it is (replace it by a rename), or copy the weights",
             before="user_managed=True",
             after="user_managed=False",
         ),

@@ -21,25 +21,18 @@ from mcp_server.diagnosis.components import (
     said,
     seen,
 )
-from mcp_server.diagnosis.interventions.base import (
-    Effect,
-    Intervention,
-    Kind,
-    Seen,
-    Trial,
-    Where,
-    judged_elsewhere,
-)
+from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
 from mcp_server.diagnosis.interventions.input import keep_in_range, replace_where
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import InputSlice, divisor_parts, failed_divisions, failure, raised
+from mcp_server.diagnosis.value_sources import divisor_parts, failed_divisions, failure, raised
 from mcp_server.model import Category, Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Division
 from mcp_server.package.provenance import DIVIDES
 from mcp_server.package.symbols import names_in, origins
 from mcp_server.plurals import counted
 from mcp_server.worker import events
+from mcp_server.worker.protocol import InputSlice, Where
 
 _ABOVE = re.compile(r"(?:(?P<name>\w+) (?P<sign><=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s>>=?) (?P<v>\w+))")
 _BELOW = re.compile(r"(?:(?P<name>\w+) (?P<sign>>=?) (?P<number>-?\d+)|(?P<n>-?\d+) (?P<s><=?) (?P<v>\w+))")
@@ -69,7 +62,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
                 summary=f"The value of {item.label} is used as a size, and it is {assumed}.",
                 level=CausalLevel.CALL,
                 evidence=(said(error), seen("inspect_package", fact)),
-                fix=Fix(action=f"pass a value that keeps {condition}, or export with a wider range"),
+                fix=Fix(text=f"pass a value that keeps {condition}, or export with a wider range"),
                 intervention=kept if ends else None,
             )
         # What a launch computed is the value, or has it as its length.
@@ -82,7 +75,7 @@ def detect_size(case: DiagnosisState) -> Iterator[Suspect]:
                 summary=f"A size that launch {number} ({kernel}) makes of data{depends} is {assumed}.",
                 level=CausalLevel.BAD_VALUE,
                 evidence=(said(error), seen("inspect_package", fact)),
-                fix=Fix(action=f"check the data for {condition} before the call, or allow it at export"),
+                fix=Fix(text=f"check the data for {condition} before the call, or allow it at export"),
             )
         return
 
@@ -120,7 +113,7 @@ def detect_division(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 WITHOUT_ZEROS = Where(equals=0)
-ANOTHER_NUMBER = "let the model divide by another number where the divisor is 0"
+ANOTHER_NUMBER = "divide by 1 where the divisor is 0 (torch.where)"
 
 
 def _code(lines: Sequence[ModelLocation]) -> str | None:
@@ -139,7 +132,7 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
         level=CausalLevel.CALL,
         evidence=(error, seen("look_at_indices", fact), *_shown(division, case)),
         crashing=party,
-        fix=Fix(action=f"keep zeros out of {name_of(item)}, or {ANOTHER_NUMBER}", before=_code(lines)),
+        fix=Fix(text=f"keep zeros out of {name_of(item)}, or {ANOTHER_NUMBER}", before=_code(lines)),
         intervention=replace_where(leaf_of(item), WITHOUT_ZEROS, 1),
     )
 
@@ -173,7 +166,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
         level=CausalLevel.BAD_VALUE,
         evidence=(error, *_shown(division, case)),
         crashing=party,
-        fix=Fix(action=ANOTHER_NUMBER, before=_code(lines)),
+        fix=Fix(text=ANOTHER_NUMBER, before=_code(lines)),
         intervention=test,
         observed=single,
         weak=not single,
@@ -225,7 +218,7 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
         "eager mode.",
         level=CausalLevel.BAD_VALUE,
         evidence=(seen("interpret", fact + several), *agreement(case)),
-        fix=Fix(action=f"convert what {op} computes with to a wider dtype before it, with .long() say"),
+        fix=Fix(text=f"convert what {op} computes with to a wider dtype before it, with .long() say"),
         intervention=trial.intervention if trial is not None else None,
         harmful=case.failed,
         observed=not event.modular,
@@ -247,7 +240,7 @@ def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
         f"up to {bound} only: if they are codes or positions, a cast of the whole model has rounded them.",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("interpret", fact), *agreement(case)),
-        fix=Fix(action=f"keep {name} as an integer buffer, which a cast of the model leaves as it is"),
+        fix=Fix(text=f"keep {name} as an integer buffer, which a cast of the model leaves as it is"),
         harmful=case.failed,
         observed=False,
     )

@@ -62,9 +62,9 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     training = op in _TRAINING
     if not diverges and not (training and isinstance(case.workload, PackageWorkload)):
         return
-    fix = Fix(action=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
+    fix = Fix(text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
     if training:
-        fix = Fix(action="export the model in evaluation mode", before="model", after="model.train(False)")
+        fix = Fix(text="export the model in evaluation mode", before="model", after="model.train(False)")
     drawn = seen("inspect_package", f"launch {launch.index} is {launch.kernel}")
     lines = launch_lines(launch.index, case) or case.call_locations
     found = _Wrong(
@@ -109,7 +109,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             "draws random numbers.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("repeat_call", f"two calls on the same inputs differ{at}"),),
-            fix=Fix(action="make it depend on its arguments only: no hidden state, race or unset memory"),
+            fix=Fix(text="make it depend on its arguments only: no hidden state, race or unset memory"),
             weak=True,
             settle="Compare the outputs with those of eager mode (compare_with_eager) to settle it.",
         )
@@ -123,7 +123,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"The outputs depend on uninitialised memory{at}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(seen("repeat_call", same), seen("repeat_call", fact + at)),
-            fix=Fix(action="make it write all of its result, and read only within its arguments"),
+            fix=Fix(text="make it write all of its result, and read only within its arguments"),
         )
 
 
@@ -167,7 +167,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
                 seen("compare_with_eager", first.summary),
             ),
             fix=Fix(
-                action="compile the package from this program again, alone (models of one structure in one "
+                text="compile the package from this program again, by itself (models of one structure in one "
                 "package share the last one's weights), or load its weights with load_constants"
             ),
             harmful=harmful,
@@ -188,7 +188,7 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"The package diverges from its own exported program: {first.summary}.",
         level=CausalLevel.FAULT_SITE if first.launch is None else CausalLevel.BAD_VALUE,
         evidence=(observed,),
-        fix=Fix(action=FIXES[first.kind]),
+        fix=Fix(text=FIXES[first.kind]),
         harmful=harmful,
     )
 
@@ -213,7 +213,7 @@ def _wrong_launches(
             f"It read {'values that were not judged' if each.suspects else 'right values'}.",
             level=CausalLevel.BAD_VALUE,
             evidence=(judged, observed),
-            fix=Fix(action=FIXES["tf32" if each.tf32 else "error"]),
+            fix=Fix(text=FIXES["tf32" if each.tf32 else "error"]),
             intervention=in_eager(each.launch, each.kernel) if tried else None,
             harmful=harmful,
         )
@@ -248,7 +248,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
             summary=f"{suspect.summary.rstrip('.')}. For the call before, the package matches its exported "
             "program. Look for the error in the expected values, in the inputs, or in the model.",
             evidence=(*suspect.evidence, *facts),
-            fix=Fix(action="look at the inputs of that call and at what the check expects"),
+            fix=Fix(text="look at the inputs of that call and at what the check expects"),
         )
 
 
@@ -297,11 +297,11 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     if not refused and (coarse := _by_rounding(outputs, case)):
         yield _Wrong(
             guilty=Component(kind="package", name=""),
-            summary=f"The call ends well, and {facts[0].fact}. {coarse}",
+            summary=f"The call returns, and {facts[0].fact}. {coarse}",
             level=CausalLevel.SYMPTOM,
             evidence=tuple(facts),
             settle="compare_with_eager tells rounding from a fault: it computes the program in float64.",
-            fix=Fix(action="compare with a tolerance for that dtype (rtol, atol), or compile in float32"),
+            fix=Fix(text="compare with a tolerance for that dtype (rtol, atol), or compile in float32"),
             weak=True,
             observed=False,
         )
@@ -310,7 +310,7 @@ def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
     alone = " The check command alone says so: give the right outputs (expect), on which it has to pass."
     yield _Wrong(
         guilty=Component(kind="package", name=""),
-        summary=f"The call ends well, and {facts[0].fact}; what was tried does not say why."
+        summary=f"The call returns, and {facts[0].fact}; what was tried does not say why."
         f"{alone if case.symptom.expect is None else ''}",
         level=CausalLevel.SYMPTOM,
         evidence=tuple(facts),
@@ -339,7 +339,7 @@ def _by_rounding(outputs: Sequence[events.ExpectedPair], case: DiagnosisState) -
 
 
 def _agreeing(compared: events.Compared) -> bool:
-    """Whether the outputs are equal but for NaN of eager mode alone, which is no reference: it overflowed."""
+    """Whether the outputs differ only where eager mode has NaN, which is no reference: it overflowed."""
 
     def overflowed(pair: events.Pair) -> bool:
         in_eager, in_package = pair.nan or (0, 0)
@@ -362,7 +362,7 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
             f"{worst:.3g}).",
             level=CausalLevel.SYMPTOM,
             evidence=(seen("interpret", f"outputs differ from the exported program by up to {worst:.3g}"),),
-            fix=Fix(action="find the first launch that diverges with compare_with_eager"),
+            fix=Fix(text="find the first launch that diverges with compare_with_eager"),
             harmful=case.failed,
             observed=False,
         )
@@ -384,6 +384,6 @@ def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
         f"{why}",
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("interpret", agree), seen("run", differ)),
-        fix=Fix(action=f"compare {name} with a plain implementation on the failing inputs"),
+        fix=Fix(text=f"compare {name} with a plain implementation on the failing inputs"),
         observed=len(own) == 1,
     )

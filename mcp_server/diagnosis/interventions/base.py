@@ -12,10 +12,9 @@ from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.model import InterventionRun
 from mcp_server.plurals import share
 from mcp_server.worker.events import CallFacts, ElementChange
-from mcp_server.worker.protocol import EagerLaunches, Step
+from mcp_server.worker.protocol import Change, EagerLaunches, Step
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
-Number = int | float | str  # as text: nan, inf and -inf, for which JSON has no words
 MOST_CHANCE = 0.01  # that a failure which comes and goes stayed away by itself
 
 
@@ -30,6 +29,7 @@ class Kind(Enum):
     OPERATOR = "operator"
     COMPILER = "compiler"
     ENVIRONMENT = "environment"
+    SOURCE = "source"
 
 
 class Effect(Enum):
@@ -43,48 +43,7 @@ class Effect(Enum):
 
 LEAVING_OUT = frozenset({"resize", "pad", "drop_rows"})
 KEEPING = frozenset({"cast", "move", "contiguous", "restride", "align"})
-
-
-@dataclass(frozen=True)
-class Where:
-    """Elements by value: those that fulfil any of these."""
-
-    below: Number | None = None
-    above: Number | None = None
-    equals: Number | None = None
-    non_finite: bool = False
-    nan: bool = False
-
-
-@dataclass(frozen=True)
-class Change:
-    """One change of the inputs, as the worker's `transforms` make it; None is what it does not need.
-
-    `input` counts the tensors of the call; `flat` to `end` choose elements.
-    """
-
-    change: str
-    input: int | None = None
-    dtype: str | None = None
-    device: str | None = None
-    dim: int | None = None
-    size: int | None = None
-    value: Number | None = None
-    low: Number | None = None
-    high: Number | None = None
-    flat: tuple[int, ...] | None = None
-    index: tuple[int, ...] | None = None
-    rows: tuple[int, ...] | None = None
-    where: Where | None = None
-    offset: int | None = None
-    stride: int | tuple[int, ...] | None = None
-    end: int | None = None
-    order: tuple[int, ...] | None = None
-
-    def request(self) -> dict[str, object]:
-        """For the worker."""
-        found = _set_fields(self)
-        return {**found, "where": _set_fields(self.where)} if self.where is not None else found
+SHIPPED = KEEPING | {"permute"}  # changes of a call that can be its fix
 
 
 def update_from(file: Path) -> Step:
@@ -136,7 +95,8 @@ class Intervention:
     `smallest` has the fewest of the changed elements searched for that are enough, which does the same.
     `action` is the fix in words, where the change is one of the model. `spelling` are the arguments of the
     command that tries it again; `unavailable` says why none can. `hides` marks one that may make the failure
-    invisible in place of removing its cause: it proves nothing.
+    invisible in place of removing its cause: it proves nothing. `not_for_shipping` says what would be wrong
+    if a user shipped a change that only confirms.
     """
 
     key: str
@@ -153,6 +113,13 @@ class Intervention:
     hides: bool = False
     action: str = ""
     parts: tuple[str, ...] = ()
+    not_for_shipping: str = ""
+
+    @property
+    def is_experiment(self) -> bool:
+        """Whether it only confirms: it makes up values, leaves some out, or edits generated code."""
+        edits = self.kind in (Kind.KERNEL, Kind.OPERATOR, Kind.SCALAR)
+        return edits or any(change.change not in SHIPPED for change in self.changes)
 
     @property
     def leaves_out(self) -> bool:
@@ -199,36 +166,45 @@ class Seen:
         return "differs" if refused else "none"
 
     def describe(self) -> str:
-        """In a few words, for a table."""
+        """What the call did, as a verb and more: `returned`, `raised: ...`, `returned 4 NaN in output 0`."""
         if self.differs:
-            return self.differs
+            return f"returned {self.differs}"
         if self.ended == "raised" or self.ended == "refused":
             return f"raised: {short_message(self.text) or 'an exception'}"
         if self.ended == "died":
             said = kernel_message(self.text)
             return f"died with {self.signal or 'a signal'}{f': {said}' if said else ''}"
         if self.ended != "ok":
-            return self.ended.replace("_", " ")
-        if self.failure == "none":
-            return "ended well"
+            return ENDINGS[self.ended]
         assert self.facts is not None
-        parts = []
-        if self.failure == "nonfinite":
-            for place, output in enumerate(self.facts.outputs):
-                counts = ((output.nan, "NaN"), (output.inf, "infinite"))
-                shown = " and ".join(f"{count} {what}" for count, what in counts if count)
-                parts += [f"output {place}: {shown}"] if shown else []
-            return "; ".join(parts[:3])
+        if self.failure in ("none", "nonfinite"):
+            return f"returned {self.non_finite}".rstrip()
         if self.facts.expected is None or self.facts.expected.equal:
-            return "outputs that the check command refuses"
+            return "returned outputs that the check command refuses"
+        parts = []
         for each in self.facts.expected.outputs:
             if each.layout or each.changed:
                 differ = each.layout or share(each.changed, each.elements, "element", "differ")
                 parts.append(f"output {each.output}: {differ}")
-        return "not as expected: " + "; ".join(parts[:3])
+        return f"returned other outputs than expected ({'; '.join(parts[:3])})"
+
+    @property
+    def non_finite(self) -> str:
+        """How many NaN and infinities which outputs hold, infinities that are no failure too; or empty."""
+        parts = []
+        for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
+            counts = ((output.nan, "NaN"), (output.inf, "infinite"))
+            shown = " and ".join(f"{count} {what}" for count, what in counts if count)
+            parts += [f"{shown} in output {place}"] if shown else []
+        return "; ".join(parts[:3])
 
 
-UNSEEN = "none where the output does not depend on the changed elements; the call gave no value for the rest"
+ENDINGS = {
+    "timeout": "did not return in time",
+    "out_of_memory": "ran out of memory",
+    "not_made": "was not made",
+}
+UNSEEN = "of outputs that depend on the changed elements there is nothing to compare with: the call fails"
 
 
 @dataclass(frozen=True)
@@ -294,7 +270,7 @@ def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) 
     return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
 
 
-def _set_fields(record: Where | Change | Options) -> dict[str, object]:
+def _set_fields(record: Options) -> dict[str, object]:
     """Fields that are neither None nor false nor empty."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
     return {
@@ -303,31 +279,31 @@ def _set_fields(record: Where | Change | Options) -> dict[str, object]:
 
 
 def change_in_words(what: str) -> str:
-    """The change of an intervention, to put after "the call ends well": `with args[1] clamped to 0..999`."""
+    """The change of an intervention, to put after "the call returned": `with args[1] clamped to 0..999`."""
     return what.removeprefix("the call ") if what.startswith("the call ") else f"with {what}"
 
 
 def trial_in_words(trial: Trial) -> str:
-    """The calls of a trial in one sentence: as it is, with the change, and without it again."""
+    """The calls of a trial, a short sentence each: as it is, with the change, and without it again."""
     change = change_in_words(trial.intervention.what)
+    change = f"{change[:1].upper()}{change[1:]}"
     before, after = trial.before.describe(), trial.after.describe()
     if trial.effect is Effect.NOT_APPLICABLE:
-        return f"The call was also made {change}. That says nothing about the cause: {trial.reason or after}."
+        return f"{change} the call says nothing about the cause: {trial.reason or after}."
     if _is_flaky(trial):
-        return f"The call was made {change} several times: {trial.reason}."
-    start = f"The call fails as it is ({before})"
-    if trial.effect is Effect.GONE:
-        return f"{start}, ends well {change}, and fails again without the change."
+        return f"{change}, several times: {trial.reason}."
+    start = f"As is, the call {before}. {change}"
     if trial.effect is Effect.SAME:
-        return f"{start} and still fails {change} ({after})."
-    reason = trial.reason.removeprefix("with the change it ") or after
-    return f"{start}, fails in another way {change} ({reason}), and fails as before without the change."
+        return f"{start} it still {after}."
+    if trial.effect is Effect.CHANGED:
+        after = trial.reason.removeprefix("with the change it ") or after
+    return f"{start} it {after}. Undone, it {trial.again.describe()} again."
 
 
 def fix_in_words(trial: Trial) -> str:
     """What the call gave with a change that removed the failure."""
     change = change_in_words(trial.intervention.what)
-    return f"the call {change}: {trial.reason}" if _is_flaky(trial) else f"the call ends well {change}"
+    return f"the call {change}: {trial.reason}" if _is_flaky(trial) else f"the call returned {change}"
 
 
 def unchanged_in_words(trial: Trial) -> str:
@@ -335,7 +311,7 @@ def unchanged_in_words(trial: Trial) -> str:
     change = change_in_words(trial.intervention.what)
     if trial.reason:
         return f"the call was also made {change}: {trial.reason}"
-    return f"the call still fails in the same way {change} ({trial.after.describe()})"
+    return f"{change} the call fails in the same way (it {trial.after.describe()})"
 
 
 def _is_flaky(trial: Trial) -> bool:

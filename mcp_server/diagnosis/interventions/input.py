@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Kind, Number, Options, Where
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.errors import ProblemError
-from mcp_server.worker.protocol import Step
+from mcp_server.worker.capture.events import Number
+from mcp_server.worker.protocol import Change, Step, Where
 
 FORMS = (
     "'LEAF: clamp LOW HIGH', 'LEAF: set VALUE', 'LEAF: cast DTYPE', 'LEAF: move DEVICE', "

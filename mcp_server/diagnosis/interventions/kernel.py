@@ -36,8 +36,8 @@ from mcp_server.probes.rewrite import (
     with_wide_integers,
     with_zeros,
 )
+from mcp_server.runtime.context import Context
 from mcp_server.tools.compare_with_eager import Pair, compare_pair
-from mcp_server.tools.context import Context
 from mcp_server.tools.divergence import EveryLaunch
 from mcp_server.worker.protocol import EagerLaunches
 
@@ -168,7 +168,13 @@ async def guard_operation(context: Context, call: TriedCall, found: Operation) -
     Raises `ProblemError` as `replace_launch` does.
     """
     made = await replace_launch(context, call, found.launch_index, f"guard-{found.family}")
-    return replace(made, before_code=found.code, after_code=found.guarded_code, action=found.action)
+    return replace(
+        made,
+        what=f"the call with {found.guarded_code} in place of {found.code} in launch {found.launch_index}",
+        before_code=found.code,
+        after_code=found.guarded_code,
+        action=found.action,
+    )
 
 
 EXPONENT = re.compile(r"\bexp\((\d+(?:\.\d+)?)\) is inf")  # as an origin explains it
@@ -192,7 +198,7 @@ async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> 
         what=f"the call with {shift} taken from every argument of exp in {origin.kernel}",
         options=Options(package=made),
         before_code="torch.exp(x)",
-        after_code=f"torch.exp(x - {shift})",
+        after_code="torch.exp(x - x.amax(-1, keepdim=True))",
         action="take the same from every argument before the exponential (torch.softmax takes the largest): "
         "what is divided by the sum of all stays as it is",
         spelling=spelling,

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from mcp_server.diagnosis.interventions.base import (
     MOST_CHANCE,
-    Change,
     Effect,
     Intervention,
     Kind,
@@ -32,11 +31,12 @@ from mcp_server.logs.text import bound, clean
 from mcp_server.model import PackageWorkload
 from mcp_server.package.view import view_package
 from mcp_server.plurals import counted, is_
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
-from mcp_server.tools.failure import read_output
+from mcp_server.runtime.context import Context, WorkerRun, gpus_of
+from mcp_server.runtime.failure import read_output
 from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
 from mcp_server.worker.events import CallFacts
+from mcp_server.worker.protocol import Change
 
 START_S = 120.0  # for the interpreter, the import of torch and the load, on top of the calls' own limits
 MOST_LIMITS = 4  # calls of one process that may each take their whole limit
@@ -79,7 +79,7 @@ class Planned:
         return {
             "label": self.label,
             "key": made.key,
-            "changes": [change.request() for change in self.minimal or made.changes],
+            "changes": self.minimal or made.changes,
             "options": made.options.request() if not self.minimal else {},
             "reference": bool(self.minimal),
             "smallest": made.smallest and not self.minimal,
@@ -357,9 +357,7 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
     if after.failure == "none":
         return Effect.GONE, ""
     if not alike(before, after):
-        words = after.describe()
-        words = words if words.startswith(("raised", "died")) else f"gives: {words}"
-        return Effect.CHANGED, f"with the change it {words}"
+        return Effect.CHANGED, f"with the change it {after.describe()}"
     compared = after.facts.compared if after.facts is not None else None
     if before.failure not in ("nonfinite", "differs") or compared is None:
         return Effect.SAME, ""

@@ -10,7 +10,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Finished
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 
 HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
 SHORTEST_S = 1.0

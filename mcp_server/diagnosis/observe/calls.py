@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import anyio.to_thread
 
@@ -16,6 +17,7 @@ from mcp_server.diagnosis.causes.input_mismatch import to_be_placed
 from mcp_server.diagnosis.causes.value_constraints import exact_trial
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
+from mcp_server.diagnosis.interventions import source
 from mcp_server.diagnosis.observe import Observation, eager_limit, hangs, limit_of
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -27,12 +29,15 @@ from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
+from mcp_server.recorder.host import recording_environment, recordings_of
+from mcp_server.recorder.replay import take_call
+from mcp_server.runtime.context import Context, WorkerRun, gpus_of
+from mcp_server.runtime.failure import read_output
 from mcp_server.tools.capture import Capture, capture, workload_argv
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
-from mcp_server.tools.failure import read_output
 from mcp_server.tools.fault_methods import ONE_THREAD
-from mcp_server.tools.requests import failing_phase, plan_replay
+from mcp_server.tools.requests import failing_phase, plan_replay, run_request
 from mcp_server.tools.run_deterministic import CHECK_INPUTS
+from mcp_server.worker.protocol import ReplayRequest
 
 # Shares of what the budget leaves.
 SHARE_OF_PROGRAM = 0.6  # the rest is for the call that was captured
@@ -70,16 +75,20 @@ class CaptureProgram(Observation):
         limit = limit_of(case, share=SHARE_OF_PROGRAM)
         # A compile in this run also writes which model line each kernel comes from (torch >= 2.9).
         provenance = {} if PROVENANCE in case.workload.env else {PROVENANCE: "1"}
+        case.may_be_a_host = await anyio.to_thread.run_sync(may_be_a_host, case.workload)
+        recorder = await recording_environment(context, case.workload.env) if case.may_be_a_host else {}
         seen = await capture(
             context,
             case.workload.model_copy(update={"timeout_s": limit.seconds}),
-            env={**provenance, STACKS: str(limit.seconds * STACKS_AT)},
+            env={**provenance, **recorder, STACKS: str(limit.seconds * STACKS_AT)},
             gpus=gpus_of(None),
             until_stalled=True,
         )
         limit.check(seen.finished, "the program")
         rank = seen.rank.rank if seen.rank else ""
         case.capture = seen
+        trials = (source.trial_of(mend) for mend in seen.mends)
+        case.trials |= {trial.intervention.key: trial for trial in trials if trial is not None}
         case.runs["script"] = see("script", seen.finished, process=rank)
         log = seen.directory / "ranks" / f"{rank}.log"
         if rank and log.exists():
@@ -89,11 +98,31 @@ class CaptureProgram(Observation):
         if case.host is not None:
             case.call, case.may_be_a_host = None, True
             case.host_package = case.host.copy_path or case.host.package
-            case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
-            return
-        case.may_be_a_host = await anyio.to_thread.run_sync(may_be_a_host, case.workload)
-        if case.may_be_a_host and not seen.loads:
+        elif case.may_be_a_host and not seen.loads:
             case.host_package = await anyio.to_thread.run_sync(named_package, case.workload)
+        if case.host_package is not None:
+            await _take_from_host(case, context, case.host_package)
+        if case.host is not None and case.taken is None:
+            case.notes.append(OUT_OF_SIGHT.format(Path(case.host.argv[0]).name))
+
+
+async def _take_from_host(case: DiagnosisState, context: Context, package: Path) -> None:
+    """The failing call of a host in another language, from what it recorded; a note where there is none."""
+    folder = recordings_of(context)
+    if folder is None:
+        return
+    around = case.surroundings
+    call = PackageWorkload(
+        package=package, env=dict(around["env"]), python=around["python"], cwd=around["cwd"]
+    )
+    try:
+        taken = await take_call(context, folder, call)
+    except ProblemError as problem:
+        case.notes.append(str(problem))
+        return
+    case.taken = taken
+    request = cast(ReplayRequest, run_request(call.model_copy(update={"inputs": taken.inputs})))
+    case.call = CallSpec("run", request, package, taken.inputs)
 
 
 def suspect_call(seen: Capture) -> CallSpec | None:
@@ -191,7 +220,7 @@ class PlainRun(Observation):
             return 0.0  # the launches tell more of a call that hangs, and whether it does by itself
         if to_be_placed(case) and "compare_inputs" not in case.done:
             return 0.0
-        return 0.9 if case.call is not None and case.package_error is None else 0.0
+        return 0.9 if case.call is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         try:

@@ -22,7 +22,7 @@ from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import ExportedWorkload, ScriptWorkload
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 
 if TYPE_CHECKING:
     from mcp_server.tools.bisect import Bisected
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
 # Public reports took 100 to 580 s (benchmarks/compiler_faults.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
+
+
+EFFECTS = {"gone": Effect.GONE, "same": Effect.SAME, "other": Effect.CHANGED}
 
 
 class CompileCarefully(Observation):
@@ -57,16 +60,14 @@ async def compiled_with(
 ) -> tuple[FailureShown, Effect]:
     """Compile and call the program as it is, and with options: its failure, and what became of that."""
     # Both bring what few need.
-    from mcp_server.tools.reduce.failing import of_attempt
+    from mcp_server.tools.bisect import result_of
     from mcp_server.tools.reduce.reduce import failing_program, run_worker
 
     assert isinstance(case.workload, ScriptWorkload | ExportedWorkload)
     failing = await failing_program(context, case.workload, seen=case.capture)
     changed = replace(failing.target, configs={**failing.target.configs, **options})
-    left = of_attempt(await run_worker(context, "attempt", changed))
-    if left is None:
-        return failing.failure, Effect.GONE
-    return failing.failure, Effect.SAME if left.same_as(failing.failure) else Effect.CHANGED
+    result = result_of(await run_worker(context, "attempt", changed), failing)
+    return failing.failure, EFFECTS[result]
 
 
 class EmulateCasts(Observation):

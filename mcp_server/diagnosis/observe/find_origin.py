@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
 from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
-from mcp_server.diagnosis.interventions.base import Change, Intervention, Where
+from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
 from mcp_server.diagnosis.interventions.kernel import (
     EXPONENT,
@@ -28,9 +28,10 @@ from mcp_server.diagnosis.value_sources import candidates, checked_inputs, opera
 from mcp_server.diagnosis.verdict import untried
 from mcp_server.errors import ProblemError
 from mcp_server.package.view import PackageView
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.kernel_io import Choice
+from mcp_server.worker.protocol import Change, Where
 
 MOST_FAULTS = 4
 MOST_LAUNCHES = 64  # whose values are kept
@@ -124,7 +125,6 @@ async def _values(
             case.package_call,
             Choice(launches=launches),
             save=True,
-            backend="probes",
             shown=len(launches) * ARGUMENTS,
         )
     except ProblemError as problem:
@@ -261,7 +261,10 @@ def made_good(origin: Origin, leaves: Sequence[Leaf], tensor_of: TensorOf) -> In
         if above:
             change = Change("elements", leaf.input, high=good, where=Where(above=good))
         part = f"the elements of {leaf.name} {'above' if above else 'below'} {good} made {good}"
-        what = f"the call with {part}, the others as they are"
+        if isinstance(good, float):  # the next number of the type says little
+            side, bad = ("below", condition.low) if above else ("above", condition.high)
+            part = f"the elements of {leaf.name} that are not {side} {bad:g} made the nearest number that is"
+        what = f"the call with {part}"
         return replace(changed(leaf, change), what=what, smallest=True)
     parts = tuple(replace_element(leaf, tuple(e.index), good) for e in blamed if e.index)
     return _joined(leaf, parts, f"made {good}") if len(parts) > 0 and len(blamed) <= MOST_CHANGED else None
@@ -305,6 +308,7 @@ def _unmasked(leaf: Leaf, elements: Sequence[OffendingElement], tensor: Tensor |
     parts = tuple(
         replace(
             replace_element(leaf, row, int(not bad)),
+            what=f"the call with {leaf.name}[{', '.join(map(str, row))}] made {not bad}",
             after_code=f"{leaf.name}[{', '.join(map(str, row))}] = {not bad}",
         )
         for row in rows

@@ -31,7 +31,7 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import is_cause, ranked, untried
 from mcp_server.plurals import listed
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
+from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.worker import events
 from mcp_server.worker.events import CallFacts
 
@@ -68,8 +68,7 @@ class TryInterventions(Observation):
         if _by_program(case):
             # The call with the change, and again without it, each compared with what the program had.
             (tried, *_), number = wanted, self.rounds
-            changes = [change.request() for change in tried.changes]
-            extra = {"changes": changes, **tried.options.request()}
+            extra = {"changes": tried.changes, **tried.options.request()}
             after = await run_call(case, context, f"with-{number}", extra=extra, record=False)
             again = await run_call(case, context, f"again-{number}", record=False)
             trials = [against_program(tried, case.runs["plain"], after, again)]
@@ -157,7 +156,7 @@ def _by_program(case: DiagnosisState) -> bool:
 
 
 def judged(trial: Trial) -> Trial:
-    """The trial of a call that ends well by what it returns, and one that no expectation fits, as open."""
+    """The trial judged by what a call returns that does not fail; one that no expectation fits is open."""
     fails_by_values, gone = trial.before.failure == "differs", trial.effect is Effect.GONE
     cut = trial.after.facts.compared if trial.after.facts is not None else None
     if fails_by_values and cut is not None and cut.part:  # one with faults in it
@@ -283,7 +282,7 @@ def in_eager(kept: WorkerRun | None, trial: Trial) -> Trial:
 
 
 def effect_on_values(plain: RunSeen, watched: RunSeen, repaired: RunSeen) -> Trial:
-    """Whether a call that ends well returns other values once the promises are kept."""
+    """Whether a call that does not fail returns other values once the promises are kept."""
     before, after, again = (seen_of(run) for run in (plain, repaired, watched))
     trial = partial(Trial, REPAIRED, before=before, after=after, again=again)
     if repaired.failure != "none":

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
-from mcp_server.diagnosis.causes.custom_op import narrow_launches, padded_launches
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
-from mcp_server.diagnosis.components import kernel_of, own_code
+from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.interventions.kernel import try_in_eager
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
@@ -20,16 +17,12 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.value_sources import candidates, failed_divisions, index_error
-from mcp_server.memory_faults.triton_reductions import narrow_pointers, repaired, widened
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernel_code import indexes_unchecked
-from mcp_server.package.kernels import Kernel
-from mcp_server.package.launches import Launch
+from mcp_server.runtime.context import Context
 from mcp_server.tools.compare_with_eager import Pair, compare_pair, updates_of
-from mcp_server.tools.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.locate_fault import in_graph, locate_fault, run_under_checker
-from mcp_server.tools.reduce.launch import Variant, launch_variant
 from mcp_server.tools.trace_launches import trace_launches
 
 MOST_LAUNCHES = 10_000  # of one call; the detectors look at all of them
@@ -131,74 +124,6 @@ class CompareLaunches(Observation):
             if not call.symptom.judges and every.eager_outputs is not None:
                 call = replace(call, symptom=replace(call.symptom, expect=every.eager_outputs.path))
             case.trials |= await try_in_eager(context, call, every, program)
-
-
-MOST = 2  # kernels that are tried
-
-
-class _TrySource(Observation):
-    """Makes the first launch of each kernel that can be rewritten, in the call of the case."""
-
-    seconds = 25.0
-    alone = True
-
-    @abstractmethod
-    def launches(self, case: DiagnosisState) -> Mapping[str, Launch]:
-        """The launches to try, by the kernel's name on the device."""
-
-    @abstractmethod
-    def rewritten(self, kernel: Kernel, source: str) -> str | None:
-        """The text in which the kernel stands, rewritten."""
-
-    @abstractmethod
-    def results(self, case: DiagnosisState) -> dict[str, Variant]:
-        """Where the results are kept."""
-
-    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        if case.call is None or case.device != "cuda" or case.ended_well:
-            return 0.0
-        return 0.4 if case.failure_of("plain") in ("none", "differs") and self.launches(case) else 0.0
-
-    async def act(self, case: DiagnosisState, context: Context) -> None:
-        for symbol, launch in list(self.launches(case).items())[:MOST]:
-            kernel = kernel_of(launch, case)
-            assert kernel is not None
-            change = partial(self._change, kernel)
-            tried = await launch_variant(context, case.package_call, launch.index, change)
-            self.results(case)[symbol] = tried
-
-    def _change(self, kernel: Kernel, source: str) -> str:
-        return self.rewritten(kernel, source) or source
-
-
-class TryPadding(_TrySource):
-    """Whether what the masked lanes hold gets into what the kernel writes: neutral fillers in their place."""
-
-    name = "try_padding"
-
-    def launches(self, case: DiagnosisState) -> Mapping[str, Launch]:
-        return padded_launches(case)
-
-    def rewritten(self, kernel: Kernel, source: str) -> str | None:
-        return repaired(source, kernel.symbol)
-
-    def results(self, case: DiagnosisState) -> dict[str, Variant]:
-        return case.padding
-
-
-class TryWider(_TrySource):
-    """Whether the kernel writes something else when it computes in float32."""
-
-    name = "try_wider"
-
-    def launches(self, case: DiagnosisState) -> Mapping[str, Launch]:
-        return narrow_launches(case)
-
-    def rewritten(self, kernel: Kernel, source: str) -> str | None:
-        return widened(source, kernel.symbol, narrow_pointers(kernel.source))
-
-    def results(self, case: DiagnosisState) -> dict[str, Variant]:
-        return case.widened
 
 
 class LocateFault(Observation):

@@ -19,7 +19,6 @@ from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import (
-    InputSlice,
     candidates,
     checked_inputs,
     divisor_parts,
@@ -36,13 +35,13 @@ from mcp_server.package.mismatch import Mismatch, compare_inputs, compare_struct
 from mcp_server.package.problems import PackageError
 from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
 from mcp_server.package.view import view_package
+from mcp_server.runtime.context import Context
+from mcp_server.runtime.failure import read_output
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.tools.compile_with_flags import compile_with_flags
-from mcp_server.tools.context import Context
-from mcp_server.tools.failure import read_output
 from mcp_server.tools.machine import find_problems, read_machine
 from mcp_server.worker import events, protocol
-from mcp_server.worker.protocol import ReplayRequest
+from mcp_server.worker.protocol import InputSlice, ReplayRequest
 
 
 class OpenPackage(Observation):
@@ -299,11 +298,10 @@ class LookAtIndices(Observation):
         return 1.0 if case.call is not None and case.given is not None and parts_to_see(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        request = {"inputs": case.inputs, "parts": [part.request() for part in parts_to_see(case)]}
+        request = {"inputs": case.inputs, "parts": parts_to_see(case)}
         done = await context.worker("index_values", request, name="index-values", **case.surroundings)
         for event in done.all(events.IndexValues):
-            part = {name: value for name, value in vars(event.part).items() if value is not None}
-            case.index_values[InputSlice(**part)] = event
+            case.index_values[event.part] = event
 
 
 MOST_MENDED = 3

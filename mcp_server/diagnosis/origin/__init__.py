@@ -62,8 +62,8 @@ class Dormant(Record):
 class Operation(Record):
     """The operation that left its domain, with the values of its operands (`text`).
 
-    `family` is the one of its domain. `code` is the operation as a model has it, `guarded_code` the same with
-    its operand kept in the domain, `action` that in words.
+    `family` is the one of its domain, `value` that of the operand outside of it. `code` is the operation as a
+    model has it, `guarded_code` the same with its operand kept in the domain, `action` that in words.
     """
 
     launch_index: int
@@ -73,6 +73,7 @@ class Operation(Record):
     code: str
     guarded_code: str
     action: str
+    value: str = ""
 
 
 class Overflow(Record):

@@ -398,12 +398,12 @@ def explained(expression: Expression) -> str:
 
 def applied_text(term: Apply, evaluator: Evaluator) -> str:
     """An operation with the values of its operands: `acos(-1.0000001)`, `0 / 0`."""
-    given = [_exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
+    given = [exactly(evaluator.value(argument), argument.dtype) for argument in term.args]
     sign = SIGNS.get(term.op)
     return f"{given[0]} {sign} {given[1]}" if sign else f"{term.op}({', '.join(given)})"
 
 
-def _exactly(value: Scalar, dtype: str) -> str:
+def exactly(value: Scalar, dtype: str) -> str:
     """A value with as many digits as tell it from its neighbours, and no sign before 0."""
     if not isinstance(value, float) or not math.isfinite(value):
         return shown(value)

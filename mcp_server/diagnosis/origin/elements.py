@@ -30,7 +30,7 @@ from mcp_server.diagnosis.origin.walk import (
 )
 from mcp_server.package.launches import Argument
 from mcp_server.package.terms.evaluate import UnknownValue
-from mcp_server.package.terms.term import Apply, Element, Fold, Term, parts
+from mcp_server.package.terms.term import Apply, Element, Fold, parts, uncast
 
 # Operators whose result is of the element at its place, of those up to it, or of a row and a column.
 POINTWISE = frozenset({"bucketize"})
@@ -210,7 +210,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
         value = value_of(each.args[0], computed.evaluator)
         if not isinstance(value, float) or not math.isfinite(value):
             continue
-        summed = _uncast(each.args[0])
+        summed = uncast(each.args[0])
         if not isinstance(summed, Fold) or summed.kind not in ("sum", "mean"):
             text = _too_large("", value, each.dtype)
             if text:
@@ -218,7 +218,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
             continue
         read = list(islice(leaves(summed, computed.evaluator), _MOST_ELEMENTS))
         text = _too_large(f"a {summed.kind} of {len(read)} elements is", value, each.dtype)
-        if text and isinstance(_uncast(summed.body), Element):
+        if text and isinstance(uncast(summed.body), Element):
             sources = [walker.back(Computed(computed.launch, element, at)).source for element, at in read]
             bound = LARGEST[each.dtype] / (len(read) if summed.kind == "sum" else 1)
             rows = [source.index[0] for source in sources[:1] if isinstance(source, Given) and source.index]
@@ -254,9 +254,3 @@ def _too_large(what: str, total: float, dtype: str) -> str:
     if not LARGEST[dtype] < abs(total) < math.inf:
         return ""
     return f"{what} {shown(total)}, too large for {dtype}, which ends at {shown(LARGEST[dtype])}".strip()
-
-
-def _uncast(term: Term) -> Term:
-    while isinstance(term, Apply) and term.op == "cast":
-        term = term.args[0]
-    return term

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from mcp_server.diagnosis.origin import Correction, Operation
-from mcp_server.diagnosis.origin.condition import SIGNS, Allowed, applied_text, culprit_at
+from mcp_server.diagnosis.origin.condition import SIGNS, Allowed, applied_text, culprit_at, exactly
 from mcp_server.diagnosis.origin.expression import Closing, Expression, label_of
 from mcp_server.diagnosis.origin.walk import Computed, Walker, argument_of, leaves, value_of
-from mcp_server.package.kernel_code import find_asserts, places_of
+from mcp_server.package.kernel_code import places_of
 from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
-from mcp_server.package.terms.cpp import definitions
 from mcp_server.package.terms.evaluate import DOMAINS, Domain, Evaluator, outside
 from mcp_server.package.terms.interval import Bounds
 from mcp_server.package.terms.program import Check, Store, indexed_by, read_program
@@ -37,6 +36,8 @@ from mcp_server.package.terms.term import (
     number,
     parts,
     rebuilt,
+    uncast,
+    understood,
     unwrapped,
 )
 from mcp_server.package.view import PackageView
@@ -69,12 +70,11 @@ def _owner(fqn: str) -> str:
 
 def tables_of(view: PackageView, launch: Launch, check: Check) -> list[str]:
     """The variables that a checked index addresses."""
-    kernel = view.wrapper.kernels[launch.kernel]
-    assertion = next((each for each in find_asserts(kernel.source) if each.line == check.line), None)
-    if assertion is None:
+    program = read_program(view.wrapper.kernels[launch.kernel])
+    if program.check_at(check.line) is None:
         return []
     tensors = {argument.name: argument.target or "" for argument in launch.tensors}
-    return list(dict.fromkeys(tensors[name] for _, name in indexed_by(kernel, assertion, tensors)))
+    return list(dict.fromkeys(tensors[name] for _, name in indexed_by(program, check, tensors)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,9 +264,7 @@ def read_by(walker: Walker, start: Computed) -> Expression:
 
 def operation_of(walker: Walker, found: Outside) -> Operation:
     """That operation in the terms of a model: with its values, and with its operand kept in the domain."""
-    term, domain, op = found.operand, found.domain, found.applied.op
-    while isinstance(term, Apply) and term.op == "cast":
-        term = term.args[0]
+    term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
     if isinstance(term, Element):  # of an input or constant, which has a name
         target = argument_of(found.launch, term.parameter).target or ""
@@ -280,6 +278,7 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
         code=code,
         guarded_code=guarded,
         action=action,
+        value=exactly(found.evaluator.value(term), term.dtype),
     )
 
 
@@ -287,14 +286,22 @@ def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
     """An operation of a model as it is, with its operand kept in the domain, and that in words."""
     domain = DOMAINS[op]
     x = operand or ("n" if domain.nonzero else "x")
-    code, action = f"torch.{op}({x})", f"clamp the argument of {op} to {domain.words()}"
+    code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
     if domain.nonzero:
         code = f"1 / {x}" if op == "reciprocal" else f"a {SIGNS[op]} {x}"
         action = "divide by 1 where the divisor is 0"
     elif op == "pow":
-        code, action = f"torch.pow({x}, y)", "clamp the base of the power to 0 or above"
+        code, action = f"torch.pow({x}, y)", "keep the base of the power at 0 or above"
     before, _, after = code.rpartition(x)
     return code, f"{before}{_kept(x, domain)}{after}", action
+
+
+def _in_domain(domain: Domain) -> str:
+    """`above 0`, `at 0 or above`, `within -1..1`."""
+    words = domain.words()
+    if math.isinf(domain.high):
+        return words if domain.is_open else f"at {words}"
+    return words if domain.is_open else f"within {words}"
 
 
 def _kept(x: str, domain: Domain) -> str:
@@ -306,7 +313,7 @@ def _kept(x: str, domain: Domain) -> str:
         half = f"torch.finfo({x}.dtype).eps / 2"
         low = f"{low} + {half}" if domain.low else f"torch.finfo({x}.dtype).tiny"
         high = f"{high} - {half}"
-    return f"{x}.clamp(min={low})" if math.isinf(domain.high) else f"{x}.clamp({low}, {high})"
+    return f"{x}.clamp_min({low})" if math.isinf(domain.high) else f"{x}.clamp({low}, {high})"
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
@@ -398,7 +405,8 @@ def correction_of(
     if kernel is None or kernel.kind != "cpp":
         return None
     wanted = key(source.term)
-    lines = [line for line, term in definitions(kernel) if key(term) == wanted]
+    defined = read_program(kernel).definitions
+    lines = [each.line for each in defined if understood(each.value) and key(each.value) == wanted]
     if not lines:
         return None
     alone = sum(launch.kernel == kernel.name for launch in view.wrapper.launches) == 1

@@ -149,10 +149,14 @@ class Walker:
         read, scalars = partial(self.element, launch), self.scalars(launch)
         for store in program.stores_to(parameter, before) if program else ():
             position = position_of(store.index, offset, store.ranges, scalars, read)
-            if position is not None and store.mode == "add":
+            if position is None:
+                continue
+            at = self.evaluator(launch, position)
+            if store.test is not None and not at.value(store.test):
+                continue
+            if store.mode == "add":
                 raise UnknownValue("several values are added up there")
-            if position is not None:
-                return Computed(launch, store.value, self.evaluator(launch, position))
+            return Computed(launch, store.value, at)
         return None
 
     def back(self, start: Computed | Place) -> Walked:

@@ -1,7 +1,7 @@
 """Errors of the device: asserts, bad accesses, launches, streams, memory, drivers; at the end those beyond CUDA.
 
-Texts: torch 2.8-2.15 (c10/{cuda,hip,xpu}, ATen/cuda, aoti_runtime/device_utils.h, model_base.h), the CUDA driver and
-its Xid lines (docs.nvidia.com/deploy/xid-errors), ROCm's runtime and SYCL's Unified Runtime.
+Texts: torch 2.8-2.15 (c10/cuda, ATen/cuda, aoti_runtime/device_utils.h, model_base.h), the CUDA driver and
+its Xid lines (docs.nvidia.com/deploy/xid-errors).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ TABLE.cause(
 TABLE.consequence(
     "cuda_assert_status",
     (
-        r"(?:CUDA|HIP|Triton|driver)[^\n]*?(?P<status>device-side assert triggered)",
+        r"(?:CUDA|Triton|driver)[^\n]*?(?P<status>device-side assert triggered)",
         r"(?P<status>cudaErrorAssert|CUDA_ERROR_ASSERT)",
     ),
     ("index_out_of_bounds", "input_mismatch", "illegal_memory_access"),
@@ -162,9 +162,8 @@ TABLE.symptom(
 TABLE.error(
     "device_out_of_memory",
     (
-        r"(?:CUDA|HIP|XPU) out of memory(?:\. Tried to allocate (?P<asked>[\d.]+ \w+))?(?:\. GPU (?P<device>\d+) has a total capac\w+ of (?P<total>[\d.]+ \w+))?",
-        r"MPS backend out of memory|(?P<status>UR_RESULT_ERROR_OUT_OF_\w+)",
-        r"(?:CUDA|HIP)[^\n]*?(?:error|Error[^\n]*?): out of memory",
+        r"CUDA out of memory(?:\. Tried to allocate (?P<asked>[\d.]+ \w+))?(?:\. GPU (?P<device>\d+) has a total capac\w+ of (?P<total>[\d.]+ \w+))?",
+        r"CUDA[^\n]*?(?:error|Error[^\n]*?): out of memory",
         r"(?P<status>OutOfMemoryError|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY|CUBLAS_STATUS_ALLOC_FAILED)",
     ),
     ("out_of_memory",),
@@ -191,7 +190,7 @@ TABLE.error(
     "no_kernel_image",
     r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version)",
     ("arch_mismatch",),
-    "The package's kernels were built for another GPU architecture.",
+    "The package's kernels were built for a different GPU architecture. That shows at the first launch, not at load.",
     "CUDA driver error: no kernel image is available for execution on the device",
 )
 TABLE.noise(
@@ -308,24 +307,21 @@ _XID = r"NVRM: Xid \([^)]*\): "
 TABLE.error(
     "device_function",
     (
-        r"(?:CUDA|HIP) (?:driver )?error: (?P<status>invalid device function|invalid kernel file|shared object initialization failed)",
-        r"(?P<status>hipErrorNoBinaryForGpu|hipErrorInvalidDeviceFunction|cudaErrorInvalidDeviceFunction)",
+        r"CUDA (?:driver )?error: (?P<status>invalid device function|invalid kernel file|shared object initialization failed)",
+        r"(?P<status>cudaErrorInvalidDeviceFunction)",
     ),
     ("arch_mismatch", "environment"),
     "A kernel was built for no architecture that this GPU can run: of torch itself, or of what it loaded.",
-    "RuntimeError: HIP error: invalid device function",
+    "RuntimeError: CUDA error: invalid device function",
     advice="check_machine",
     not_proven="Whether torch, an extension or a package lacks the code: some cards are in no build.",
 )
 TABLE.symptom(
     "gpu_page_fault",
-    (
-        r"(?P<status>Memory access fault by GPU node-\d+).* on address (?P<address>0x[0-9a-f]+)",
-        _XID + r"(?P<xid>13|31|43|45), (?P<detail>.*)",
-    ),
+    (_XID + r"(?P<xid>13|31|43|45), (?P<detail>.*)",),
     (*_ACCESS, "index_out_of_bounds"),
     "A kernel touched memory that is not mapped on the device.",
-    "Memory access fault by GPU node-1 (Agent handle: 0x55d0) on address 0x7f1c00000000. Reason: Page not present or supervisor privilege.",
+    "NVRM: Xid (PCI:0000:65:00): 31, pid=1234, name=python, Ch 00000008, MMU Fault: ENGINE GRAPHICS",
     not_proven="Which kernel, and whether it is at fault: a bad index or a host pointer may have been given to it.",
     late=True,
 )
@@ -342,10 +338,10 @@ TABLE.cause(
 )
 TABLE.symptom(
     "device_reset",
-    r"(?P<status>UR_RESULT_ERROR_DEVICE_LOST|PI_ERROR_DEVICE_NOT_AVAILABLE|hipErrorLaunchTimeOut|cudaErrorLaunchTimeout|the launch timed out and was terminated|HW Exception by GPU node-\d+)",
+    r"(?P<status>cudaErrorLaunchTimeout|the launch timed out and was terminated)",
     ("hang", "illegal_memory_access", "environment"),
     "The driver reset the device: a kernel ran longer than it allows, or did what the hardware does not bear.",
-    "RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+    "RuntimeError: CUDA error: the launch timed out and was terminated",
     advice="check_machine",
     not_proven="Which kernel, and whether it or the driver is at fault.",
     late=True,
@@ -353,11 +349,8 @@ TABLE.symptom(
 TABLE.consequence(
     "device_status",
     (
-        r"\b(?P<backend>CUDA|HIP|XPU|MPS|NPU)(?: driver| runtime)? error: (?P<status>[A-Za-z].*)",
-        r"\b(?P<backend>level_zero|opencl) backend failed with error: (?P<status>.+)",
-        r"\b(?P<call>(?:cuda|hip)[A-Z]\w{2,40})\b.{0,60}? failed(?: with error)?: (?P<status>.+)",
-        r"Native API failed\. Native API returns: (?P<status>.+)",
-        r"Error: (?P<status>UR error)\s*$",
+        r"\b(?P<backend>CUDA)(?: driver| runtime)? error: (?P<status>[A-Za-z].*)",
+        r"\b(?P<call>cuda[A-Z]\w{2,40})\b.{0,60}? failed(?: with error)?: (?P<status>.+)",
     ),
     ("environment", "illegal_memory_access", "device_mismatch", "input_mismatch"),
     "The device or its driver refused some work or broke it off; the call that raises is seldom the one that did it.",

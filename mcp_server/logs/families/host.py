@@ -213,6 +213,7 @@ TABLE.symptom(
     "free(): corrupted unsorted chunks",
     advice="locate",
     guide=MEMORY_GUIDE,
+    not_proven="Who wrote it: `load_constants` with another dtype or size, a wrong fake function, a size beyond the range and a wrong input all end this way.",
     tags=("ending", "crash", "native_stack", "stageless"),
 )
 TABLE.symptom(
@@ -227,7 +228,7 @@ TABLE.symptom(
     "Fatal Python error: Segmentation fault",
     advice="locate",
     guide=MEMORY_GUIDE,
-    not_proven="Whether an input, a weight that was never loaded, a library or generated code is at fault.",
+    not_proven="Whether an input, weights that were never loaded (often, on the first call), a library (at load of a CUDA package: a wrapper linked against a static libstdc++) or generated code is at fault.",
     tags=("ending", "crash", "native_stack", "stageless"),
 )
 TABLE.symptom(
@@ -237,6 +238,7 @@ TABLE.symptom(
     "Two OpenMP threads failed at once: an assertion of a parallel CPU kernel whose text was lost.",
     "terminate called recursively",
     advice="run_again",
+    not_proven="Which assertion failed: run with OMP_NUM_THREADS=1 to see its text.",
     tags="ending",
 )
 TABLE.generic(

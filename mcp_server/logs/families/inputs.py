@@ -24,7 +24,7 @@ _checked(
     _HANDLE
     + r"unmatched dtype, expected: (?P<expected>\d+)\((?P<expected_name>[^)]*)\), but got: (?P<got>\d+)",
     "input_mismatch",
-    "The run-time input check found another dtype; the numbers are c10::ScalarType.",
+    "The run-time input check found another dtype; the numbers are c10::ScalarType (3 int, 4 long, 5 half, 6 float, 7 double).",
     "input_handles[0]: unmatched dtype, expected: 6(at::kFloat), but got: 7",
     sentence="Input {input} is {got}, the package was compiled for {expected}.",
     fix="pass input {input} as {expected}",
@@ -331,6 +331,7 @@ TABLE.generic(
     "Only says that the package's call failed; the cause is another line, mostly on standard error (`Error: …`).",
     "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at /pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144",
     advice="read_cause",
+    not_proven="Anything: up to 2.12 every failed run prints it, and in every release a failed load or constant update, which hides out of memory and driver errors.",
     guide=MAIN_GUIDE,
     torch="<=2.12 for run errors; all for load and constant errors",
     tags=("native_stack", "stageless", "bare_status"),

@@ -111,7 +111,7 @@ TABLE.error(
     "package_file_missing",
     r"File not found: (?P<path>\S*(?:_compile_flags\.json|metadata\.json|\.so|\.cubin|\.json))",
     "invalid_package",
-    "A file that belongs into the package is not in it.",
+    "The package lacks a file that it needs.",
     "File not found: /tmp/ab/data/aotinductor/model/kernel_metadata.json",
     names=Naming("{path}"),
 )
@@ -122,6 +122,7 @@ TABLE.noise(
     "Printed for every error of the first load attempt, whatever its cause; usually untrue.",
     "Loading outdated pt2 file. Please regenerate your package.",
     advice="read_cause",
+    not_proven="That the package is old: PyTorch loads the file a second time and raises only the second error. `AOTIModelPackageLoader` shows the first.",
 )
 TABLE.error(
     "build_at_load",
@@ -144,7 +145,7 @@ TABLE.error(
     (
         r"Cannot load AOTInductor package for device '(?P<device>\w+)' because",
         r"Torch not compiled with (?P<device>\w+) enabled",
-        r"libtorch_(?P<device>cuda|xpu|hip)\.so: cannot open shared object file",
+        r"libtorch_(?P<device>cuda)\.so: cannot open shared object file",
         r"Could not run '(?P<op>[^']+)' with arguments from the '(?P<backend>\w+)' backend",
         r"[Tt]orch\.cuda\.is_available\(\) is False",
     ),

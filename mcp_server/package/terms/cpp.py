@@ -1,17 +1,33 @@
-"""Reads the C++ kernels of the CPU backend as programs: loops, stores, checks and reductions."""
+"""Reads the C++ kernels of the CPU backend as programs, statement by statement in the order of the text.
+
+Vector code is read element by element: a loop that steps by a vector's width stands for one that steps by 1,
+and a loop over the lanes of a vector (`x0_inner`) for its first lane. What a statement does that is not read
+is not understood: each name that it mentions has an unknown value from there on.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from mcp_server.package.kernel_code import IndexAssert, find_asserts
-from mcp_server.package.kernels import Kernel
-from mcp_server.package.statements import split_arguments
-from mcp_server.package.terms.program import Check, Program, Store, Value
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_cpp
+from mcp_server.package.terms.asserts import IndexAssert
+from mcp_server.package.terms.blocks import Node, Statement, closing, split_arguments, tree
+from mcp_server.package.terms.program import (
+    Access,
+    AccessKind,
+    Check,
+    Definition,
+    Program,
+    Source,
+    Store,
+    place_of,
+)
+from mcp_server.package.terms.reader import Reader
+from mcp_server.package.terms.syntax import Call, Item, Name, NotRead, Operation, Syntax, read_cpp
 from mcp_server.package.terms.term import (
+    Apply,
     Element,
     Fold,
     Number,
@@ -20,35 +36,45 @@ from mcp_server.package.terms.term import (
     Size,
     Term,
     Unread,
+    is_address,
+    key,
+    parts,
     promoted,
-    rebuilt,
     say,
-    understood,
+    uncast,
 )
-from mcp_server.package.terms.translate import Translator, cast, dtype_of
+from mcp_server.package.terms.translate import cast, chosen, dtype_of, inverted, operator, type_of
 
 _LOOP = re.compile(
-    r"for\s*\(\s*(?P<type>\w+)\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+);[^;]*$"
+    r"for\s*\(\s*(?P<type>\w+)\s+(?P<name>\w+)\s*=\s*(?P<start>[^;]+);\s*(?P=name)\s*<\s*(?P<stop>[^;]+)"
+    r";[^;]*\)$",
+    re.S,
 )
 _ASSIGN = re.compile(
-    r"^(?:(?P<type>[A-Za-z_][\w:]*(?:<[^=;]*>)?)\s+)?(?P<name>\w+)\s*=(?!=)\s*(?P<value>.+);$", re.S
+    r"^(?:(?:static|const)\s+)*(?:(?P<type>[A-Za-z_][\w:]*(?:<[^=;]*>)?(?:\s*\*)?)\s+\*?)?(?P<name>\w+)"
+    r"\s*=(?!=)\s*(?P<value>.+)$",
+    re.S,
 )
-_PLAIN_STORE = re.compile(r"^(?P<to>\w+)\[(?P<index>.+)\]\s*=(?!=)\s*(?P<value>.+);$", re.S)
-_VECTOR_STORE = re.compile(r"^(?P<value>.+)\.store\((?P<place>.+)\);$", re.S)
-_ATOMIC = re.compile(r"^atomic_add\(&?(?P<to>\w+)\[(?P<index>.+)\],\s*(?P<value>.+)\);$", re.S)
-_ATOMIC_VECTOR = re.compile(
-    r"^atomic_add_vec<[^()]*>\((?P<to>\w+),\s*(?P<index>\w+),\s*(?P<value>\w+)(?:,.+)?\);$", re.S
+_STORE = re.compile(r"^(?P<place>\w+\[.+\])\s*(?P<add>\+)?=(?!=)\s*(?P<value>.+)$", re.S)
+_PART = re.compile(r"if\s*\(C10_(?:UN)?LIKELY\((?P<test>.+)\)\)$", re.S)
+_COMPARED = re.compile(r"(?P<name>\w+) (?P<op>>=|<) (?P<end>.+)", re.S)
+_IF = re.compile(r"if\s*\((?P<test>.+)\)$", re.S)
+_LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]", re.S)
+_ARRAY = re.compile(r"[\w:>]\s+(?:(?P<array>\w+)|(?P<name>\w+)\[[^;=]*\])$", re.S)
+_LOCAL = re.compile(r"^(?P<type>\w+)\s*\*\s*(?P<name>\w+) = buf_\w+\.get\(\)$")
+_TRANSPOSED = re.compile(r"^transpose_mxn<.*?>\((?=[^()]*\b\w*(?:ptr|tmp|buffer))", re.S)
+_REDUCE_ALL = re.compile(
+    r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\][^\n]*?\{[^\n]*?\}\s*,\s*((?:[^()\n]|\([^()\n]*\))*)\)"
 )
-_PART = re.compile(r"if\s*\(C10_(?:UN)?LIKELY\((?P<test>.+)\)\)$")
-_COMPARED = re.compile(r"(?P<name>\w+) (?P<op>>=|<) (?P<end>.+)")
-_BRANCH = re.compile(r"(?:else\b|if\s*\()(?!.*LIKELY\()", re.S)
-_LAMBDA = re.compile(r"^auto\s+(?P<name>\w+)\s*=\s*\[&\]$")
-_REDUCE_ALL = re.compile(r"at::vec::vec_reduce_all<[^()]*>\(\s*\[\].*?\{.*?\}\s*,\s*(\w+)\s*\)")
-# A buffer of the kernel's own, and a second name for a parameter that two arguments would share.
-_LOCAL = re.compile(r"^\s*(\w+)\s*\*\s*(\w+) = buf_\w+\.get\(\);", re.M)
-_ALIAS = re.compile(r"^[ \t]*auto (\w+_ptr\d+) = (\w+_ptr\d+);", re.M)
-_ACCUMULATOR = re.compile(r"(?:masked_)?(tmp_acc\d+)")
-_EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds")
+_ACCUMULATOR = re.compile(r"(?:masked_)?(?P<base>tmp_acc\d+)(?:_\w+)?$")
+_OF_ACCUMULATOR = re.compile(r"(?:masked_)?tmp_acc\d+|\w*(?:welford|cascade)\w*helper\w*")
+_EXCEPT = re.compile(r"\|\s*!\((?P<test>.+?)\)\s*,\s*\"index out of bounds", re.S)
+# What keeps count of threads, errors and memory, and computes no element.
+_NO_VALUE = re.compile(
+    r"$|\(\)$|int tid = omp_|int max_threads = |std::atomic<|inductor_cpu_|std::unique_ptr<|RECORD_|alignas"
+    r"|using\b|(?:static )?(?:Welford|CascadeSum)Helper<|__at_align__|.*throw std::runtime_error"
+    r"|AOTI_TORCH_CHECK\((?!.*index out)"
+)
 _KINDS = (
     (re.compile(r"^(argmax|argmin)_combine"), r"\1"),
     (re.compile(r"^(max|min)(?:_propagate_nan|imum|_masked_reduce|)$"), r"\1"),
@@ -57,319 +83,449 @@ _KINDS = (
     (re.compile(r"^(?:or|bitor|any_masked_reduce)$"), "any"),
     (re.compile(r"^welford_combine"), "welford"),
 )
+_MEMBERS = {"argmax": {"index": "argmax", "value": "max"}, "argmin": {"index": "argmin", "value": "min"}}
+_MEMBERS["welford"] = {"mean": "mean", "m2": "m2"}
 
 
-@dataclass(eq=False)
-class _Statement:
-    text: str
-    line: int
-
-
-@dataclass(eq=False)
-class _Block:
-    """A pair of braces. `header` is the text before it, `place` its number among the items of its parent."""
-
-    header: str
-    line: int
-    parent: _Block | None = None
-    place: int = 0
-    items: list[_Statement | _Block] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.loop = _LOOP.match(self.header)
-        match = _LAMBDA.match(self.header)
-        self.function = match["name"] if match else ""  # the variable that a lambda is assigned to
-
-
-_Place = tuple[_Block, int]
-"""Just before an item of a block, by its number."""
-
-
-def read_cpp_program(kernel: Kernel) -> Program:
+def read_cpp_program(kernel: Source) -> Program:
     """What a C++ kernel does, in the order of its text."""
     reader = _Reader(kernel)
-    root = _blocks(reader.source)
-    asserts = {check.line: check for check in find_asserts(kernel.source)}
-    stores: list[Store] = []
-    checks: list[Check] = []
-    for place, statement in _statements(root):
-        if statement.line in asserts:
-            checks.append(reader.check(asserts[statement.line], statement, place))
-        elif (store := reader.store(statement, place)) is not None:
-            reader.local.get(store.parameter, stores).append(store)
-    # Also what reaches no store, and is a load.
-    for (block, number), statement in _statements(root, lambdas=True):
-        if match := _ASSIGN.match(statement.text):
-            reader.defined(match["name"], block, number)
-
-    def value_at(name: str, line: int) -> Value:
-        place = (root, 0)
-        for (block, number), statement in _statements(root, lambdas=True):
-            if statement.line <= line:
-                place = (block, number + (statement.line < line))
-        return reader.look(name, place), reader.ranges(place)
-
-    return Program(tuple(stores), tuple(checks), tuple(reader.translator.loads), value_at)
+    root = tree(_REDUCE_ALL.sub(r"\1", kernel.source))
+    try:
+        reader.run(root)
+    except RecursionError:
+        reader.unread.append(root.block.line)
+    return reader.program
 
 
-def definitions(kernel: Kernel) -> Iterator[tuple[int, Term]]:
-    """What each variable is defined as, with the 1-based line of the kernel's source."""
-    reader = _Reader(kernel)
-    for (block, number), statement in _statements(_blocks(reader.source)):
-        match = _ASSIGN.match(statement.text)
-        term = reader.defined(match["name"], block, number) if match and match["type"] == "auto" else None
-        if term is not None and understood(term):
-            yield statement.line, term
+@dataclass
+class _Accumulator:
+    """A reduction. `depth` loops are around its declaration; `fold` has the kind of its update."""
+
+    depth: int
+    fold: Fold | Unread | None = None
 
 
-def _blocks(source: str) -> _Block:
-    """The nested blocks of a kernel, whose statements stand on lines of their own."""
-    root = block = _Block("", 0)
-    pending, first = "", 0
-    for number, raw in enumerate(source.split("\n"), 1):
-        line = raw.strip()
-        if not line or line.startswith(("#", "//")) or line in ("()", ";", "();", ")"):
-            continue
-        first = first if pending else number
-        if line == "{" or (line.endswith("{") and not line.endswith("={")):
-            inner = _Block(f"{pending} {line[:-1]}".strip(), first, block, len(block.items))
-            block.items.append(inner)
-            block, pending = inner, ""
-        elif line.startswith("}"):
-            block, pending = block.parent or root, ""
-        elif line.endswith(";"):
-            block.items.append(_Statement(f"{pending} {line}".strip(), first))
-            pending = ""
-        else:
-            pending = f"{pending} {line}".strip()
-    return root
+@dataclass
+class _Scope:
+    """The names that a block declares. `depth` loops are around it, `ends` narrow them."""
+
+    depth: int
+    names: dict[str, Term | Node] = field(default_factory=dict)
+    accumulators: dict[str, _Accumulator] = field(default_factory=dict)
+    ends: dict[tuple[str, str], Term] = field(default_factory=dict)
 
 
-def _statements(
-    block: _Block, end: int | None = None, *, lambdas: bool = False
-) -> Iterator[tuple[_Place, _Statement]]:
-    """The statements of a block and of the blocks in it, in `lambdas` on request; only those before `end`."""
-    for number, item in enumerate(block.items[:end]):
-        if isinstance(item, _Statement):
-            yield (block, number), item
-        elif lambdas or not item.function:
-            yield from _statements(item, lambdas=lambdas)
+class _Reader(Reader):
+    """Reads one kernel."""
 
+    def __init__(self, kernel: Source) -> None:
+        super().__init__(kernel)
+        self.parameters = {each.name: dtype_of(each.type) for each in kernel.parameters}
+        given: dict[str, Term | Node] = {
+            each.name: Size(each.name, type_of(each.type) or ("*float32" if "*" in each.type else "int64"))
+            for each in kernel.parameters
+        }
+        self.lines = kernel.source.split("\n")
+        self.scopes = [_Scope(0, given)]
+        self.local: dict[str, list[tuple[str, Term]]] = {}
+        self.outer = 0  # tests around the lambda that is read
+        self.result: Term | None = None
 
-def lines_in_branches(source: str) -> set[int]:
-    """The lines of statements in a branch that may not be taken.
+    # Names
 
-    `C10_LIKELY` and `C10_UNLIKELY` part a loop into vectors and its rest: both are reached.
-    """
-    found: set[int] = set()
-    for place, statement in _statements(_blocks(source), lambdas=True):
-        headers = (block.header for block, _ in _upward(place))
-        if any(map(_BRANCH.match, (statement.text, *headers))):
-            found.add(statement.line)
-    return found
+    def named(self, name: str) -> Term:
+        base, _, member = name.partition(".")
+        if match := _ACCUMULATOR.match(base):
+            found = self._accumulator(match["base"])
+            return _part(found.fold, member, name) if found is not None else Unread(name)
+        value = self._found(name)
+        if isinstance(value, Node):
+            return Unread(name)
+        return value if value is not None else Unread(name)
 
+    def _found(self, name: str) -> Term | Node | None:
+        return next((scope.names[name] for scope in reversed(self.scopes) if name in scope.names), None)
 
-def _upward(place: _Place) -> Iterator[_Place]:
-    """A place, and the places of the blocks around it, innermost first."""
-    block, at = place
-    yield block, at
-    while block.parent is not None:
-        block, at = block.parent, block.place
-        yield block, at
+    def _accumulator(self, base: str) -> _Accumulator | None:
+        return next((s.accumulators[base] for s in reversed(self.scopes) if base in s.accumulators), None)
 
-
-class _Reader:
-    """Follows the names of one kernel."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        pointers = {p.name: dtype_of(p.type) or "float32" for p in kernel.parameters if "*" in p.type}
-        self.scalars = {p.name: dtype_of(p.type) or "int64" for p in kernel.parameters if "*" not in p.type}
-        self.source = _ALIAS.sub("", kernel.source)
-        for name, same in _ALIAS.findall(kernel.source):
-            self.source = re.sub(rf"\b{name}\b", same, self.source)
-        locals_ = {name: dtype_of(type_) or "float32" for type_, name in _LOCAL.findall(kernel.source)}
-        self.local: dict[str, list[Store]] = {name: [] for name in locals_}
-        self.pointers = {**pointers, **locals_}
-        self.translator = Translator(self.pointers)
-        self._known: dict[_Block | _Statement, Term] = {}
-
-    def term(self, text: str, place: _Place, line: int) -> Term:
-        """The value of an expression at a place."""
+    @contextmanager
+    def _scope(self) -> Iterator[_Scope]:
+        self.scopes.append(_Scope(len(self.loops)))
         try:
-            return self._term(read_cpp(_REDUCE_ALL.sub(r"\1", text)), place, line)
-        except (NotRead, RecursionError, IndexError):
+            yield self.scopes[-1]
+        finally:
+            self.scopes.pop()
+
+    # Expressions
+
+    def read(self, text: str) -> Term:
+        """The value of an expression here."""
+        try:
+            return self.term(read_cpp(text))
+        except (NotRead, IndexError):
             return Unread(text[:120])
 
-    def _term(self, syntax: Syntax, place: _Place, line: int) -> Term:
-        def from_local(term: Term) -> Term | None:
-            """The value stored in a local buffer of the kernel, at the index that is read."""
-            if not isinstance(term, Element) or term.parameter not in self.local:
+    def called(self, call: Call) -> Term | None:
+        """The result of a function that the kernel has defined."""
+        if not call.args and call.receiver is None and isinstance(node := self._found(call.name), Node):
+            return self._returned(node)
+        if call.name == "data" and call.receiver is not None:
+            return self.term(call.receiver)
+        return None
+
+    def loaded(self, pointer: Term, mask: Term | None = None, other: Term | None = None) -> Term:
+        place = place_of(pointer)
+        if place.parameter in self.local:
+            wanted = say(place.index)
+            found = (value for index, value in reversed(self.local[place.parameter]) if index in ("", wanted))
+            return next(found, Unread(place.parameter))
+        with self.where(mask):
+            self._access("load", pointer, masked=mask is not None)
+        value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
+        return value if mask is None or other is None else chosen(mask, value, cast(other, value.dtype))
+
+    def _access(self, kind: AccessKind, pointer: Term, *, masked: bool = False) -> None:
+        code = self.lines[self.line - 1].strip()
+        place, ranges, test = place_of(pointer), self.ranges(), self.test()
+        self.accesses.append(Access(kind, place, ranges, test, self.line, masked, code))
+
+    # Blocks
+
+    def run(self, node: Node) -> None:
+        """Read the statements and blocks of a block."""
+        last: Term | None = None  # the test of the `if` just above
+        for number, item in enumerate(node.items):
+            if isinstance(item, Statement):
+                last = None
+                self.statement(item)
+                continue
+            self.line = item.block.line
+            following = node.items[number + 1] if number + 1 < len(node.items) else None
+            if item.block.kind == "lambda":
+                at_once = isinstance(following, Statement) and following.text.strip() == "()"
+                self._lambda(item, at_once)
+            elif item.block.kind == "else" and last is not None:
+                with self.where(inverted(last)), self._scope():
+                    self.run(item)
+            elif item.block.kind == "loop":
+                self._loop(item)
+            elif item.block.kind == "if":
+                last = self._if(item)
+            else:
+                with self._scope():
+                    self.run(item)
+
+    def _loop(self, node: Node) -> None:
+        match = _LOOP.match(node.block.header)
+        with self._scope() as scope:
+            if match is None:
+                self._not_read(node.block.line, node.block.header)
+                with self.where(Unread("loop")):
+                    self.run(node)
+                return
+            name, dtype = match["name"], dtype_of(match["type"]) or "int64"
+            if name.endswith("_inner") or name in ("tid", "i"):
+                scope.names[name] = Number(0, "int64")
+                self.run(node)
+                return
+            first = len(self.stores), len(self.accesses)
+            self.loops.append(Range(name, self.read(match["start"]), self.read(match["stop"])))
+            scope.depth += 1
+            scope.names[name] = Position(name, dtype)
+            self.run(node)
+            self.loops.pop()
+            self.settle(name, *first)
+
+    def _if(self, node: Node) -> Term | None:
+        """Read a branch; the test, if there may be an `else`."""
+        header = node.block.header
+        with self._scope() as scope:
+            if part := _PART.match(header):
+                for comparison in part["test"].split(" && "):
+                    if match := _COMPARED.fullmatch(comparison.strip()):
+                        scope.ends[match["name"], match["op"]] = self.read(match["end"])
+                self.run(node)
                 return None
-            index = say(term.index)
-            for store in reversed(self.local[term.parameter]):
-                if say(store.index) == index:
-                    return store.value
-            return Unread(term.parameter)
+            text = match["test"] if (match := _IF.match(header)) else header
+            if text.endswith(".all_zero()"):  # a shortcut: the `else` gives the same
+                return Number(False, "bool")
+            test = self.read(text)
+            with self.where(test):
+                self.run(node)
+            return test
 
-        term = self.translator.term(syntax, lambda name: self.look(name, place), line)
-        return rebuilt(term, from_local) if self.local else term
+    def _lambda(self, node: Node, at_once: bool) -> None:
+        match = _LAMBDA.match(node.block.header)
+        if match is None:
+            self._not_read(node.block.line, node.block.header)
+        elif at_once:
+            line = node.block.line
+            value = self._returned(node)
+            self.define(match["name"], value, line)
+        else:
+            self.scopes[-1].names[match["name"]] = node
 
-    def look(self, name: str, place: _Place) -> Term:
-        """The value of a variable just before a place."""
-        if name.endswith("_inner"):
-            return Number(0, "int64")
-        if match := _ACCUMULATOR.match(name):
-            return self._reduced(match[1], name.partition(".")[2], place)
-        for block, at in _upward(place):
-            for number in range(at - 1, -1, -1):
-                if (found := self.defined(name, block, number)) is not None:
-                    return found
-            if (loop := block.loop) and loop["name"] == name:
-                return Position(name, dtype_of(loop["type"]) or "int64")
-        return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
-
-    def defined(self, name: str, block: _Block, number: int) -> Term | None:
-        """The value that item `number` assigns to `name`; None if it assigns none."""
-        item = block.items[number]
-        match = _ASSIGN.match(item.text) if isinstance(item, _Statement) else None
-        defined = item.function if isinstance(item, _Block) else match["name"] if match else ""
-        if defined != name:
-            return None
-        if item not in self._known:
-            self._known[item] = Unread(name)  # for a value that depends on itself
-            if isinstance(item, _Block):
-                self._known[item] = self._returned(item)
-            elif match is not None:
-                value = self.term(match["value"], (block, number), item.line)
-                type_ = match["type"] or "auto"
-                self._known[item] = value if type_ == "auto" else cast(value, dtype_of(type_))
-        return self._known[item]
-
-    def _returned(self, block: _Block) -> Term:
-        """The result of a lambda: what it writes to its buffer, else its last returned value."""
-        found: Term | None = None
-        for place, statement in _statements(block):
-            text = statement.text
-            plain, vector = _PLAIN_STORE.match(text), _VECTOR_STORE.match(text)
-            if plain and plain["to"] == "tmpbuf":
-                return self.term(plain["value"], place, statement.line)
-            if vector and vector["place"].startswith("tmpbuf"):
-                return self.term(vector["value"], place, statement.line)
-            if text.startswith("return ") and "tmpbuf" not in text:
-                found = self.term(text[7:-1], place, statement.line)
+    def _returned(self, node: Node) -> Term:
+        """The result of a lambda: its last returned value."""
+        before, self.result, self.outer = (self.result, self.line, self.outer), None, len(self.tests)
+        with self._scope():
+            self.run(node)
+        found = self.result
+        self.result, self.line, self.outer = before
         return found or Unread("lambda")
 
-    def _reduced(self, name: str, part: str, place: _Place) -> Term:
-        """The result of the reduction into an accumulator, from the loop that updates it."""
-        for block, at in _upward(place):
-            inner = [found for found in _statements(block, at) if found[0][0] is not block]
-            for where, statement in reversed(inner):
-                found = self._update(name, part, block, where, statement)
-                if found is not None and understood(found):
-                    return found
-        return Unread(name)
+    def ranges(self, outer: int = 0, *, whole: bool = False) -> tuple[Range, ...]:
+        """The loops around this place, outermost first, without the `outer` first ones.
 
-    def _update(
-        self, name: str, part: str, outer: _Block, place: _Place, statement: _Statement
-    ) -> Term | None:
-        match = _ASSIGN.match(statement.text)
-        target = _ACCUMULATOR.match(match["name"]) if match else None
-        if match is None or target is None or target[1] != name or "_arr" in match["value"]:
-            return None
-        ranges = self.ranges(place, outer)
+        A loop is read in parts, the vectors and their rest: only this part, unless `whole` is asked for.
+        A scalar rest (`x0_tail`) stands within its vector loop: it takes its place.
+        """
+        found = {each.name: each for each in self.loops[outer:]}
+        for name in [name for name in found if name.endswith("_tail")]:
+            base = name.removesuffix("_tail")
+            if (vectors := found.pop(base, None)) is not None and whole:
+                found[name] = replace(found[name], start=vectors.start)
+        if whole:
+            return tuple(found.values())
+        ends = {key: end for scope in self.scopes for key, end in scope.ends.items()}
+        parted = []
+        for name, each in found.items():
+            start, stop = ends.get((name.removesuffix("_tail"), ">=")), ends.get((name, "<"))
+            parted.append(replace(each, start=start or each.start, stop=stop or each.stop))
+        return tuple(parted)
+
+    # Statements
+
+    def statement(self, statement: Statement) -> None:
+        """Read one statement; what it may write is not understood where it is not."""
+        text, self.line = " ".join(statement.text.split()), statement.line
+        if self.line in self.asserts:
+            self._check(self.asserts[self.line], text)
+        elif text.startswith("return "):
+            value = self.read(text[7:])
+            value = self.loaded(value) if is_address(value.dtype) else value
+            sure = all(isinstance(each, Number) for each in self.tests[self.outer :])
+            self.result = value if sure else Unread("return", args=(value,))
+        elif (array := _ARRAY.search(text)) and (array["name"] or "std::array<" in text):
+            self._declare_array(array["array"] or array["name"], text)
+        elif match := _LOCAL.match(text):
+            self.scopes[-1].names[match["name"]] = Size(match["name"], f"*{dtype_of(match['type'])}")
+            self.local[match["name"]] = []
+        elif _NO_VALUE.match(text):
+            return
+        elif (match := _STORE.match(text)) and closing(text, match["place"].find("[") + 1) == match.end(
+            "place"
+        ) - 1:
+            self._store(match["place"], match["value"], "add" if match["add"] else "plain")
+        elif match := _ASSIGN.match(text):
+            self._assign(match["name"], match["type"], match["value"])
+        elif not self._call_statement(text):
+            self._not_read(self.line, text)
+
+    def _declare_array(self, name: str, text: str) -> None:
+        """An array of the kernel's own, over the lanes of a vector: it stands for one element."""
+        if not _ACCUMULATOR.match(name):
+            dtype = re.findall(r"\b(?:float|double|bool|[\w:]*Half|[\w:]*BFloat16|u?int\d+_t)\b", text)
+            self.scopes[-1].names[name] = Size(name, f"*{dtype_of(dtype[-1]) if dtype else 'float32'}")
+            self.local[name] = []
+
+    def _call_statement(self, text: str) -> bool:
+        """A store of a vector, an atomic addition or a transposed tile; false for another statement."""
+        if match := _TRANSPOSED.match(text):
+            places = split_arguments(text, match.end(), closing(text, match.end()))
+            given = [text[start:end] for start, end in places]
+            pointers = [each for each in given if is_address(self.read(each).dtype)]
+            if len(pointers) == 2:
+                self._write(self.read(pointers[1]), self.loaded(self.read(pointers[0])), "plain")
+                return True
+            return False
         try:
-            syntax = read_cpp(match["value"])
+            syntax = read_cpp(text)
         except NotRead:
-            return None
-        if not ranges or not isinstance(syntax, Call | Operation):
-            return None
-        kind = _kind(syntax.op if isinstance(syntax, Operation) else syntax.name, part)
-        operand = next((a for a in syntax.args if not _mentions(a, name)), None)
-        if not kind or operand is None:
-            return None
-        body = self._term(operand, place, statement.line)
-        return Fold(kind, ranges, body, "int64" if kind.startswith("arg") else promoted(body.dtype))
+            return False
+        match syntax:
+            case Call(name="store", receiver=Call() | Name() | Operation() as value, args=(place, *_)):
+                self._write(self.term(place), self.term(value), "plain")
+            case Call(name="atomic_add", args=(place, value)):
+                self._write(self._address(place), self.term(value), "add")
+            case Call(name="atomic_add_vec", args=(base, index, value, *_)):
+                pointer = operator("add", (self.term(base), self.term(index)))
+                self._write(pointer, self.term(value), "add")
+            case _:
+                return False
+        return True
 
-    def parted(self, place: _Place) -> tuple[Range, ...]:
-        """The loops around a place, without what another part of them does: the vectors, or their rest."""
-        ends: dict[tuple[str, str], Term] = {}
-        for block, at in _upward(place):
-            guard = _PART.match(block.header)
-            for comparison in guard["test"].split(" && ") if guard else ():
-                if match := _COMPARED.fullmatch(comparison):
-                    ends[match["name"], match["op"]] = self.term(match["end"], (block, at), block.line)
-        found = []
-        for each in self.ranges(place):
-            # A scalar loop ends where it says; the test of its part is of the vector loop around it.
-            name = each.name.removesuffix("_tail")
-            start, stop = ends.get((name, ">=")), ends.get((each.name, "<"))
-            found.append(replace(each, start=start or each.start, stop=stop or each.stop))
-        return tuple(found)
+    def _address(self, syntax: Syntax) -> Term:
+        match syntax:
+            case Operation(op="address", args=(inner,)):
+                return self._address(inner)
+        if isinstance(syntax, Item):
+            return operator("add", (self.term(syntax.base), self.term(syntax.index)))
+        return self.term(syntax)
 
-    def ranges(self, place: _Place, outer: _Block | None = None) -> tuple[Range, ...]:
-        """The loops around a place, outermost first, up to a block outside of them."""
-        found: list[Range] = []
-        for block, _ in _upward(place):
-            if block is outer:
-                break
-            loop = block.loop
-            if loop and block.parent and not loop["name"].endswith("_inner"):
-                before = (block.parent, block.place)
-                ends = [self.term(loop[end], before, block.line) for end in ("start", "stop")]
-                found.append(Range(loop["name"], *ends))
-        # A scalar tail goes on where its vector loop ends: it stands for all that both of them do.
-        loops = {each.name: each for each in found}
-        tails = {name.removesuffix("_tail") for name in loops if name.endswith("_tail")}
-        whole = (
-            replace(each, start=loops[base].start)
-            if (base := each.name.removesuffix("_tail")) in loops
-            else each
-            for each in reversed(found)
-        )
-        return tuple(each for each in whole if each.name not in tails)
+    def _store(self, place: str, value: str, mode: str) -> None:
+        if match := _ACCUMULATOR.match(place.partition("[")[0]):
+            if not re.fullmatch(r"\d+|[^=]*(?:::from)?\([^a-z]*\)|.*numeric_limits.*|.*\(\)", value):
+                self._accumulate(match["base"], None, value)
+            return
+        try:
+            self._write(self._address(read_cpp(place)), self.read(value), mode)
+        except NotRead:
+            self._not_read(self.line, place)
 
-    def store(self, statement: _Statement, place: _Place) -> Store | None:
-        """The store of a statement to a parameter or a local buffer; None for another statement."""
-        text, line, mode = statement.text, statement.line, "plain"
-        if match := _ATOMIC.match(text) or _ATOMIC_VECTOR.match(text) or _PLAIN_STORE.match(text):
-            to, index = match["to"], match["index"]
-            mode = "plain" if match.re is _PLAIN_STORE else "add"
-        if (match is None or to not in self.pointers) and (match := _VECTOR_STORE.match(text)):
-            start, end = split_arguments(match["place"], 0, len(match["place"]))[0]
-            to, _, index = (part.strip() for part in match["place"][start:end].partition("+"))
-        if match is None or to not in self.pointers:
-            return None
-        stored = cast(self.term(match["value"], place, line), self.pointers[to])
-        return Store(to, self.term(index or "0", place, line), stored, self.parted(place), line, mode)
+    def _write(self, pointer: Term, value: Term, mode: str) -> None:
+        place = place_of(pointer)
+        if place.parameter in self.local:
+            kept = self.local[place.parameter]
+            declared = any(
+                s.names.get(place.parameter) is not None and s.depth == len(self.loops) for s in self.scopes
+            )
+            kept.append(("" if declared and mode == "plain" else say(place.index), value))
+            return
+        if not is_address(pointer.dtype):
+            self._not_read(self.line, say(pointer))
+            return
+        value, mode = _added(place.parameter, place.index, value, mode)
+        stored = cast(value, pointer.dtype.removeprefix("*"))
+        test = self.test()
+        self.stores.append(Store(place.parameter, place.index, stored, self.ranges(), self.line, mode, test))
+        self._access("store" if mode == "plain" else "update", pointer)
 
-    def check(self, found: IndexAssert, statement: _Statement, place: _Place) -> Check:
-        """An index check with its ends as terms."""
-        line = statement.line
-        excepted = _EXCEPT.search(statement.text)
-        return Check(
-            line,
-            self.look(found.variable, place),
-            self.term(found.lower, place, line) if found.lower else None,
-            self.term(found.upper, place, line) if found.upper else None,
-            self.ranges(place),
-            self.term(excepted["test"], place, line) if excepted else None,
-        )
+    def _assign(self, name: str, type_: str | None, value: str) -> None:
+        if match := _ACCUMULATOR.match(name):
+            self._accumulate(match["base"], type_, value)
+            return
+        read = self.read(value)
+        if type_ and type_.strip() != "auto":
+            read = cast(read, type_of(type_))
+        holder = self.scopes[-1]
+        if not type_:
+            holder = next((scope for scope in reversed(self.scopes) if name in scope.names), holder)
+            if holder.depth < len(self.loops) or self.tests:
+                read = Unread(name, read.dtype)  # its value may be that of another turn, or of no turn
+        self.define(name, read, self.line, holder)
+
+    def define(self, name: str, value: Term, line: int, scope: _Scope | None = None) -> None:
+        """Give a name its value from here on."""
+        (scope or self.scopes[-1]).names[name] = value
+        self.definitions.append(Definition(name, line, value))
+
+    def _not_read(self, line: int, text: str) -> None:
+        self.unread.append(line)
+        for name in re.findall(r"[A-Za-z_]\w*", text):
+            for scope in self.scopes[1:]:
+                if name in scope.names:
+                    scope.names[name] = Unread(name)
+            if name in self.parameters and is_address(self.look(name).dtype):
+                value = Unread(text[:120], self.parameters[name] or "float32")
+                self.stores.append(Store(name, Unread(name, "int64"), value, self.ranges(), line))
+
+    def _check(self, found: IndexAssert, text: str) -> None:
+        excepted = _EXCEPT.search(text)
+        lower, upper = (self.read(end) if end else None for end in (found.lower, found.upper))
+        with self.where(self.read(excepted["test"]) if excepted else None):
+            test = self.test()
+        ranges = self.ranges(whole=True)
+        self.checks.append(Check(found.line, self.look(found.variable), lower, upper, ranges, test))
+
+    # Reductions
+
+    def _accumulate(self, base: str, type_: str | None, value: str) -> None:
+        """A declaration or an update of an accumulator, or of one of its parts (its vector, its threads)."""
+        found = self._accumulator(base)
+        if type_:
+            if found is None or found.fold is not None:
+                self.scopes[-1].accumulators[base] = _Accumulator(len(self.loops))
+            return
+        if found is None:
+            return
+        try:
+            syntax = read_cpp(value)
+        except NotRead:
+            found.fold = Unread(base)
+            return
+        if _is_of(syntax, base):
+            return  # its parts are put together
+        fold = self._update(syntax, base, found.depth)
+        before = found.fold
+        if isinstance(before, Fold) and not (isinstance(fold, Fold) and _alike(before, fold)):
+            fold = Unread(base)
+        found.fold = fold if not isinstance(before, Unread) else before
+
+    def _update(self, syntax: Syntax, base: str, depth: int) -> Fold | Unread:
+        """The reduction that an update belongs to: its kind, and what it adds in each turn."""
+        ranges = self.ranges(depth, whole=True)
+        if not isinstance(syntax, Call | Operation) or not ranges or self.tests:
+            return Unread(base)
+        kind = _kind(syntax.op if isinstance(syntax, Operation) else syntax.name)
+        operands = [each for each in syntax.args if not _is_of(each, base)]
+        mine = [each for each in syntax.args if _is_of(each, base)]
+        if not kind or not mine or not operands or (isinstance(syntax, Operation) and len(operands) > 1):
+            return Unread(base)
+        body = self.term(operands[0])
+        if kind.startswith("arg"):
+            index = self.term(operands[1]) if len(operands) > 1 else Unread(base)
+            if not isinstance(index, Position) or [index.name] != [each.name for each in ranges]:
+                return Unread(base)
+        return Fold(kind, ranges, body, promoted(body.dtype))
 
 
-def _kind(name: str, part: str) -> str:
-    """The kind of a reduction from its operator or function, and the member of a Welford result."""
+def _part(fold: Fold | Unread | None, member: str, name: str) -> Term:
+    """A member of the result of a reduction."""
+    if not isinstance(fold, Fold):
+        return Unread(name)
+    if fold.kind not in _MEMBERS:
+        return fold if not member else Unread(name)
+    kind = _MEMBERS[fold.kind].get(member)
+    if kind is None:
+        return Unread(name)
+    return replace(fold, kind=kind, dtype="int64" if kind.startswith("arg") else fold.dtype)
+
+
+def _alike(one: Fold, other: Fold) -> bool:
+    """Whether two updates are those of the vectors and of their rest."""
+
+    def names(fold: Fold) -> list[str]:
+        return [each.name.removesuffix("_tail") for each in fold.ranges]
+
+    return one.kind == other.kind and names(one) == names(other) and key(one.body) == key(other.body)
+
+
+def _kind(name: str) -> str:
+    """The kind of a reduction from its operator or function."""
     last = name.rpartition("::")[2]
-    for pattern, kind in _KINDS:
-        if match := pattern.match(last):
-            found = match.expand(kind)
-            return {"mean": "mean"}.get(part, "") if found == "welford" else found
-    return ""
+    return next((m.expand(kind) for pattern, kind in _KINDS if (m := pattern.match(last))), "")
 
 
-def _mentions(syntax: Syntax, name: str) -> bool:
+def _is_of(syntax: Syntax, base: str) -> bool:
+    """Whether an expression is made of parts of an accumulator only."""
     match syntax:
-        case Name(name=known):
-            return name in known
-        case Call(args=args) | Operation(args=args):
-            return any(_mentions(each, name) for each in args)
-    return False
+        case Name(name=name):
+            match = _OF_ACCUMULATOR.match(name)
+            return match is not None and (base in name or "helper" in name)
+        case Call(args=args, receiver=receiver):
+            given = [*args, *([receiver] if receiver is not None else [])]
+            return bool(given) and all(_is_of(each, base) for each in given)
+        case Operation(args=args):
+            return all(_is_of(each, base) for each in args)
+    return isinstance(syntax, Item) and _is_of(syntax.base, base)
+
+
+def _added(parameter: str, index: Term, value: Term, mode: str) -> tuple[Term, str]:
+    """A store that adds to the element it is made to, where that may be the element of another turn.
+
+    At a loaded place several turns may meet: the value is then what each of them adds.
+    """
+    if mode == "add" or not any(isinstance(each, Element) for each in parts(index)):
+        return value, mode
+    own = [each for each in parts(value) if isinstance(each, Element) and each.parameter == parameter]
+    if not own:
+        return value, mode
+    plain = uncast(value)
+    if isinstance(plain, Apply) and plain.op == "add" and len(own) == 1:
+        for element, other in (plain.args, plain.args[::-1]):
+            if element is own[0] and say(own[0].index) == say(index):
+                return other, "add"
+    return Unread(parameter, value.dtype), mode

@@ -141,6 +141,9 @@ def fold(kind: str, values: Sequence[Scalar], dtype: str) -> Scalar:
         case "sum" | "mean":
             total = math.fsum(values) if all(map(math.isfinite, values)) else sum(values)
             return rounded(total / len(values) if kind == "mean" and values else total, dtype)
+        case "m2":
+            mean = math.fsum(values) / max(len(values), 1)
+            return rounded(math.fsum((value - mean) ** 2 for value in values), dtype)
         case "prod":
             return rounded(math.prod(values), dtype)
         case "any" | "all":
@@ -199,6 +202,7 @@ _SAME_NAME = (
 MATH: dict[str, Callable[..., Scalar]] = {
     **{name: getattr(math, name) for name in _SAME_NAME.split()},
     "abs": abs,
+    "lgamma": math.lgamma,
     "pow": _power,
     "rsqrt": lambda a: math.copysign(INF, a) if a == 0 else 0.0 if a == INF else 1 / math.sqrt(a),
     "reciprocal": lambda a: _divided(1.0, a),

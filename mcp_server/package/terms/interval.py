@@ -113,7 +113,8 @@ class Bounds:
 
     def _direction(self, term: Term, variable: str) -> int | None:
         span = self.of(term)
-        if span.empty or (span.low == span.high and not span.nan):
+        zeros = is_float(term.dtype) and span.low == 0  # -0.0 is equal, its reciprocal not
+        if span.empty or (span.low == span.high and not span.nan and not zeros):
             return 0
         if isinstance(term, Apply) and term.op in _WRAPS and span == limits(term.dtype):
             return None  # whole numbers may overflow

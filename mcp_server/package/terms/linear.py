@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, floor, gcd
+from types import MappingProxyType
 
+from mcp_server.package.terms.program import Place
+from mcp_server.package.terms.sizes import size_term
 from mcp_server.package.terms.term import (
     Apply,
     Element,
@@ -23,11 +26,13 @@ from mcp_server.package.terms.term import (
     Term,
     is_float,
     parts,
+    rebuilt,
     say,
     understood,
     unwrapped,
 )
-from mcp_server.package.terms.translate import size_term
+
+_NO_SIZES: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -67,27 +72,46 @@ class Linear:
         return " + ".join(parts).replace("+ -", "- ")
 
 
-def linear(term: Term, opaque: Callable[[Term], bool] = lambda _term: False) -> Linear | None:
-    """A term as a sum over the names of elements, sizes and what is `opaque`; None if it is none."""
-    match term:
-        case Number(value=int() as value) if not isinstance(value, bool):
-            return Linear(value)
-        case Size() | Element():
-            return Linear(0, ((name_of(term), 1),))
-        case Apply(op="cast", args=(inner,)) if not is_float(term.dtype) and not is_float(inner.dtype):
-            return linear(inner, opaque)
-        case Apply(op="neg", args=(inner,)):
-            negated = linear(inner, opaque)
-            return Linear(0).plus(negated, -1) if negated is not None else None
-        case Apply(op="add" | "sub" | "mul" as op, args=(left, right)):
-            first, second = linear(left, opaque), linear(right, opaque)
-            if first is not None and second is not None:
+def linear(
+    term: Term,
+    opaque: Callable[[Term], bool] = lambda _term: False,
+    sizes: Mapping[str, int] = _NO_SIZES,
+) -> Linear | None:
+    """A term as a sum over the names of elements, sizes and what is `opaque`; None if it is none.
+
+    `sizes` are numbers that may stand for a factor.
+    """
+    known: dict[Term, Linear | None] = {}  # a shared subterm is read once
+
+    def visit(each: Term) -> Linear | None:
+        if each not in known:
+            found = summed(each)
+            known[each] = Linear(0, ((name_of(each), 1),)) if found is None and opaque(each) else found
+        return known[each]
+
+    def summed(each: Term) -> Linear | None:
+        match each:
+            case Number(value=int() as value) if not isinstance(value, bool):
+                return Linear(value)
+            case Size() | Element():
+                return Linear(0, ((name_of(each), 1),))
+            case Apply(op="cast", args=(inner,)) if not is_float(each.dtype) and not is_float(inner.dtype):
+                return visit(inner)
+            case Apply(op="neg", args=(inner,)):
+                negated = visit(inner)
+                return Linear(0).plus(negated, -1) if negated is not None else None
+            case Apply(op="add" | "sub" | "mul" as op, args=(left, right)):
+                first, second = visit(left), visit(right)
+                if first is None or second is None:
+                    return None
                 if op != "mul":
                     return first.plus(second, 1 if op == "add" else -1)
-                if not (first.terms and second.terms):
-                    whole, number = (first, second) if first.terms else (second, first)
-                    return Linear(0).plus(whole, number.constant)
-    return Linear(0, ((name_of(term), 1),)) if opaque(term) else None
+                for whole, factor in ((first, second), (second, first)):
+                    if (number := factor.value(sizes if factor.terms else {})) is not None:
+                        return Linear(0).plus(whole, number)
+        return None
+
+    return visit(term)
 
 
 def name_of(term: Term) -> str:
@@ -120,6 +144,52 @@ def affine(index: Term) -> tuple[int, int] | None:
     """
     found = over_loops(index)
     return (found.constant, gcd(*(factor for _, factor in found.terms)) or 1) if found is not None else None
+
+
+@dataclass(frozen=True)
+class Address:
+    """A place as a sum of elements that were loaded and of scalar arguments, each with its factor.
+
+    None stands for a factor or a `constant` that is not known. `wraps`: negative indices are moved up first.
+    """
+
+    elements: Mapping[Element, int | None]
+    scalars: Mapping[str, int | None]
+    constant: int | None
+    wraps: bool
+
+
+def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
+    """The sum behind a place, in what it points to. `sizes` are the values of scalar arguments."""
+    wrapped: list[Term] = []
+
+    def straight(term: Term) -> Term | None:
+        match term:
+            case Apply(op="where", args=(_, Element() as loaded, Number())):
+                return loaded  # where its mask holds
+        index = unwrapped(term)
+        if index is term:
+            return None
+        wrapped.append(term)
+        return rebuilt(index, straight)
+
+    terms = [rebuilt(part, straight) for part, size in place.parts]
+    total = Linear(0)
+    for term in terms:
+        total = total.plus(linear(term, lambda _: True, sizes) or Linear(0, ((name_of(term), 1),)))
+    factors = dict(total.terms)
+    inside = dict.fromkeys(each for term in terms for each in parts(term))
+    loaded = {name_of(each): each for each in inside if isinstance(each, Element)}
+    scalars = {each.name for each in inside if isinstance(each, Size) and each.name in sizes}
+    known = factors.keys() <= loaded.keys() | scalars
+    if len(loaded) > 1 and any(factors.get(name, 0) < 0 for name in loaded):
+        factors, known = {}, False  # of a difference no end of either element follows
+    return Address(
+        {each: factors.get(name, 0 if known else None) for name, each in loaded.items()},
+        {name: factors.get(name, 0 if known else None) for name in sorted(scalars)},
+        total.constant if known else None,
+        bool(wrapped),
+    )
 
 
 @dataclass(frozen=True)
@@ -181,17 +251,38 @@ class Allowed:
         return (low, high) if self.factor > 0 else (high, low)
 
 
-def allowed_elements(form: IndexForm, load: Element, lower: str | None, upper: str | None) -> Allowed | None:
-    """The range of the element of `load` for `lower <= index < upper`; None if there are other elements."""
+@dataclass(frozen=True)
+class Limit:
+    """What an index or an address may be: from `low` to `high`, both included, over sizes."""
+
+    low: Linear
+    high: Linear
+
+    @staticmethod
+    def of_check(lower: str | None, upper: str | None) -> Limit | None:
+        """The limit of an assertion `lower <= index < upper`; None where an end is no sum of sizes."""
+        least, end = (_bound(text) for text in (lower or "0", upper))
+        return Limit(least, end.plus(Linear(-1))) if least is not None and end is not None else None
+
+    @staticmethod
+    def of_elements(count: int) -> Limit:
+        """The elements of a tensor, by its shape or its size."""
+        return Limit(Linear(0), Linear(count - 1))
+
+    def of_element(self, factor: int, rest: Linear) -> Allowed:
+        """The range of an element for `factor * element + rest`."""
+        return Allowed(self.low.plus(rest, -1), self.high.plus(rest, -1), factor)
+
+
+def allowed_elements(form: IndexForm, load: Element, limit: Limit | None) -> Allowed | None:
+    """The range of the element of `load` within which the index passes; None if there are other elements."""
     elements = [name for name, _ in form.linear.terms if name in form.loads]
-    least, limit = (_bound(text) for text in (lower or "0", upper))
-    if elements != [name_of(load)] or least is None or limit is None:
+    if elements != [name_of(load)] or limit is None:
         return None
     if form.wrap is not None:
-        least = least.plus(form.wrap, -1)
+        limit = replace(limit, low=limit.low.plus(form.wrap, -1))
     factor = dict(form.linear.terms)[elements[0]]
-    rest = form.linear.plus(Linear(0, ((elements[0], 1),)), -factor)
-    return Allowed(least.plus(rest, -1), limit.plus(Linear(-1)).plus(rest, -1), factor)
+    return limit.of_element(factor, form.linear.plus(Linear(0, ((elements[0], 1),)), -factor))
 
 
 def _bound(text: str | None) -> Linear | None:

@@ -1,4 +1,4 @@
-"""A kernel as a program: its stores and index checks, as terms.
+"""A kernel as a program: its loops, its loads and stores, and its index checks, as terms.
 
 A package that was compiled without index assertions (`assert_indirect_indexing=False`) has no checks, and
 neither has a kernel of the user's: `index_checks` makes them from accesses at a loaded place.
@@ -6,36 +6,156 @@ neither has a kernel of the user's: `index_checks` makes them from accesses at a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from math import gcd, prod
+from typing import Literal, Protocol
 
-from mcp_server.package.kernel_code import IndexAssert
-from mcp_server.package.kernels import Kernel
 from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
 from mcp_server.package.terms.term import (
     Apply,
     Element,
-    Fold,
     Number,
     Position,
     Range,
+    Size,
     Term,
     Unread,
+    is_address,
+    itemsize_of,
     parts,
+    uncast,
     understood,
 )
+from mcp_server.package.terms.translate import cast, operator
 
 _MOST = 1 << 17
 _MOST_ACCESSES = 16  # of one tensor
 _NEAR = 40  # lines below a check in which its index is used
 
+AccessKind = Literal["load", "store", "update"]
+
+
+class Parameter(Protocol):
+    """A parameter of a kernel with its type: `const float*` in C++."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def type(self) -> str: ...
+
+
+class Source(Hashable, Protocol):
+    """The source of one kernel: C++ if `kind` is `cpp`, else Triton with the launcher's decorator.
+
+    `kind` is `triton` for Inductor's own kernels, whose masks only cut off what lies beyond the iteration
+    space. `grid` are the numbers of blocks as C++ expressions of the parameters.
+    """
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def parameters(self) -> Sequence[Parameter]: ...
+    @property
+    def grid(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Place:
+    """An address: `parts` behind a parameter, each an index and the bytes that it counts in.
+
+    An address is 64 bits wide, and each index as wide as its own type. `itemsize` is that of what it points
+    to. `parameter` is empty for an address that is itself computed; `others` are parameters that may be meant
+    as well.
+    """
+
+    parameter: str
+    itemsize: int
+    parts: tuple[tuple[Term, int], ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether an element that was loaded decides it."""
+        return any(_is_loaded(part) for part, _ in self.parts)
+
+    @property
+    def index(self) -> Term:
+        """The elements from the parameter's first one; not understood where the parts count otherwise."""
+        if any(size != self.itemsize for _, size in self.parts) or not self.parameter or self.others:
+            return Unread("address", "int64", tuple(part for part, _ in self.parts))
+        if not self.parts:
+            return Number(0, "int64")
+        total = self.parts[0][0]
+        for part, _ in self.parts[1:]:
+            total = operator("add", (cast(total, "int64"), cast(part, "int64")))  # as wide as an address
+        return total
+
+
+def place_of(pointer: Term) -> Place:
+    """Where an address points, through sums, choices and casts."""
+    match pointer:
+        case Size(name=name, dtype=dtype) if is_address(dtype):
+            return Place(name, itemsize_of(dtype))
+        case Apply(op="add" | "sub" as op, args=(left, right), dtype=dtype) if is_address(dtype):
+            at, offset = (left, right) if is_address(left.dtype) else (right, left)
+            base = place_of(at)
+            moved = offset if op == "add" else operator("neg", (offset,))
+            return replace(base, parts=(*base.parts, (moved, base.itemsize)))
+        case Apply(op="cast", args=(inner,), dtype=dtype) if is_address(inner.dtype):
+            return replace(place_of(inner), itemsize=itemsize_of(dtype))
+        case Apply(op="cast", args=(inner,), dtype=dtype) if is_address(dtype):
+            return Place("", itemsize_of(dtype), ((inner, 1),))
+    # A choice of several, or what a function makes of one.
+    inside = list(parts(pointer))
+    bases = [each for each in inside if isinstance(each, Size) and is_address(each.dtype)]
+    if not bases:
+        return Place("", 1, ((pointer, 1),))
+    names = tuple(dict.fromkeys(each.name for each in bases))
+    size = itemsize_of(bases[0].dtype)
+    rest = tuple(each for each in inside if not is_address(each.dtype) and each is not pointer)
+    return Place(names[0], size, ((Unread("address", "int64", rest), size),), names[1:])
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Access:
+    """A load, a store or an update (a store that adds, an atomic operation), at a 1-based line of the source.
+
+    It is made for all of `ranges` where `test` holds. `masked`: it has a mask of its own. `code` is the call,
+    or in C++ the line.
+    """
+
+    kind: AccessKind
+    place: Place
+    ranges: tuple[Range, ...]
+    test: Term | None
+    line: int
+    masked: bool = False
+    code: str = ""
+
+    @property
+    def parameter(self) -> str:
+        return self.place.parameter
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether it is known where it is made, and when."""
+        ends = [end for each in self.ranges for end in (each.start, each.stop)]
+        tests = [self.test] if self.test is not None else []
+        where = [part for part, _ in self.place.parts]
+        return bool(self.parameter) and not self.place.others and all(map(understood, where + tests + ends))
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Store:
-    """`parameter[index] = value` for all of `ranges`; `mode` is plain or add, `line` 1-based."""
+    """`parameter[index] = value` for all of `ranges` where `test` holds; `line` is 1-based.
+
+    `mode` is plain or add.
+    """
 
     parameter: str
     index: Term
@@ -43,6 +163,14 @@ class Store:
     ranges: tuple[Range, ...]
     line: int
     mode: str = "plain"
+    test: Term | None = None
+
+    @property
+    def is_understood(self) -> bool:
+        """Whether all of the code behind it was read."""
+        ends = [end for each in self.ranges for end in (each.start, each.stop)]
+        tests = [self.test] if self.test is not None else []
+        return all(map(understood, [self.index, self.value, *ends, *tests]))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -57,32 +185,35 @@ class Check:
     test: Term | None = None
 
 
-Value = tuple[Term, tuple[Range, ...]]
-"""The value of a variable, and the loops that it depends on."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Definition:
+    """What a variable is defined as on a 1-based line."""
 
-
-def _unknown(name: str, _line: int) -> Value:
-    return Unread(name), ()
+    name: str
+    line: int
+    value: Term
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
     """What a kernel does, in the order of its source.
 
-    `value_at` gives the value of a variable just before a 1-based line.
+    `unread` are the lines of statements that were not understood. What they may write is `Unread` where it is
+    used later.
     """
 
-    stores: tuple[Store, ...]
-    checks: tuple[Check, ...]
-    loads: tuple[Element, ...] = ()
-    value_at: Callable[[str, int], Value] = _unknown
+    stores: tuple[Store, ...] = ()
+    checks: tuple[Check, ...] = ()
+    accesses: tuple[Access, ...] = ()
+    definitions: tuple[Definition, ...] = ()
+    unread: tuple[int, ...] = ()
 
     @property
-    def accesses(self) -> list[tuple[int, str, Term]]:
-        """Line, tensor and place of each store and load, in the order of the lines."""
-        every: list[Store | Element] = [*self.stores, *self.loads]
-        found = [(each.line, each.parameter, each.index) for each in every]
-        return sorted(found, key=lambda access: access[0])
+    def is_understood(self) -> bool:
+        """Whether every statement, store and check was read."""
+        checks = [end for c in self.checks for end in (c.value, c.lower, c.upper, c.test) if end is not None]
+        stores = all(each.is_understood for each in self.stores)
+        return not self.unread and bool(self.stores) and stores and all(map(understood, checks))
 
     def stores_to(self, parameter: str, before: int | None = None) -> tuple[Store, ...]:
         """The stores to a tensor, the last one first; only those above a line if given."""
@@ -92,6 +223,12 @@ class Program:
     def check_at(self, line: int) -> Check | None:
         """The check on a 1-based line of the kernel's source."""
         return next((check for check in self.checks if check.line == line), None)
+
+    def defining_line(self, check: Check) -> int | None:
+        """The line on which a checked value is computed, before it is copied and converted."""
+        value = uncast(check.value)
+        same = (each.line for each in self.definitions if uncast(each.value) is value)
+        return next((line for line in same if line < check.line), None)
 
 
 def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
@@ -113,7 +250,7 @@ def places(
 def position_of(
     index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
 ) -> dict[str, int] | None:
-    """The loop variables for which an index is `offset`; None when there are none. Raises `UnknownValue`.
+    """The last loop variables for which an index is `offset`; None without any. Raises `UnknownValue`.
 
     An index is nearly always a sum of multiples of the variables: its strides are tried first.
     """
@@ -139,42 +276,39 @@ def position_of(
         if at(found) == offset:
             return found
     every, complete = places(relevant, sizes)
-    for place in every:
-        if at(place) == offset:
-            return place
     if not complete:
         raise UnknownValue("too many elements")
-    return None
+    return next((place for place in reversed(every) if at(place) == offset), None)
 
 
 @lru_cache(maxsize=512)
-def read_program(kernel: Kernel) -> Program:
-    """The program of a kernel; an empty one when its source is not in the package."""
+def read_program(kernel: Source) -> Program:
+    """The program of a kernel; an empty one when its source is not known."""
     from mcp_server.package.terms.cpp import read_cpp_program
     from mcp_server.package.terms.triton import read_triton_program
 
     if not kernel.source:
-        return Program((), ())
+        return Program()
     return read_cpp_program(kernel) if kernel.kind == "cpp" else read_triton_program(kernel)
 
 
-def indexed_by(kernel: Kernel, check: IndexAssert, tensors: Collection[str]) -> list[tuple[int, str]]:
+def indexed_by(program: Program, check: Check, tensors: Collection[str]) -> list[tuple[int, str]]:
     """Line and tensor of each access below an index check whose place the checked value decides."""
-    program = read_program(kernel)
-    value, _ = program.value_at(check.variable, check.line)
+    value = check.value
     decisive = {value}
     while isinstance(value, Apply) and value.op == "cast":  # the check may be on a converted copy
         (value,) = value.args
         decisive.add(value)
     position = value.name if isinstance(value, Position) else None
     found = (
-        (line, parameter)
-        for line, parameter, place in program.accesses
-        if check.line < line <= check.line + _NEAR
-        and parameter in tensors
+        (access.line, access.parameter)
+        for access in program.accesses
+        if check.line < access.line <= check.line + _NEAR
+        and access.parameter in tensors
         and any(
             each in decisive or (isinstance(each, Position) and each.name == position)
-            for each in parts(place)
+            for part, _ in access.place.parts
+            for each in parts(part)
         )
     )
     return list(dict.fromkeys(found))
@@ -189,16 +323,15 @@ def index_checks(
     dimension, the whole offset is checked against all that the tensor reaches.
     """
     found: dict[tuple[Term, tuple[str, ...]], Check] = {}
-    for name, (line, place, ranges, test) in (
-        each for store in program.stores for each in accesses_of(store)
-    ):
-        if name != parameter or not _is_loaded(place):
+    for access in program.accesses:
+        place = access.place.index
+        if access.parameter != parameter or not _is_loaded(place):
             continue
         value, size = _index_and_size(place, shape, stride)
         if understood(value) and len(found) < _MOST_ACCESSES:
-            names = tuple(each.name for each in ranges)
+            names = tuple(each.name for each in access.ranges)
             ends = (Number(0, "int64"), Number(size, "int64"))
-            found.setdefault((value, names), Check(line, value, *ends, ranges, test))
+            found.setdefault((value, names), Check(access.line, value, *ends, access.ranges, access.test))
     return tuple(found.values())
 
 
@@ -229,40 +362,6 @@ def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range 
     read = prod(len(long[name]) for name, step in steps.items() if step)
     whole = last >= first and read == (last - first) // stride + 1
     return range(first, last + 1, stride) if whole else None
-
-
-_Access = tuple[int, Term, tuple[Range, ...], Term | None]
-"""The line, the place in elements, the loops around it, and the test under which it is made."""
-
-
-def accesses_of(store: Store) -> Iterator[tuple[str, _Access]]:
-    """A store, and the loads behind its value and its index, by tensor."""
-    yield store.parameter, (store.line, store.index, store.ranges, None)
-    for term in (store.value, store.index):
-        yield from _loads(term, store.ranges, None, set())
-
-
-def _loads(
-    term: Term, ranges: tuple[Range, ...], test: Term | None, seen: set[Term]
-) -> Iterator[tuple[str, _Access]]:
-    """The loads behind a term, those of their indices included; each by the first way to it."""
-    if term in seen:
-        return
-    seen.add(term)
-    match term:
-        case Element(parameter=name, index=index, line=line):
-            yield name, (line, index, ranges, test)
-            yield from _loads(index, ranges, test, seen)
-        case Apply(op="where", args=(choice, first, second)):
-            yield from _loads(choice, ranges, test, seen)
-            for branch, holds in ((first, choice), (second, Apply("not", (choice,), "bool"))):
-                both = holds if test is None else Apply("and", (test, holds), "bool")
-                yield from _loads(branch, ranges, both, seen)
-        case Apply(args=args):
-            for each in args:
-                yield from _loads(each, ranges, test, seen)
-        case Fold(body=body, ranges=inner):
-            yield from _loads(body, (*ranges, *inner), test, seen)
 
 
 def _is_loaded(place: Term) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mcp_server.package.terms.term import whole_dtype
 
@@ -32,12 +32,22 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call, or a method call (`receiver` set). `template` is the text between < and >."""
+    """A call, or a method call (`receiver` set). `template` is the text between < and >.
+
+    `node` is the call in Python.
+    """
 
     name: str
     args: tuple[Syntax, ...]
     template: str = ""
     receiver: Syntax | None = None
+    named: tuple[tuple[str, Syntax], ...] = ()
+    node: ast.Call | None = field(default=None, compare=False, repr=False)
+
+    def argument(self, name: str, position: int) -> Syntax | None:
+        """An argument by name or by position; None without one."""
+        by_name = dict(self.named).get(name)
+        return by_name if by_name is not None else self.args[position] if len(self.args) > position else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ _LEVELS = (
 )
 """Binary operators of C++, weakest first."""
 _BINARY = {sign: (binding, op) for binding, signs in enumerate(_LEVELS, 1) for sign, op in signs.items()}
-_UNARY = {"-": "neg", "!": "not", "~": "bitnot", "+": "", "*": ""}
+_UNARY = {"-": "neg", "!": "not", "~": "bitnot", "+": "", "*": "deref"}
 
 
 def read_cpp(text: str) -> Syntax:
@@ -145,7 +155,7 @@ class _Cpp:
             inner = self.expression(len(_LEVELS))
             return Operation(_UNARY[token], (inner,)) if _UNARY[token] else inner
         if token == "&":
-            return self.prefix()
+            return Operation("address", (self.prefix(),))
         if token == "(":
             inner = self.expression(0)
             self.take(")")
@@ -187,7 +197,7 @@ class _Cpp:
             if depth == 0:
                 start, self.at = self.at + 1, position + 1
                 return self.text[start:position]
-            if not (letter.isalnum() or letter in "_:,<> *"):
+            if not (letter.isalnum() or letter in "_:,<> *()"):
                 break
         return ""
 
@@ -246,7 +256,7 @@ _PYTHON: dict[type[ast.AST], str] = {
     ast.USub: "neg",
     ast.Invert: "bitnot",
 }
-_LIBRARY = re.compile(r"(?:tl|tl_math|libdevice|triton_helpers|math)(?:\.\w+)+")
+_LIBRARY = re.compile(r"(?:tl|tl_math|libdevice|triton|triton_helpers|math)(?:\.\w+)+")
 
 
 def read_python(node: ast.expr) -> Syntax:
@@ -264,27 +274,35 @@ def read_python(node: ast.expr) -> Syntax:
             return Operation(_PYTHON[type(sign)], (read_python(operand),))
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _PYTHON:
             return Operation(_PYTHON[type(op)], (read_python(left), read_python(right)))
+        case ast.BoolOp(op=op, values=[first, *others]):
+            read, name = read_python(first), "and" if isinstance(op, ast.And) else "or"
+            for other in others:
+                read = Operation(name, (read, read_python(other)))
+            return read
         case ast.Compare(ast.Attribute(value=value, attr="dtype"), [ast.Is()], [ast.Attribute() as dtype]):
             return Operation("has_dtype", (read_python(value), read_python(dtype)))
         case ast.Compare(left=left, ops=[test], comparators=[right]) if type(test) in _PYTHON:
             return Operation(_PYTHON[type(test)], (read_python(left), read_python(right)))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return Operation("where", (read_python(test), read_python(body), read_python(orelse)))
+        case ast.Subscript(value=value, slice=ast.Tuple(elts=axes)):
+            # `[:, None]` puts a range on an axis of a block.
+            kept = [axis for axis, each in enumerate(axes) if isinstance(each, ast.Slice)]
+            inner = read_python(value)
+            return Operation("axis", (inner, Literal(kept[0], "int32"))) if len(kept) == 1 else inner
         case ast.Subscript(value=value):
-            return read_python(value)  # [:, None] only changes the shape of a block
+            return read_python(value)
         case ast.Attribute():
             return Name(ast.unparse(node))
-        case ast.Call(func=function, args=args, keywords=keywords):
-            known = [read_python(each) for each in args if not isinstance(each, ast.List | ast.Tuple)]
-            named = {word.arg: word.value for word in keywords}
-            if not known and (first := named.get("axis") or named.get("base")):
-                known.append(read_python(first))
-            if "mask" in named:
-                known.append(read_python(named["mask"]))
-            if "other" in named:
-                known.append(Call("other", (read_python(named["other"]),)))
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return Call("[]", tuple(map(read_python, items)))
+        case ast.Call(func=function, args=args, keywords=keywords) as node:
+            known = tuple(map(read_python, args))
+            named = tuple((word.arg, read_python(word.value)) for word in keywords if word.arg)
             name = ast.unparse(function)
             if isinstance(function, ast.Attribute) and not _LIBRARY.fullmatch(name):
-                return Call(function.attr, tuple(known), receiver=read_python(function.value))
-            return Call(name, tuple(known))
+                return Call(
+                    function.attr, known, receiver=read_python(function.value), named=named, node=node
+                )
+            return Call(name, known, named=named, node=node)
     raise NotRead(ast.unparse(node))

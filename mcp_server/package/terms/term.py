@@ -40,7 +40,7 @@ class Position:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Size:
-    """A scalar argument of the kernel."""
+    """An argument of the kernel: a scalar, or with a dtype such as `*float32` the address of a tensor."""
 
     name: str
     dtype: str = "int64"
@@ -76,7 +76,10 @@ class Range:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Fold:
-    """A reduction: `kind` (sum, prod, max, min, any, argmax, argmin, mean) of `body` over `ranges`."""
+    """A reduction: `kind` (sum, prod, max, min, any, all, argmax, argmin, mean, m2) of `body` over `ranges`.
+
+    `m2` is the sum of squared differences from the mean.
+    """
 
     kind: str
     ranges: tuple[Range, ...]
@@ -100,7 +103,12 @@ Term = Number | Position | Size | Element | Apply | Fold | Unread
 
 
 def promoted(*dtypes: str) -> str:
-    """The type that C++ and Triton compute in: the widest of these, float32 for a mix of the short floats."""
+    """The type that C++ and Triton compute in: the widest of these, float32 for a mix of the short floats.
+
+    An address stays one, whatever is added.
+    """
+    if address := next(filter(is_address, dtypes), ""):
+        return address
     if {"float16", "bfloat16"} <= set(dtypes):
         dtypes = (*dtypes, "float32")
     return max((dtype for dtype in dtypes if dtype in DTYPES), key=DTYPES.index, default="float32")
@@ -121,6 +129,11 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
+def is_address(dtype: str) -> bool:
+    """Whether a value of this type points to elements, as `*float32` does."""
+    return dtype.startswith("*")
+
+
 def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
     """A term and all its subterms, each once, outermost first; indices of elements only on request."""
     seen = {term}
@@ -139,6 +152,30 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
             if part not in seen:
                 seen.add(part)
                 queue.append(part)
+
+
+def free_positions(*terms: Term) -> list[str]:
+    """The loop variables and lanes that terms depend on, but for those that a reduction in them goes over."""
+    done: dict[Term, dict[str, None]] = {}
+
+    def visit(each: Term) -> dict[str, None]:
+        if each not in done:
+            found: dict[str, None] = {}
+            match each:
+                case Position(name=name):
+                    found = {name: None}
+                case Apply(args=args) | Unread(args=args):
+                    found = {name: None for inner in args for name in visit(inner)}
+                case Element(index=index):
+                    found = visit(index)
+                case Fold(body=body, ranges=ranges):
+                    over = {each.name for each in ranges}
+                    found = {name: None for name in visit(body) if name not in over}
+                    found |= {name: None for r in ranges for end in (r.start, r.stop) for name in visit(end)}
+            done[each] = found
+        return done[each]
+
+    return list({name: None for term in terms for name in visit(term)})
 
 
 def elements(term: Term) -> tuple[Element, ...]:
@@ -309,6 +346,13 @@ def say(term: Term, name_of: NameOf = attrgetter("parameter"), atens: Collection
     """The term as text. `atens`, the operators of the launch, decide between `log1p(64)` and `log(65)`."""
     text = _Writer(name_of, atens).text(term)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
+
+
+def uncast(term: Term) -> Term:
+    """A term without the casts around it."""
+    while isinstance(term, Apply) and term.op == "cast":
+        (term,) = term.args
+    return term
 
 
 def unwrapped(term: Term) -> Term:

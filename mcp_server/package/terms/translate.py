@@ -12,19 +12,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from mcp_server.package.terms.evaluate import MATH
-from mcp_server.package.terms.syntax import Call, Item, Literal, Name, NotRead, Operation, Syntax, read_cpp
+from mcp_server.package.terms.syntax import Call, Item, Literal, Name, Operation, Syntax
 from mcp_server.package.terms.term import (
     DTYPES,
     Apply,
-    Element,
     Number,
-    Size,
     Term,
     Unread,
+    is_address,
     is_float,
     promoted,
     say,
-    understood,
 )
 
 Lookup = Callable[[str], Term]
@@ -44,7 +42,7 @@ _SPELLINGS = {
     "neg": "neg",
     "round": "nearbyint rint round",
     "remainder": "fmod mod",
-    "mod": "remainder_integral remainder_integer",
+    "mod": "remainder_integral remainder_integer div_mod",
     "floordiv": "floor_divide_integral div_floor_integer div_floor_floating div_floor_floating_vec",
     "truncdiv": "div_trunc_integer",
     "maximum": "maximum max max_propagate_nan clamp_min",
@@ -91,18 +89,36 @@ def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
 
 
 class Translator:
-    """Turns the expressions of one kernel into terms. `pointers` maps its tensors to their element types.
+    """Turns expressions into terms. What names, loads and calls of its own mean is for a subclass.
 
     `masks_hold`: what is named as a mask of the iteration space holds, in place of what it is defined as.
-    `loads` are the elements in all of these expressions.
     """
 
-    def __init__(self, pointers: dict[str, str], *, masks_hold: bool = True) -> None:
-        self.pointers, self.masks_hold = pointers, masks_hold
-        self.loads: list[Element] = []
+    def __init__(self, look: Lookup, *, masks_hold: bool = True) -> None:
+        self._look, self.masks_hold = look, masks_hold
 
-    def term(self, syntax: Syntax, look: Lookup, line: int) -> Term:
-        """What an expression computes, its names looked up by `look`."""
+    def look(self, name: str) -> Term:
+        """The value of a name."""
+        return self._look(name)
+
+    def loaded(self, pointer: Term, _mask: Term | None = None, _other: Term | None = None, /) -> Term:
+        """What stands at an address; another value where a mask does not hold."""
+        return Unread(f"*{say(pointer)}", args=(pointer,))
+
+    def called(self, _call: Call, /) -> Term | None:
+        """The result of a call that only the subclass knows; None for another one."""
+        return None
+
+    def under(self, _test: Term, value: Callable[[], Term], /) -> Term:
+        """A value that is computed only where a test holds."""
+        return value()
+
+    def on_axis(self, value: Term, _axis: int, /) -> Term:
+        """A value whose range is put on an axis of a block."""
+        return value
+
+    def term(self, syntax: Syntax) -> Term:
+        """What an expression computes."""
         match syntax:
             case Literal(value=value, dtype=dtype):
                 return Number(value, dtype)
@@ -111,49 +127,56 @@ class Translator:
             case Name(name=("inf" | "-inf" | "nan") as name):
                 return Number(float(name), "float32")
             case Name(name=name):
-                return look(name)
-            case Item(base=Name(name=name), index=index) if name in self.pointers:
-                return self._element(name, self.term(index, look, line), line)
-            case Item(base=base):
-                return self.term(base, look, line)  # one lane of a vector in an array
+                return self.look(name)
+            case Item(base=base, index=index):
+                pointer = self.term(base)  # else one lane of a vector in an array
+                at = (pointer, self.term(index)) if is_address(pointer.dtype) else ()
+                return self.loaded(operator("add", at)) if at else pointer
+            case Operation(op="deref", args=(pointer,)):
+                return self.loaded(self.term(pointer))
+            case Operation(op="axis", args=(value, Literal(value=axis))):
+                return self.on_axis(self.term(value), int(axis))
             case Operation(op="div") if operation_of(syntax)[0] == "rsqrt":
-                return operator("rsqrt", (self.term(operation_of(syntax)[1][0], look, line),))
+                return operator("rsqrt", (self.term(operation_of(syntax)[1][0]),))
             case Operation(op="has_dtype", args=(value, Name(name=dtype))):
-                return Number(self.term(value, look, line).dtype == dtype_of(dtype), "bool")
+                return Number(self.term(value).dtype == dtype_of(dtype), "bool")
+            case Operation(op="where", args=(test, first, second)):
+                held = self.term(test)
+                if isinstance(held, Number):
+                    return self.term(first if held.value else second)
+                left = self.under(held, lambda: self.term(first))
+                return chosen(held, left, self.under(inverted(held), lambda: self.term(second)))
             case Operation(op=op, args=args):
-                operands = tuple(self.term(each, look, line) for each in args)
-                return chosen(*operands) if op == "where" else operator(op, operands)
+                return operator(op, tuple(map(self.term, args)))
             case Call():
-                return self._call(syntax, look, line)
+                return self._call(syntax)
 
-    def _call(self, call: Call, look: Lookup, line: int) -> Term:
+    def _call(self, call: Call) -> Term:
+        if (found := self.called(call)) is not None:
+            return found
         last = call.name.rpartition("::")[2].rpartition(".")[2] or call.name
         type_ = call.template.partition(",")[0]
         args = call.args
         if call.receiver is not None and not call.name.startswith("."):
             args = (call.receiver, *args)
-            if last == "to" and len(args) > 1 and isinstance(args[1], Name):
-                return cast(self.term(args[0], look, line), dtype_of(args[1].name))
-            if last in ("cast", "to"):
-                # `mask.template cast<float, 1>()` keeps the test as it is.
-                value = self.term(args[0], look, line)
-                return value if value.dtype == "bool" else cast(value, dtype_of(type_))
-        if last == "loadu" and isinstance(call.receiver, Call) and "VecMask" in call.receiver.name:
-            # `VecMask<float,1>::from(test).template loadu<float,1>(place)`: zero where the test fails.
-            loaded = self._load(_pointer(args[1], self.pointers), args[1:], look, line)
-            return chosen(self.term(call.receiver, look, line), loaded, Number(0, loaded.dtype))
-        pointer = _pointer(args[0], self.pointers) if args else None
-        if last in ("loadu", "load") or (last == "from" and pointer is not None):
-            return self._load(pointer, args, look, line)
+            if last in ("cast", "to") and type_:
+                # `mask.template cast<float, 1>()` keeps the test as it is; `mask.to<float, 1>()` does not.
+                value = self.term(args[0])
+                return value if last == "cast" and value.dtype == "bool" else cast(value, dtype_of(type_))
+        if last == "loadu" and call.receiver is not None and len(args) > 1:
+            # `test.template loadu<float,1>(place)`: zero where the test fails.
+            test = self.term(call.receiver)
+            return self.loaded(self.term(args[1]), test, Number(0, dtype_of(type_) or "float32"))
 
         def at(number: int) -> Term:
-            return self.term(args[number], look, line)
+            return self.term(args[number])
 
-        if (special := _choice_or_cast(call, last, args, at, look)) is not None:
+        if last in ("loadu", "from") and args and is_address((first := at(0)).dtype):
+            return self.loaded(first)
+        if last == "loadu" and args:
+            return at(0)  # from an array of the kernel's own, which stands for one element
+        if (special := self._choice_or_cast(call, last, args, at)) is not None:
             return special
-        if call.name in ("tl.program_id", "tl.num_programs", "tl.arange"):
-            inner = (str(a.value) if isinstance(a, Literal) else getattr(a, "name", "?") for a in args)
-            return look(f"{call.name}({', '.join(inner)})")
         if last == "arange" or (call.name == "()" and isinstance(args[0], Name | Call)):
             return at(0)
         if last == "clamp" and len(args) == 3:
@@ -161,80 +184,46 @@ class Translator:
         if last in ("fma", "fmadd") and len(args) == 3:
             return operator("add", (operator("mul", (at(0), at(1))), at(2)))
         if call.name.startswith(".") and isinstance(call.receiver, Name):
-            return look(call.receiver.name + call.name)
+            return self.look(call.receiver.name + call.name)
         if not args and call.name.isidentifier():
-            return look(call.name)
-        if last == "vec_reduce_all" and args:
-            return at(len(args) - 1)
+            return self.look(call.name)
         if last not in _NAMED:
             return Unread(call.name, args=tuple(map(at, range(len(args)))))
         return operator(_NAMED[last], tuple(map(at, range(len(args)))))
 
-    def _element(self, parameter: str, index: Term, line: int) -> Element:
-        self.loads.append(Element(parameter, index, self.pointers[parameter], line))
-        return self.loads[-1]
-
-    def _load(
-        self, pointer: tuple[str, Syntax | None] | None, args: tuple[Syntax, ...], look: Lookup, line: int
-    ) -> Term:
-        if pointer is None:
-            return self.term(args[0], look, line) if args else Unread("load")
-        name, index = pointer
-        place = self.term(index, look, line) if index is not None else Number(0, "int64")
-        loaded = self._element(name, place, line)
-        other = next((a for a in args if isinstance(a, Call) and a.name == "other"), None)
-        mask = next((a for a in args[1:] if a is not other and not isinstance(a, Literal)), None)
-        # `static_cast<int64_t>(8L)` behind a C++ pointer is the number of lanes.
-        lanes = isinstance(mask, Call) and mask.name == "static_cast"
-        if other is None or mask is None or lanes:
-            return loaded
-        return chosen(self.term(mask, look, line), loaded, self.term(other.args[0], look, line))
+    def _choice_or_cast(self, call: Call, last: str, args: tuple[Syntax, ...], at: Operand) -> Term | None:
+        """Choices, casts, and constants of a type; None for another call."""
+        type_ = call.template.partition(",")[0]
+        if last == "where" and len(args) == 3:
+            return chosen(at(0), at(1), at(2))
+        if last == "blendv":
+            return chosen(at(2), at(1), at(0))
+        if last in ("static_cast", "reinterpret_cast", "convert", "c10_convert"):
+            return cast(at(0), type_of(type_))
+        if dtype := dtype_of(call.name):
+            return cast(at(0), dtype)
+        if call.name == "decltype" and len(args) == 1:
+            return cast(at(0), self.look(call.template).dtype if call.template else None)
+        if "numeric_limits" in call.name:
+            return _limit(last, call.template)
+        if last == "from" and "VecMask" in call.name and len(args) == 1:
+            return cast(at(0), "bool")
+        if last == "set" and len(args) == 3:
+            return at(1)  # the first lanes of a vector: the others are not stored
+        if last in _PLAIN and args:
+            value = at(0)
+            broadcast = last.startswith("Vectorized") and isinstance(value, Number)
+            return cast(value, dtype_of(type_)) if broadcast else value
+        return None
 
 
 Operand = Callable[[int], Term]
 
 
-def _choice_or_cast(
-    call: Call, last: str, args: tuple[Syntax, ...], at: Operand, look: Lookup
-) -> Term | None:
-    """Choices, casts, and constants of a type; None for another call."""
-    type_ = call.template.partition(",")[0]
-    if last == "where" and len(args) == 3:
-        return chosen(at(0), at(1), at(2))
-    if last == "blendv":
-        return chosen(at(2), at(1), at(0))
-    if last in ("static_cast", "convert", "c10_convert"):
-        return cast(at(0), dtype_of(type_))
-    if dtype := dtype_of(call.name):
-        return cast(at(0), dtype)
-    if call.name == "decltype" and len(args) == 1:
-        return cast(at(0), look(call.template).dtype if call.template else None)
-    if "numeric_limits" in call.name:
-        return _limit(last, call.template)
-    if last == "from" and "VecMask" in call.name and len(args) == 1:
-        return cast(at(0), "bool")
-    if last == "set" and len(args) == 3:
-        return at(1)  # the first lanes of a vector: the others are not stored
-    if last in _PLAIN and args:
-        value = at(0)
-        broadcast = last.startswith("Vectorized") and isinstance(value, Number)
-        return cast(value, dtype_of(type_)) if broadcast else value
-    if last == "full" and len(args) > 1 and isinstance(args[-1], Name):
-        variable, dot, _ = args[-1].name.partition(".dtype")  # `tmp13.dtype`
-        return cast(at(len(args) - 2), look(variable).dtype if dot else dtype_of(variable))
-    return None
-
-
-def _pointer(syntax: Syntax, pointers: dict[str, str]) -> tuple[str, Syntax | None] | None:
-    """The tensor and the index of `in_ptr0 + (x0)`."""
-    match syntax:
-        case Name(name=name) if name in pointers:
-            return name, None
-        case Operation(op="add", args=(left, right)):
-            if (found := _pointer(left, pointers)) is not None:
-                name, index = found
-                return name, right if index is None else Operation("add", (index, right))
-    return None
+def type_of(text: str) -> str | None:
+    """The type that a cast names, of an address with a star: `float*`."""
+    dtype = dtype_of(text)
+    return f"*{dtype}" if dtype and "*" in text else dtype
 
 
 def _limit(what: str, template: str) -> Term:
@@ -253,9 +242,18 @@ def cast(value: Term, dtype: str | None) -> Term:
     """A value converted to a type, or unchanged if it has that type."""
     if dtype is None or value.dtype == dtype:
         return value
+    if is_address(value.dtype) and not is_address(dtype):
+        return Unread(dtype, dtype, (value,))  # the number of an address
     if isinstance(value, Number) and dtype != "bool" and (is_float(dtype) or not is_float(value.dtype)):
         return replace(value, dtype=dtype)
     return Apply("cast", (value,), dtype)
+
+
+def inverted(test: Term) -> Term:
+    """The test that holds where another one does not."""
+    if isinstance(test, Number):
+        return Number(not test.value, "bool")
+    return test.args[0] if isinstance(test, Apply) and test.op == "not" else Apply("not", (test,), "bool")
 
 
 def chosen(test: Term, first: Term, second: Term) -> Term:
@@ -318,20 +316,6 @@ def _signed(term: Term) -> Term | None:
 def _is_same(a: Term, b: Term | None) -> bool:
     """Whether two terms are one, or the same number."""
     return a is b or (isinstance(a, Number) and isinstance(b, Number) and a.value == b.value)
-
-
-def in_words(text: str) -> str:
-    """A C++ expression over sizes as a model has it: `s71 // 2`; as it is where it is not understood."""
-    term = size_term(text)
-    return say(term) if term is not None and understood(term) else text
-
-
-def size_term(text: str) -> Term | None:
-    """A C++ expression over sizes as a term; None for other text."""
-    try:
-        return Translator({}).term(read_cpp(text), Size, 0)
-    except (NotRead, RecursionError, IndexError):
-        return None
 
 
 def operator(op: str, args: tuple[Term, ...]) -> Term:

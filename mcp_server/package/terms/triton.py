@@ -1,18 +1,36 @@
-"""Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds."""
+"""Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds.
+
+The statements are followed in order. A branch is a test on what is done in it; a function of the same source
+is read where it is called. Of a loop each name is followed that grows by the same step in each turn, or that
+gathers a reduction; other names that a turn takes over from the one before are not understood, and neither is
+what a statement assigns that is not read.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
 import textwrap
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from typing import Any
 
-from mcp_server.package.kernel_code import IndexAssert, find_asserts
-from mcp_server.package.kernels import Kernel, constants_of, signature_of
-from mcp_server.package.terms.program import Check, Program, Store, Value
-from mcp_server.package.terms.syntax import Call, Name, NotRead, Operation, Syntax, read_python
+from mcp_server.package.terms.asserts import IndexAssert
+from mcp_server.package.terms.program import (
+    Access,
+    AccessKind,
+    Check,
+    Definition,
+    Program,
+    Source,
+    Store,
+    place_of,
+)
+from mcp_server.package.terms.reader import Reader
+from mcp_server.package.terms.sizes import size_term
+from mcp_server.package.terms.syntax import Call, Literal, Name, NotRead, Syntax, read_python
 from mcp_server.package.terms.term import (
+    Apply,
+    Element,
     Fold,
     Number,
     Position,
@@ -20,14 +38,18 @@ from mcp_server.package.terms.term import (
     Size,
     Term,
     Unread,
-    itemsize_of,
+    free_positions,
+    is_address,
+    is_float,
     parts,
     promoted,
+    rebuilt,
     whole_dtype,
 )
-from mcp_server.package.terms.translate import Translator, cast, dtype_of, operator, size_term
+from mcp_server.package.terms.translate import cast, chosen, dtype_of, inverted, operator
 
 _LONGEST = 400_000  # letters of a source
+_DEEPEST = 8  # calls of functions, and loops in each other
 _INDEX = re.compile(r"(?P<axis>[xyz]|r\d*_?)index$")
 _POINTERS = {
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
@@ -40,65 +62,65 @@ _REDUCTIONS = {
     "tl.sum": "sum",
     "tl.max": "max",
     "tl.min": "min",
+    "tl.argmax": "argmax",
+    "tl.argmin": "argmin",
     "triton_helpers.max2": "max",
     "triton_helpers.min2": "min",
     "triton_helpers.any": "any",
     "triton_helpers.prod": "prod",
 }
 _WITH_INDEX = {"triton_helpers.max_with_index": "max", "triton_helpers.min_with_index": "min"}
+_STEPS_WITH_INDEX = {
+    "triton_helpers.maximum_with_index": ("maximum", "argmaximum"),
+    "triton_helpers.minimum_with_index": ("minimum", "argminimum"),
+}
+_GATHERS = {
+    "add": ("sum", 0),
+    "mul": ("prod", 1),
+    "maximum": ("max", float("-inf")),
+    "minimum": ("min", float("inf")),
+    "or": ("any", 0),
+    "bitor": ("any", 0),
+    "and": ("all", 1),
+    "argmaximum": ("argmax", None),
+    "argminimum": ("argmin", None),
+    "welford_mean": ("mean", None),
+    "welford_m2": ("m2", None),
+}
+"""The reduction that a step of a loop belongs to, and the value from which it starts (None: any)."""
+_WITHOUT_EFFECT = frozenset(
+    {
+        "tl.debug_barrier",
+        "tl.static_assert",
+        "tl.assume",
+        "tl.device_print",
+        "tl.static_print",
+        "tl.device_assert",
+    }
+)
+_RANGES = frozenset({"range", "tl.range", "tl.static_range"})
+
+Value = Term | tuple[Term, ...]
+
+_SIGNATURE = re.compile(r"'signature':\s*\{([^{}]*)\}")
+_CONSTANTS = re.compile(r"'constants':\s*\{([^{}]*)\}")
+_ENTRY = re.compile(r"'(\w+)':\s*'?([^,'}]+)")
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class _Assign:
-    """`name = value` on a line. `number` is set for one of several results of a call."""
-
-    name: str
-    value: ast.expr
-    line: int
-    number: int | None = None
+def signature_of(source: str) -> dict[str, str]:
+    """Types such as `*fp32` and `i64` by parameter, from the `triton_meta` in a Triton kernel's source."""
+    found = _SIGNATURE.search(source)
+    return dict(_ENTRY.findall(found[1])) if found else {}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Place:
-    """Where a pointer points: `parts` behind a parameter, each an index and the bytes that it counts in.
-
-    A pointer is 64 bits wide, and each index as wide as its own type. `itemsize` is that of the pointer.
-    """
-
-    parameter: str
-    itemsize: int
-    parts: tuple[tuple[Term, int], ...]
+def constants_of(source: str) -> dict[str, int]:
+    """Integer `tl.constexpr` arguments by name, from the `triton_meta` in the source."""
+    found = _CONSTANTS.search(source)
+    values = _ENTRY.findall(found[1]) if found else []
+    return {name: int(value) for name, value in values if value.strip().lstrip("-").isdecimal()}
 
 
-def read_triton_program(kernel: Kernel) -> Program:
-    """What a Triton kernel does; nothing if its text cannot be parsed."""
-    function = function_of(kernel)
-    if function is None:
-        return Program((), ())
-    reader = Reader(kernel, function)
-    asserts = {check.line: check for check in find_asserts(kernel.source)}
-    stores: list[Store] = []
-    checks: list[Check] = []
-    for at, node in enumerate(reader.statements):
-        if isinstance(node, _Assign):
-            continue
-        name = ast.unparse(node.func)
-        if name in ("tl.store", "tl.atomic_add"):
-            stores += reader.store(node, at, "plain" if name == "tl.store" else "add")
-        elif name == "tl.device_assert" and node.lineno in asserts:
-            checks.append(reader.check(asserts[node.lineno], node, at))
-    for at, node in enumerate(reader.statements, 1):  # also what reaches no store
-        if isinstance(node, _Assign):
-            reader.look(node.name, at)
-
-    def value_at(name: str, line: int) -> Value:
-        value = reader.look(name, reader.above(line))
-        return value, reader.ranges((value,))
-
-    return Program(tuple(stores), tuple(checks), tuple(reader.translator.loads), value_at)
-
-
-def function_of(kernel: Kernel) -> ast.FunctionDef | None:
+def function_of(kernel: Source) -> ast.FunctionDef | None:
     """The kernel's own function, the last one of its source; None if that cannot be parsed."""
     tree = parsed(kernel.source)
     body = reversed(tree.body) if tree is not None else ()
@@ -113,266 +135,586 @@ def parsed(source: str) -> ast.Module | None:
         return None
 
 
-def accesses_in(tree: ast.AST) -> Iterator[tuple[str, ast.Call, ast.expr | None]]:
-    """Each load, store and (atomic) update with its kind, and its mask if it has one."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and node.args:
-            name = ast.unparse(node.func).rpartition(".")[2]
-            kind = "update" if name.startswith("atomic_") else name
-            if kind in ("load", "store", "update"):
-                mask = argument_of(node, "mask", 1 if kind == "load" else 2)
-                yield kind, node, None if isinstance(mask, ast.Constant) and mask.value is None else mask
+def read_triton_program(kernel: Source) -> Program:
+    """What a Triton kernel does; nothing if its text cannot be parsed."""
+    function, tree = function_of(kernel), parsed(kernel.source)
+    if function is None or tree is None:
+        return Program()
+    reader = _Reader(kernel, tree, function)
+    try:
+        reader.run(function.body)
+    except RecursionError:
+        reader.unread.append(function.lineno)
+    return reader.program
 
 
-def argument_of(node: ast.Call, name: str, position: int) -> ast.expr | None:
-    """An argument given by name or by position; None without one."""
-    by_name = next((word.value for word in node.keywords if word.arg == name), None)
-    return by_name if by_name is not None or len(node.args) <= position else node.args[position]
+def _stored(nodes: Sequence[ast.stmt]) -> list[str]:
+    """The names that statements assign."""
+    inside = (each for node in nodes for each in ast.walk(node) if isinstance(each, ast.Name))
+    return list(dict.fromkeys(each.id for each in inside if isinstance(each.ctx, ast.Store)))
 
 
-def flat(body: list[ast.stmt], *, while_loops: bool = False) -> Iterator[_Assign | ast.Call]:
-    """Assignments and calls in the order of the text; the body of a loop counts once.
+def _contains(nodes: Sequence[ast.stmt], kinds: type[ast.AST]) -> bool:
+    return any(isinstance(each, kinds) for node in nodes for each in ast.walk(node))
 
-    Those of `while` only on request: what they do differs from turn to turn.
-    """
-    for node in body:
+
+class _Reader(Reader):
+    """Reads one kernel."""
+
+    def __init__(self, kernel: Source, tree: ast.Module, function: ast.FunctionDef) -> None:
+        self.generated = kernel.kind == "triton"
+        super().__init__(kernel, masks_hold=self.generated)
+        self.grid, self.lines = kernel.grid, textwrap.dedent(kernel.source).split("\n")
+        self.functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+        self.names: dict[str, Value] = {**_module_numbers(tree), **_arguments(kernel, function)}
+        self.spans: dict[str, Range] = {}
+        self.depth = 0  # of calls
+        self.results: list[Value] = []  # of the function that is read
+        self.call: ast.Call | None = None  # the load that is read
+
+    # Statements
+
+    def run(self, body: Sequence[ast.stmt]) -> bool:
+        """Read statements; whether all ways through them end in a `return`, `break` or `continue`."""
+        with self.where(None):
+            return any(self.statement(node) for node in body)
+
+    def statement(self, node: ast.stmt) -> bool:
+        """Read one statement; whether the next one is never reached."""
+        self.line = node.lineno
         match node:
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                yield _Assign(name, value, node.lineno)
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if not (
-                _names(names) & _names(values)  # a swap
-            ):
-                for each, value in zip(names, values, strict=False):
-                    if isinstance(each, ast.Name):
-                        yield _Assign(each.id, value, node.lineno)
-            case ast.Assign(targets=[ast.Tuple(elts=names)], value=value):
-                for number, each in enumerate(names):
-                    if isinstance(each, ast.Name):
-                        yield _Assign(each.id, value, node.lineno, number)
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                yield _Assign(name, value, node.lineno)
+            case ast.Assign(targets=[target], value=value):
+                self._assign(target, self.value(value))
+            case ast.Assign(targets=targets, value=value):
+                for target in targets:
+                    self._assign(target, self.value(value))
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._assign(target, self.value(value))
             case ast.AugAssign(target=ast.Name(id=name) as target, op=op, value=value):
-                before = ast.Name(id=target.id, lineno=node.lineno)
-                yield _Assign(name, ast.BinOp(left=before, op=op, right=value), node.lineno)
+                before = ast.Name(id=name, ctx=ast.Load())
+                self._assign(target, self.value(ast.BinOp(left=before, op=op, right=value)))
             case ast.Expr(value=ast.Call() as call):
-                yield call
-            case ast.For(target=ast.Name(id=name), iter=values, body=inner):
-                yield _Assign(name, values, node.lineno)
-                yield from flat(inner, while_loops=while_loops)
-            case ast.For(body=inner) | ast.With(body=inner):
-                yield from flat(inner, while_loops=while_loops)
-            case ast.While(body=inner) if while_loops:
-                yield from flat(inner, while_loops=True)
-            case ast.If(body=inner, orelse=other):
-                yield from flat([*inner, *other], while_loops=while_loops)
+                self._call_statement(call)
+            case ast.Return(value=value):
+                self.results.append(self.value(value) if value is not None else ())
+                return True
+            case ast.Break() | ast.Continue():
+                return True
+            case ast.If(test=test, body=body, orelse=orelse):
+                return self._branch(self.read(test), body, orelse)
+            case ast.For(target=ast.Name(id=name), iter=ast.Call(func=function, args=ends), body=body) if (
+                ast.unparse(function) in _RANGES and len(self.loops) < _DEEPEST
+            ):
+                self._loop(name, [self.read(end) for end in ends[:3]], body, node.lineno)
+            case ast.With(body=body):
+                return self.run(body)
+            case ast.While(body=body) | ast.For(body=body):
+                self._unknown_loop(node, body)
+            case ast.Pass() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
+                pass
+            case _:
+                self._not_read(node)
+        return False
 
+    def _not_read(self, node: ast.stmt) -> None:
+        self.unread.append(node.lineno)
+        self.names |= {name: Unread(name) for name in _stored([node])}
 
-def _names(nodes: list[ast.expr]) -> set[str]:
-    return {inner.id for node in nodes for inner in ast.walk(node) if isinstance(inner, ast.Name)}
+    def _assign(self, target: ast.expr, value: Value) -> None:
+        match target:
+            case ast.Name(id=name):
+                term = value if not isinstance(value, tuple) else Unread(name, args=value)
+                again = isinstance(term, Position) and _INDEX.fullmatch(term.name)  # `rindex = r0_index`
+                if self.generated and (index := _INDEX.fullmatch(name)) and not again:
+                    dtype = term.dtype if term.dtype in ("int32", "int64") else "int64"
+                    term = Position(name, dtype)
+                    numel = self.named(f"{index['axis']}numel")
+                    self.spans.setdefault(name, Range(name, Number(0, "int64"), numel))
+                self.names[name] = value if isinstance(value, tuple) else term
+                self.definitions.append(Definition(name, self.line, term))
+            case ast.Tuple(elts=targets) if isinstance(value, tuple) and len(value) == len(targets):
+                for each, part in zip(targets, value, strict=True):
+                    self._assign(each, part)
+            case ast.Tuple(elts=targets):
+                for each in targets:
+                    self._assign(each, Unread(ast.unparse(each)))
+            case _:
+                self.unread.append(self.line)
 
+    def _call_statement(self, call: ast.Call) -> None:
+        name = ast.unparse(call.func)
+        if name == "tl.device_assert" and call.lineno in self.asserts:
+            self._check(self.asserts[call.lineno], call)
+        elif name not in _WITHOUT_EFFECT:
+            count = len(self.unread)
+            value = self.value(call)
+            known = name in self.functions or name.rpartition(".")[2].startswith(("store", "atomic_"))
+            if not known and len(self.unread) == count and isinstance(value, Unread):
+                self.unread.append(call.lineno)
 
-class Reader:
-    """Follows the names of one kernel."""
+    def _branch(self, test: Term, body: list[ast.stmt], orelse: list[ast.stmt]) -> bool:
+        if isinstance(test, Number):
+            return any(self.statement(each) for each in (body if test.value else orelse))
+        before = dict(self.names)
+        with self.where(test):
+            ended = any(self.statement(each) for each in body)
+        after, self.names = self.names, dict(before)
+        with self.where(inverted(test)):
+            other_ended = any(self.statement(each) for each in orelse)
+        if ended and other_ended:
+            return True
+        if ended or other_ended:
+            self.tests.append(inverted(test) if ended else test)  # until the end of the block
+            self.names = self.names if ended else after
+            return False
+        for name in {**after, **self.names}:
+            first, second = after.get(name), self.names.get(name)
+            if first is not second:
+                both = isinstance(first, Term) and isinstance(second, Term)
+                self.names[name] = chosen(test, first, second) if both else Unread(name)  # type: ignore[arg-type]
+        return False
 
-    def __init__(self, kernel: Kernel, function: ast.FunctionDef) -> None:
-        types = signature_of(kernel.source)
-        names = [argument.arg for argument in function.args.args]
-        self.pointers = {
-            name: _POINTERS.get(types[name].lstrip("*"), "float32")
-            for name in names
-            if types.get(name, "").startswith("*")
-        }
-        self.constants = constants_of(kernel.source)
-        noted = ((each.arg, each.annotation) for each in function.args.args if each.annotation is not None)
-        fixed = {name for name, note in noted if ast.unparse(note) == "tl.constexpr"}
-        self.scalars = {
-            name: "int32" if name in fixed else _POINTERS.get(types.get(name, ""), "int64")
-            for name in names
-            if name not in self.pointers
-        }
-        self.grid = kernel.grid
-        self.translator = Translator(self.pointers)
-        self.statements = tuple(flat(function.body))
-        self.loops: dict[str, Range] = {}
-        self._known: dict[_Assign, Term] = {}
-        self._places: dict[_Assign, Place | None] = {}
+    def _part(self, body: Sequence[ast.stmt]) -> bool:
+        return any(self.statement(node) for node in body)
 
-    def above(self, line: int) -> int:
-        """How many statements begin above a line."""
-        lines = (each.line if isinstance(each, _Assign) else each.lineno for each in self.statements)
-        return sum(each < line for each in lines)
+    # Loops
 
-    def term(self, node: ast.expr, at: int, line: int) -> Term:
-        """The value of an expression just before statement number `at`."""
-        try:
-            return self._term(read_python(node), at, line)
-        except (NotRead, RecursionError, IndexError):
-            return Unread(ast.unparse(node)[:120])
-
-    def _term(self, syntax: Syntax, at: int, line: int) -> Term:
-        match syntax:
-            case Call(name=name, args=(operand, *_)) if name in _REDUCTIONS:
-                return self._reduced(_REDUCTIONS[name], operand, at, line)
-            case Call(name=("to" | "broadcast_to" | "tl.broadcast_to"), receiver=Call() as inner, args=args):
-                value = self._term(inner, at, line)
-                return cast(value, dtype_of(args[0].name) if args and isinstance(args[0], Name) else None)
-        return self.translator.term(syntax, lambda name: self.look(name, at), line)
-
-    def look(self, name: str, at: int) -> Term:
-        """The value of a variable just before a statement."""
-        statement = self._definition(name, at)
-        if _INDEX.fullmatch(name) and not (statement and isinstance(statement.value, ast.Name)):
-            # But for a second name: `rindex = r0_index`. It has the type that it is computed in.
-            value = self._value(statement) if statement else None
-            return Position(name, value.dtype if value and value.dtype in ("int32", "int64") else "int64")
-        if statement is not None:
-            if statement not in self._known:
-                self._known[statement] = Unread(name)  # for a value that depends on itself
-                self._known[statement] = self._assigned(statement)
-            return self._known[statement]
-        if name in self.constants:
-            return Number(self.constants[name], whole_dtype(self.constants[name]))
-        if name.startswith(("tl.program_id(", "tl.arange(")):
-            return Position(name, "int32")
-        if name.startswith("tl.num_programs("):
-            return Size(name, "int32")
-        return Size(name, self.scalars[name]) if name in self.scalars else Unread(name)
-
-    def _value(self, statement: _Assign) -> Term:
-        return self.term(statement.value, self.statements.index(statement), statement.line)
-
-    def _definition(self, name: str, at: int) -> _Assign | None:
-        found = (s for s in reversed(self.statements[:at]) if isinstance(s, _Assign) and s.name == name)
-        return next(found, None)
-
-    def _assigned(self, statement: _Assign) -> Term:
-        at, line = self.statements.index(statement), statement.line
-        match statement.value:
-            case ast.Call(func=function, args=ends) if ast.unparse(function) in ("range", "tl.range"):
-                return self._looped(statement, [self.term(end, at, line) for end in ends[:3]])
-            case ast.Call(func=function, args=[operand, *_]) if ast.unparse(function) in _WITH_INDEX:
-                if statement.number is not None:
-                    kind = _WITH_INDEX[ast.unparse(function)]
-                    kind = f"arg{kind}" if statement.number else kind
-                    return self._reduced(kind, read_python(operand), at, line)
-        return Unread(statement.name) if statement.number is not None else self._value(statement)
-
-    def _looped(self, statement: _Assign, ends: list[Term]) -> Term:
-        """The variable of a loop: its first value, and a step for each turn."""
+    def _loop(self, name: str, ends: list[Term], body: list[ast.stmt], line: int) -> None:
         start, stop = (Number(0, "int32"), ends[0]) if len(ends) == 1 else ends[:2]
         step = ends[2] if len(ends) > 2 else Number(1, "int32")
-        turn = Position(f"{statement.name}@{statement.line}", promoted(*(end.dtype for end in ends)))
-        # Rounded up: floor division of what is negated.
-        negated = operator("sub", (cast(start, "int64"), stop))
-        turns = operator("neg", (operator("floordiv", (negated, step)),))
-        self.loops[turn.name] = Range(turn.name, Number(0, "int64"), turns)
-        return operator("add", (start, operator("mul", (turn, step))))
+        turn = Position(f"{name}@{line}", promoted(*(end.dtype for end in ends)))
+        turns = _ceiling(operator("sub", (cast(stop, "int64"), start)), step)
+        loop = self.spans[turn.name] = Range(turn.name, Number(0, "int64"), turns)
+        variable = operator("add", (start, operator("mul", (turn, step))))
+        before = dict(self.names)
+        carried = {
+            each: Unread(f"{each} of the turn before", _dtype(before[each]))
+            for each in _stored(body)
+            if each in before
+        }
+        # First only to see which names grow by the same step in each turn.
+        records: list[list[Any]]
+        records = [self.stores, self.checks, self.accesses, self.definitions, self.unread]
+        kept = [len(each) for each in records]
+        after = self._turn(loop, body, {**before, **carried, name: variable})
+        for record, count in zip(records, kept, strict=True):
+            del record[count:]
+        steps = {
+            each: grown_by
+            for each, marker in carried.items()
+            if (grown_by := _step(after.get(each), marker)) is not None
+        }
+        grown = {each: _moved(before[each], turn, step) for each, step in steps.items()}
+        after = self._turn(loop, body, {**before, **carried, **grown, name: variable})
+        self.settle(turn.name, kept[0], kept[2])
+        self.names = before
+        for each in _stored(body):
+            if each in steps:
+                self.names[each] = _moved(before[each], turns, steps[each])
+            elif each not in carried or after.get(each) is not carried[each]:
+                self.names[each] = self._gathered(
+                    each, before.get(each), carried.get(each), after.get(each), loop
+                )
 
-    def _reduced(self, kind: str, operand: Syntax, at: int, line: int) -> Term:
-        """A reduction over the r axes: of a block, or of the values that a loop has accumulated."""
-        if isinstance(operand, Name) and operand.name.startswith("_"):
-            body = self._gathered(operand.name, at)
-        else:
-            body = self._term(operand, at, line)
-        dtype = "int64" if kind.startswith("arg") else promoted(body.dtype)
-        ranges = tuple(r for r in self.ranges((body,)) if r.name.startswith(("r", "tl.arange")))
-        if not ranges:  # all r axes of the kernel
-            names = dict.fromkeys(s.name for s in self.statements if isinstance(s, _Assign))
-            axes = ((name, self.look(name, len(self.statements))) for name in names if name.startswith("r"))
-            ranges = tuple(
-                self._range(n) for n, axis in axes if isinstance(axis, Position) and axis.name == n
-            )
-        return Fold(kind, ranges, body, dtype)
+    def _turn(self, loop: Range, body: list[ast.stmt], names: dict[str, Value]) -> dict[str, Value]:
+        """The names after one turn."""
+        self.names = names
+        self.loops.append(loop)
+        with self.where(Unread("break") if _contains(body, ast.Break) else None):
+            self.run(body)
+        self.loops.pop()
+        return self.names
 
-    def _gathered(self, name: str, at: int) -> Term:
-        """The value that a loop adds to the accumulator `_tmp2`: the other operand of the update."""
-        update = self._definition(name, at)
-        syntax = read_python(update.value) if update else Name(name)
-        if isinstance(syntax, Call) and syntax.name == "tl.where":
-            syntax = syntax.args[1]
-        if isinstance(syntax, Name) and (inner := self._definition(syntax.name, at)) is not None:
-            update, syntax = inner, read_python(inner.value)
-        if update is None or not isinstance(syntax, Call | Operation):
+    def _gathered(
+        self, name: str, before: Value | None, marker: Unread | None, after: Value | None, loop: Range
+    ) -> Term:
+        """What a loop gathers in a name: a reduction of what each turn adds."""
+        test: Term | None = None
+        match after:
+            case Apply(op="where", args=(condition, inner, kept)) if kept is marker:
+                test, after = condition, inner
+        if (
+            marker is None
+            or not isinstance(after, Apply)
+            or after.op not in _GATHERS
+            or not isinstance(before, Term)
+        ):
             return Unread(name)
-        operand = next((a for a in syntax.args if not (isinstance(a, Name) and a.name == name)), None)
-        if operand is None or len(syntax.args) != 2:
+        kind, neutral = _GATHERS[after.op]
+        others = [each for each in after.args if each is not marker]
+        if len(others) != 1 or len(after.args) != 2 or _mentions(others[0]):
             return Unread(name)
-        return self._term(operand, self.statements.index(update), update.line)
+        (body,) = others
+        if test is not None:
+            if neutral is None or _mentions(test):
+                return Unread(name)
+            body = chosen(test, body, cast(Number(neutral, body.dtype), body.dtype))
+        ranges = self._reduced_axes(body) if self.generated else (loop,)
+        dtype = "int64" if kind.startswith("arg") else promoted(body.dtype, before.dtype)
+        fold = Fold(kind, ranges, body, dtype)
+        starts = isinstance(before, Number) and (neutral is None or before.value == neutral)
+        return fold if self.generated or starts else operator(after.op, (before, fold))
 
-    def ranges(self, terms: tuple[Term, ...]) -> tuple[Range, ...]:
-        """The index variables that terms depend on, without those of reductions inside them."""
-        inside = (each for term in terms for each in parts(term, inside_indices=True))
-        names = dict.fromkeys(each.name for each in inside if isinstance(each, Position))
-        return tuple(map(self._range, names))
+    def _unknown_loop(self, node: ast.stmt, body: list[ast.stmt]) -> None:
+        """A loop whose turns are not known: what it takes over from the turn before is not either."""
+        self.unread.append(node.lineno)
+        self.names |= {name: Unread(name, _dtype(self.names.get(name))) for name in _stored([node])}
+        with self.where(Unread("loop")):
+            self.run(body)
+        self.names |= {name: Unread(name, _dtype(self.names.get(name))) for name in _stored([node])}
 
-    def _range(self, name: str) -> Range:
-        start = Number(0, "int64")
-        if name in self.loops:
-            return self.loops[name]
-        if match := _INDEX.fullmatch(name):
-            return Range(name, start, self.look(f"{match['axis']}numel", len(self.statements)))
-        inner = name.partition("(")[2].rstrip(")")
-        if name.startswith("tl.arange"):
-            ends = [each.strip() for each in inner.split(",")]
-            first, last = (
-                Number(int(e), "int64") if e.isdigit() else self.look(e, 0) for e in (ends[0], ends[-1])
+    # Expressions
+
+    def value(self, node: ast.expr) -> Value:
+        """The value of an expression: a term, or several."""
+        if isinstance(node, ast.Tuple):
+            return tuple(self.read(each) for each in node.elts)
+        if isinstance(node, ast.Call):
+            try:
+                call = read_python(node)
+                found = self._several(call) if isinstance(call, Call) else None
+                if found is not None:
+                    return found
+            except (NotRead, IndexError):
+                pass
+        return self.read(node)
+
+    def read(self, node: ast.expr) -> Term:
+        """The value of an expression as one term."""
+        try:
+            return self.term(read_python(node))
+        except (NotRead, IndexError):
+            names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+            known = (self.names.get(name) for name in names)
+            return Unread(
+                ast.unparse(node)[:120], args=tuple(each for each in known if isinstance(each, Term))
             )
-            return Range(name, first, last)
-        # The number of programs along an axis, from the C++ of the launcher.
-        blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(inner)
-        return Range(name, start, blocks or Unread("grid"))
 
-    def store(self, call: ast.Call, at: int, mode: str) -> list[Store]:
-        """The store of a call; none unless its pointer is a parameter plus an index."""
-        line = call.lineno
-        place = self.place(call.args[0], at, line)
-        dtype = self.pointers[place.parameter] if place is not None else ""
-        if place is None or len(call.args) < 2 or place.itemsize != itemsize_of(dtype):
-            return []
-        value = cast(self.term(call.args[1], at, line), dtype)
-        index = place.parts[0][0] if place.parts else Number(0, "int64")
-        for part, _ in place.parts[1:]:
-            index = operator("add", (cast(index, "int64"), cast(part, "int64")))  # as wide as a pointer
-        return [Store(place.parameter, index, value, self.ranges((index,)), line, mode)]
+    def named(self, name: str) -> Term:
+        value = self.names.get(name)
+        if isinstance(value, tuple):
+            return Unread(name, args=value)
+        return value if value is not None else Unread(name)
 
-    def place(self, node: ast.expr, at: int, line: int) -> Place | None:
-        """`out_ptr0 + (x0)`, through assignments, casts and changes of shape; None for what is no pointer."""
-        match node:
-            case ast.Name(id=name) if (found := self._definition(name, at)) is not None:
-                if found not in self._places:
-                    self._places[found] = None
-                    self._places[found] = self.place(found.value, self.statements.index(found), line)
-                return self._places[found]
-            case ast.Name(id=name) if name in self.pointers:
-                return Place(name, itemsize_of(self.pointers[name]), ())
-            case ast.Subscript(value=value):
-                return self.place(value, at, line)
-            case ast.Call(func=ast.Attribute(attr="to", value=value), args=[ast.Call(args=[type_]) as made]):
-                inner = self.place(value, at, line)
-                dtype = dtype_of(ast.unparse(type_)) if "pointer_type" in ast.unparse(made.func) else None
-                return replace(inner, itemsize=itemsize_of(dtype)) if inner and dtype else None
-            case ast.Call(func=ast.Attribute(attr="broadcast_to"), args=[value, *_]):
-                return self.place(value, at, line)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                for pointer, offset in ((left, right), (right, left)):
-                    if (base := self.place(pointer, at, line)) is not None:
-                        part = (self.term(offset, at, line), base.itemsize)
-                        return replace(base, parts=(*base.parts, part))
+    def on_axis(self, value: Term, axis: int) -> Term:
+        if self.generated:
+            return value
+
+        def moved(term: Term) -> Term | None:
+            if not isinstance(term, Position) or not term.name.startswith("tl.arange") or "@" in term.name:
+                return None
+            name = f"{term.name}@{axis}"
+            span = self.spans[term.name]
+            self.spans.setdefault(name, Range(name, span.start, span.stop))
+            return Position(name, term.dtype)
+
+        return rebuilt(value, moved)
+
+    def loaded(self, pointer: Term, mask: Term | None = None, other: Term | None = None) -> Term:
+        place = place_of(pointer)
+        with self.where(mask):
+            self._access("load", pointer, mask is not None, self.call)
+        if not place.parameter:
+            return Unread("load", "int64", (pointer,))
+        value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
+        if mask is None or other is None:
+            return value
+        return chosen(mask, value, other)
+
+    def called(self, call: Call) -> Term | None:
+        """The result of a function of Triton, or of the same source."""
+        last = call.name.rpartition(".")[2]
+        several = self._several(call)
+        if several is not None:
+            return Unread(call.name, args=several) if isinstance(several, tuple) else several
+        match last:
+            case "load":
+                at = call.receiver or call.argument("pointer", 0)
+                mask, other = self._mask(call, 1), call.argument("other", 2)
+                default = self.term(other) if other and other != Name("None") else None
+                pointer = self.term(at) if at else Unread("load")
+                self.call = call.node
+                return self.loaded(pointer, mask, default)
+            case "program_id" | "num_programs":
+                axis = call.argument("axis", 0)
+                key = f"tl.{last}({axis.value if isinstance(axis, Literal) else '?'})"
+                return Position(key, "int32") if last == "program_id" else Size(key, "int32")
+            case "arange":
+                return self._arange(call)
+            case "to" | "cast" if call.args:
+                return self._converted(call)
+            case "zeros" | "zeros_like":
+                dtype = call.argument("dtype", 1)
+                return Number(0, (dtype_of(dtype.name) if isinstance(dtype, Name) else None) or "float32")
+            case "full":
+                return self._full(call)
+            case "expand_dims" if not self.generated:
+                axis = call.argument("axis", 1)
+                value = self.term(call.args[0])
+                return self.on_axis(value, int(axis.value != 1)) if isinstance(axis, Literal) else None
+            case "cdiv":
+                return _ceiling(self.term(call.args[0]), self.term(call.args[1]))
+            case "constexpr":
+                return self.term(call.args[0])
+            case "make_block_ptr" | "advance" | "make_tensor_descriptor":
+                given = (*call.args, *(each for _, each in call.named if not isinstance(each, Call)))
+                terms = tuple(
+                    self.term(each) for each in given if not isinstance(each, Call) or each.name != "[]"
+                )
+                address = next((each.dtype for each in terms if is_address(each.dtype)), "*float32")
+                return Unread(call.name, address, terms)
+        if call.name in _REDUCTIONS:
+            return self._reduced(_REDUCTIONS[call.name], self.term(call.args[0]), call)
+        if last in ("multiple_of", "max_contiguous", "max_constancy"):
+            return self.term(call.args[0])
         return None
 
-    def check(self, found: IndexAssert, call: ast.Call, at: int) -> Check:
+    def _several(self, call: Call) -> Value | None:
+        """The results of a function that may have several; None for another one."""
+        last = call.name.rpartition(".")[2]
+        if call.receiver is None and call.name in self.functions:
+            return self._inlined(self.functions[call.name], call)
+        if last == "store" or last.startswith("atomic_"):
+            self._store(call, last)
+            return Unread(call.name)
+        if call.name in _WITH_INDEX:
+            kind, value, index = _WITH_INDEX[call.name], *map(self.term, call.args[:2])
+            first = self._reduced(kind, value, call, 2)
+            gathered = isinstance(index, Fold) and index.kind == f"arg{kind}"
+            return first, index if gathered else self._reduced(f"arg{kind}", value, call, 2)
+        if call.name in _STEPS_WITH_INDEX:
+            best, place, value, _ = map(self.term, call.args[:4])
+            ops = _STEPS_WITH_INDEX[call.name]
+            return operator(ops[0], (best, value)), Apply(ops[1], (place, value), "int64")
+        if call.name == "triton_helpers.welford_reduce":
+            value, mean, m2 = map(self.term, call.args[:3])
+            made = (
+                Apply("welford_mean", (mean, value), value.dtype),
+                Apply("welford_m2", (m2, value), value.dtype),
+            )
+            return *made, Unread("weight")
+        if call.name == "triton_helpers.welford":
+            return tuple(map(self.term, call.args[:3]))
+        return None
+
+    def _mask(self, call: Call, position: int) -> Term | None:
+        mask = call.argument("mask", position)
+        if mask is None or mask == Name("None"):
+            return None
+        test = self.term(mask)
+        return None if self.generated and isinstance(test, Number) and test.value else test
+
+    def _arange(self, call: Call) -> Term:
+        words = [
+            str(each.value) if isinstance(each, Literal) else getattr(each, "name", "?") for each in call.args
+        ]
+        name = f"tl.arange({', '.join(words)})"
+        first, last = (self.term(each) for each in (call.args[0], call.args[-1]))
+        self.spans.setdefault(name, Range(name, first, last))
+        return Position(name, "int32")
+
+    def _converted(self, call: Call) -> Term:
+        value, type_ = (call.receiver, call.args[0]) if call.receiver is not None else call.args[:2]
+        term = self.term(value)
+        if any(name == "bitcast" for name, _ in call.named):
+            return Unread("bitcast", args=(term,))
+        match type_:
+            case Call(name="tl.pointer_type", args=(Name(name=name), *_)):
+                return cast(term, f"*{dtype_of(name) or 'float32'}")
+            case Name(name=name):
+                variable, dot, _ = name.partition(".dtype")
+                dtype = self.named(variable).dtype if dot else dtype_of(name)
+                return cast(term, dtype) if dtype else term
+        return Unread("to", args=(term,))
+
+    def _full(self, call: Call) -> Term:
+        value, dtype = self.term(call.args[1]), call.argument("dtype", 2)
+        if isinstance(dtype, Name):
+            variable, dot, _ = dtype.name.partition(".dtype")  # `tmp13.dtype`
+            return cast(value, self.named(variable).dtype if dot else dtype_of(dtype.name))
+        return value
+
+    def _inlined(self, function: ast.FunctionDef, call: Call) -> Value:
+        """What a function of the same source returns for these arguments."""
+        if self.depth >= _DEEPEST:
+            return Unread(call.name)
+        names = [argument.arg for argument in function.args.args]
+        given = dict(zip(names, call.args, strict=False)) | dict(call.named)
+        values: dict[str, Value] = {name: self.term(each) for name, each in given.items()}
+        outside, line, results = self.names, self.line, self.results
+        around = {name: value for name, value in outside.items() if name not in names}
+        self.names, self.results, self.depth = around | values, [], self.depth + 1
+        self.run(function.body)
+        made = self.results
+        self.names, self.line, self.results, self.depth = outside, line, results, self.depth - 1
+        return made[0] if len(made) == 1 else Unread(call.name)  # of several each holds on a way of its own
+
+    def _reduced(self, kind: str, value: Term, call: Call, position: int = 1) -> Term:
+        """A reduction over the r axes of a generated kernel, or over an axis of a block."""
+        axis, dtype = call.argument("axis", position), call.argument("dtype", 9)
+        value = cast(value, dtype_of(dtype.name)) if isinstance(dtype, Name) else value
+        if isinstance(value, Fold) and value.kind == kind and not self._lanes(value):
+            return value  # a loop has gathered it
+        ranges = self._reduced_axes(value) if self.generated else self._block_axes(value, axis)
+        if not ranges:
+            return Unread(kind, value.dtype, (value,))
+        fold = Fold(kind, ranges, value, "int64" if kind.startswith("arg") else promoted(value.dtype))
+        kept = call.argument("keep_dims", 9) == Literal(True, "bool")
+        left = [name for name in self._lanes(fold) if "@" in name]
+        if len(left) != 1 or kept:
+            return fold
+
+        def alone(term: Term) -> Term | None:
+            """The one axis that is left has no place among others."""
+            single = isinstance(term, Position) and term.name == left[0]
+            return Position(left[0].partition("@")[0], term.dtype) if single else None
+
+        return rebuilt(fold, alone)
+
+    def _lanes(self, term: Term) -> list[str]:
+        prefix = "r" if self.generated else "tl.arange"
+        return [name for name in free_positions(term) if name.startswith(prefix)]
+
+    def _reduced_axes(self, body: Term) -> tuple[Range, ...]:
+        every = (name for name, value in self.names.items() if isinstance(value, Position))
+        names = self._lanes(body) or [name for name in every if name.startswith("r")]
+        return tuple(self.spans[name] for name in dict.fromkeys(names) if name in self.spans)
+
+    def _block_axes(self, value: Term, axis: Syntax | None) -> tuple[Range, ...]:
+        names = self._lanes(value)
+        placed = [name for name in names if "@" in name]
+        if isinstance(axis, Literal) and placed:
+            if len(placed) < len(names):
+                return ()
+            names = [name for name in names if name.endswith(f"@{axis.value}")]
+        return tuple(self.spans[name] for name in names)
+
+    # What is recorded
+
+    def ranges(self, *terms: Term) -> tuple[Range, ...]:
+        """The loops around this place, and the lanes that terms depend on."""
+        names = free_positions(*terms)
+        found = {each.name: each for each in self.loops} if not self.generated else {}
+        return tuple((found | {name: self._range(name) for name in names}).values())
+
+    def _range(self, name: str) -> Range:
+        if name in self.spans:
+            return self.spans[name]
+        # The number of programs along an axis, from the C++ of the launcher.
+        axis = name.partition("(")[2].rstrip(")")
+        blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(axis)
+        return Range(name, Number(0, "int64"), blocks or Unread("grid"))
+
+    def _access(self, kind: AccessKind, pointer: Term, masked: bool, call: ast.Call | None) -> None:
+        place, test = place_of(pointer), self.test()
+        terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
+        line, code = (call.lineno, self._text(call)) if call is not None else (self.line, "")
+        self.accesses.append(Access(kind, place, self.ranges(*terms), test, line, masked, code))
+
+    def _text(self, node: ast.Call) -> str:
+        lines = self.lines[node.lineno - 1 : node.end_lineno]
+        lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
+        return "\n".join([lines[0].encode()[node.col_offset :].decode(), *lines[1:]])
+
+    def _store(self, call: Call, how: str) -> None:
+        at = call.receiver or call.argument("pointer", 0)
+        value = call.argument("value" if how == "store" else "val", 0 if call.receiver is not None else 1)
+        if at is None or value is None:
+            self.unread.append(self.line)
+            return
+        pointer, mask = self.term(at), self._mask(call, 2)
+        mode = "add" if how == "atomic_add" else "plain"
+        stored = self.term(value) if how in ("store", "atomic_add") else Unread(how)
+        place = place_of(pointer)
+        with self.where(mask):
+            self._access("store" if how == "store" else "update", pointer, mask is not None, call.node)
+            test = self.test()
+        if not place.parameter:
+            self.unread.append(self.line)
+            return
+        stored = cast(stored, pointer.dtype.removeprefix("*")) if is_address(pointer.dtype) else Unread(how)
+        ranges = self.ranges(place.index, *([test] if test is not None else []))
+        for name in (place.parameter, *place.others):
+            self.stores.append(Store(name, place.index, stored, ranges, self.line, mode, test))
+
+    def _check(self, found: IndexAssert, call: ast.Call) -> None:
         """A `tl.device_assert` with its ends as terms; a mask in it is the `test`."""
-        line = call.lineno
-        value = self.look(found.variable, at)
+        value = self.named(found.variable)
         lower, upper = (
-            self.term(ast.parse(end, mode="eval").body, at, line) if end else None
-            for end in (found.lower, found.upper)
+            self.read(ast.parse(end, mode="eval").body) if end else None for end in (found.lower, found.upper)
         )
-        test: Term | None = None
+        mask: Term | None = None
         match call.args[0]:
-            case ast.BinOp(op=ast.BitOr(), right=ast.UnaryOp(op=ast.Invert(), operand=mask)):
-                test = self.term(mask, at, line)
-        if isinstance(test, Number):
-            test = None
+            case ast.BinOp(op=ast.BitOr(), right=ast.UnaryOp(op=ast.Invert(), operand=operand)):
+                mask = self.read(operand)
+        with self.where(mask):
+            test = self.test()
         terms = tuple(each for each in (value, lower, upper, test) if each is not None)
-        return Check(line, value, lower, upper, self.ranges(terms), test)
+        self.checks.append(Check(call.lineno, value, lower, upper, self.ranges(*terms), test))
+
+
+def _module_numbers(tree: ast.Module) -> dict[str, Term]:
+    """The whole numbers of the module: `NAME = 16`, `NAME = tl.constexpr(16)`."""
+    found: dict[str, Term] = {}
+    for node in tree.body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=int() as number))
+                | ast.Assign(
+                    targets=[ast.Name(id=name)], value=ast.Call(args=[ast.Constant(value=int() as number)])
+                )
+            ):
+                found[name] = Number(number, whole_dtype(number))
+    return found
+
+
+def _arguments(kernel: Source, function: ast.FunctionDef) -> dict[str, Term]:
+    """The parameters of a kernel: addresses, numbers that were compiled in, and scalars."""
+    types, constants = signature_of(kernel.source), constants_of(kernel.source)
+    tensors = {each.name for each in kernel.parameters if each.type == "tensor"}
+    found: dict[str, Term] = {}
+    for argument in function.args.args:
+        name, fixed = argument.arg, argument.annotation is not None
+        type_ = types.get(name, "")
+        if name in constants:
+            found[name] = Number(constants[name], whole_dtype(constants[name]))
+        elif type_.startswith("*") or name in tensors:
+            found[name] = Size(name, f"*{_POINTERS.get(type_.lstrip('*'), 'float32')}")
+        else:
+            fixed = fixed and ast.unparse(argument.annotation) == "tl.constexpr"  # type: ignore[arg-type]
+            found[name] = Size(name, "int32" if fixed else _POINTERS.get(type_, "int64"))
+    return found
+
+
+def _dtype(value: Value | None) -> str:
+    return value.dtype if isinstance(value, Term) else "float32"
+
+
+def _ceiling(total: Term, step: Term) -> Term:
+    """A division rounded up: the floor division of what is negated."""
+    return operator("neg", (operator("floordiv", (operator("neg", (total,)), step)),))
+
+
+def _mentions(term: Term) -> bool:
+    """Whether a term depends on a value of the turn before."""
+    inside = parts(term, inside_indices=True)
+    return any(isinstance(each, Unread) and each.text.endswith(" of the turn before") for each in inside)
+
+
+def _step(after: Value | None, marker: Unread) -> Term | None:
+    """By how much a name grows in each turn; None where that is not the same in all of them."""
+    match after:
+        case Apply(op="add", args=args, dtype=dtype) if not is_float(dtype) and marker in args:
+            others = [each for each in args if each is not marker]
+            varying = (Element, Position, Unread)
+            if len(others) == 1 and not any(
+                isinstance(each, varying) and not (isinstance(each, Position) and each.name.startswith("tl."))
+                for each in parts(others[0], inside_indices=True)
+            ):
+                return others[0]
+    return None
+
+
+def _moved(before: Value, turn: Term, step: Term) -> Term:
+    assert isinstance(before, Term), "only single values grow"
+    return operator("add", (before, operator("mul", (turn, step))))

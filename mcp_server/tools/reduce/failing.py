@@ -12,10 +12,10 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command, Finished
 from mcp_server.logs.families import BY_ID
 from mcp_server.model import Artifact, Cost, ExportedWorkload, ModelLocation, PackageWorkload, Record
-from mcp_server.tools.context import WORKER_ENV, Context, WorkerRun
-from mcp_server.tools.failure import Failure, read_failure
+from mcp_server.runtime.context import WORKER_ENV, Context, WorkerRun
+from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.worker import events
-from mcp_server.worker.protocol import Failing
+from mcp_server.worker.protocol import FailureClass
 
 Kind = Literal["crash", "error", "not_finite", "departs"]
 
@@ -58,18 +58,18 @@ class FailureShown(Record):
         known = bool(self.family) and other is not None and self.family == other.family
         return known or self.same_as(other)
 
-    def request(self) -> Failing:
-        """The class as the worker takes it (worker/reduction/trials.py)."""
+    def request(self) -> FailureClass:
+        """The class as the worker takes it."""
         family = BY_ID.get(self.family)
-        return {
-            "kind": self.kind,
-            "signal": int(signal.Signals[self.signal]) if self.signal else 0,
-            "phase": self.phase,
-            "patterns": [pattern.pattern for pattern in family.patterns] if family else [],
+        return FailureClass(
+            kind=self.kind,
+            signal=int(signal.Signals[self.signal]) if self.signal else 0,
+            phase=self.phase,
+            patterns=[pattern.pattern for pattern in family.patterns] if family else [],
             # Families of the compiler's errors are wide: any operator without a lowering, any missing name.
-            "essence": "" if family and self.phase != "compiling" else self.text,
-            "nan": self.nan,
-        }
+            essence="" if family and self.phase != "compiling" else self.text,
+            nan=self.nan,
+        )
 
 
 def of_attempt(done: WorkerRun) -> FailureShown | None:

@@ -7,7 +7,7 @@ import re
 import shlex
 import shutil
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,21 +17,20 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.statements import evaluate
+from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options, read_recorded, safe_flags
+from mcp_server.runtime.context import Context, WorkerRun, gpus_of
+from mcp_server.runtime.failure import read_failure
 from mcp_server.tools.capture import capture
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
-from mcp_server.tools.failure import read_failure
 from mcp_server.tools.kernel_io import Choice, find_first_bad, last_of
 from mcp_server.tools.locate_fault import captured_call
 from mcp_server.tools.probe_backend import observe, unset_arguments
 from mcp_server.tools.reduce.failing import (
     SCRIPT,
     SMALL,
-    STATUS,
     FailureShown,
     Reduced,
     of_ending,
@@ -365,54 +364,3 @@ def _failure(done: WorkerRun, arguments: Sequence[Argument], unset: set[str]) ->
     new = [each for each in bad if each.phase == "after" and each.name not in was]
     nan = any(each.nan for each in new)
     return FailureShown(kind="not_finite", phase="calling", nan=nan) if new else None
-
-
-# What a replay prints (launch_script.template) when the launch writes other values than were recorded.
-_DIFFERS = re.compile(r"^differs: (\w+) .*\(by up to (\S+), recorded values reach (\S+)\)", re.M)
-
-
-@dataclass(frozen=True)
-class Changed:
-    """By how much what the changed source wrote into `parameter` differs from the record, at most.
-
-    `reach` is the largest recorded value.
-    """
-
-    parameter: str
-    by: float
-    reach: float
-
-    @property
-    def relative(self) -> float:
-        return self.by / self.reach if self.reach else float("inf")
-
-
-@dataclass(frozen=True)
-class Variant:
-    """A launch with another source. `changed` is None where that writes the same, and where nothing can be
-    said: the unchanged source does not write what was recorded, or the other one fails.
-    """
-
-    launch: int
-    changed: Changed | None = None
-
-
-async def launch_variant(
-    context: Context, called: PackageWorkload, number: int, change: Callable[[str], str]
-) -> Variant:
-    """Launch `number` of the call replayed twice: as it was, and with `change` applied to its kernel's text.
-
-    Raises `ProblemError` for a launch without a source of its kernel, and for one that cannot be recorded.
-    """
-    model = await anyio.to_thread.run_sync(view_package, called.package, called.model_name)
-    replayed = await record(context, called, model, number)
-    unchanged = await replayed.run(context)
-    if not unchanged.ok:
-        return Variant(number)
-    source = replayed.directory / TRITON_FILE
-    source.write_text(change(source.read_text(encoding="utf-8")), encoding="utf-8")
-    finished = await replayed.run(context)
-    found = _DIFFERS.search(finished.output.read_text(encoding="utf-8", errors="replace"))
-    if finished.returncode != STATUS["departs"] or found is None:
-        return Variant(number)
-    return Variant(number, Changed(found[1], float(found[2]), float(found[3])))

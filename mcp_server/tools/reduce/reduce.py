@@ -16,8 +16,8 @@ from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import CapturedCall, CapturedCompile, CapturedUpdate
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.exported import exported_device
+from mcp_server.runtime.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.capture import Capture, capture
-from mcp_server.tools.context import Context, WorkerRun, gpus_of
 from mcp_server.tools.reduce.failing import (
     SCRIPT,
     SMALL,
@@ -161,7 +161,7 @@ async def reduce_program(context: Context, failing: Failing, budget_s: float) ->
 class Target:
     """`imports` register custom operators; of a captured program they are tried only if it needs them.
 
-    `made_by` says how the script makes the program (worker/taken.py), should no file give it back; with
+    `made_by` says how the script makes the program (worker/loading.py), should no file give it back; with
     `taken` it is taken from there.
     """
 

@@ -11,16 +11,14 @@ from __future__ import annotations
 import ast
 import linecache
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Iterator, List, Optional, Tuple
+from typing import Any, Iterator, List, Optional, Tuple
 
 import torch
 
 from ..process import capturing, idle
 from ..tensors import checksum, storage_bytes
+from .events import NearModule
 from .journal import CaptureStore
-
-if TYPE_CHECKING:  # this is imported into every program
-    from ..protocol import NearModule
 
 Places = List[Tuple[FrameType, int]]  # frames with the line in each, innermost first
 CHECKS = (ast.If, ast.Assert)
@@ -249,14 +247,6 @@ class Models:
             if values not in self.compiled and storage_bytes(list(tensors.values())) <= self.store.cap:
                 state = {name: value.detach() for name, value in tensors.items()}
                 path = self.store.save("module-{}".format(len(found)), number, state)
-            found.append(
-                {
-                    "name": label,
-                    "type": type(module).__name__,
-                    "named": id(module) in named,
-                    "digests": values,
-                    "attributes": attributes(module),
-                    "file": path,
-                }
-            )
+            known_by = id(module) in named
+            found.append(NearModule(label, type(module).__name__, known_by, values, attributes(module), path))
         return found

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import linecache
 import os
 import re
+import shutil
 import threading
 import time
 import traceback
@@ -72,6 +74,9 @@ class Compiles:
         self.thread = threading.local()
         self.models = Models(calls.store)
         self.changed: dict[str, events.VariableSet] = {}  # since the last compile, by name
+        self.last_export: Any = None  # module, arguments, options and error
+        self.last_compile: Any = None  # options and error of one that failed
+        self.kept: set[str] = set()  # packages that were there before this process wrote them
 
     def setting(self, name: Any, value: Any = None) -> None:
         """The program sets a variable, or removes it."""
@@ -86,6 +91,7 @@ class Compiles:
             return None
         leave()
         number = next(self.numbers)
+        self._keep_before(path_of(kwargs.get("package_path")))
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
         path, notice = self._exported(program, number)
         exported = isinstance(program, torch.export.ExportedProgram)
@@ -116,7 +122,23 @@ class Compiles:
             )
         )
         self.thread.inside = True
+        self.thread.configs = kwargs.get("inductor_configs")
         return number, time.monotonic()
+
+    def _keep_before(self, path: Optional[str]) -> None:
+        """Keep the user's own build, where a package is about to be written: it is put back afterwards."""
+        if path is None or path in self.kept:
+            return
+        self.kept.add(path)
+        found = events.Overwriting(path)
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
+            if os.path.getsize(path) > self.store.cap:
+                found.notice = "larger than is copied"
+            else:
+                copy = os.path.join(self.store.directory, "before-{}-{}".format(identity(), len(self.kept)))
+                shutil.copy2(path, copy)
+                found.kept = copy
+        self.journal.event(found)
 
     def _exported(self, program: Any, number: int) -> tuple[Optional[str], str]:
         """Save the program before it is compiled, since compiling may not come back."""
@@ -139,6 +161,7 @@ class Compiles:
         if error is None:
             self.journal.event(events.Compiled(number, seconds, path_of(result)))
             return
+        self.last_compile = (getattr(self.thread, "configs", None), error)
         told, operators = failure(error), stopped_at(error)
         failed = events.CompileFailed(compile=number, seconds=seconds, stopped_at=operators, **told)
         self.journal.event(failed)
@@ -179,6 +202,11 @@ class Compiles:
             raising = list(traceback.walk_tb(error.__traceback__))[-1][0]
             self._program_failed(error, shown, places, own=places[0][0] is raising)
 
+    def ended(self, error: BaseException) -> None:
+        """The program ends with an error that nobody caught."""
+        self.failing(error)
+        self.mend(error)
+
     def exiting(self, status: Any = None) -> None:
         """Journal the modules near a `sys.exit` with a status of failure: that may be a check, too."""
         if self.models.compiled and status:
@@ -218,17 +246,51 @@ class Compiles:
             )
         )
 
-    def exporting(self, module: Any, *_args: Any, **_kwargs: Any) -> None:
+    def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         """Journal the plain attributes of a module that is exported: the program has their values."""
-        if isinstance(module, torch.nn.Module):
-            name = type(module).__name__
-            self.journal.event(events.Exporting(name, attributes(module), frames()))
+        if not isinstance(module, torch.nn.Module):
+            return None
+        name = type(module).__name__
+        self.journal.event(events.Exporting(name, attributes(module), frames()))
+        return module, args, kwargs
+
+    def exported(self, state: Any, _result: Any, error: Optional[BaseException]) -> None:
+        """Keep the last export: where the program ends over it, or over its compile, changes are tried."""
+        module, args, kwargs = state
+        options = dict(kwargs)
+        given = args[0] if args else options.pop("args", ())
+        more = args[1] if len(args) > 1 else options.pop("kwargs", None)
+        self.last_export = (module, tuple(given), dict(more or {}), options, error)
+
+    def mend(self, error: BaseException) -> None:
+        """Try what makes the failed export or compile pass, if that is what ends the program."""
+        if self.last_export is None or os.environ.get("AOTI_DEBUG_MEND") == "0":
+            return
+        from .mending import Failing, attempts, chain, compile_with  # only a program that fails so needs it
+
+        module, args, kwargs, options, failed = self.last_export
+        inside = set(map(id, chain(error)))
+        if failed is not None and id(failed) in inside:
+            failing = Failing(module, args, kwargs, options, failed)
+        elif self.last_compile is not None and id(self.last_compile[1]) in inside:
+            again = compile_with(self.last_compile[0])
+            failing = Failing(module, args, kwargs, options, self.last_compile[1], again)
+        else:
+            return
+        self.last_export = None
+        tried = attempts(failing)
+        lines: list[Any] = [
+            {"file": file, "line": line, "code": linecache.getline(file, line).strip()}
+            for file, line in failing.lines
+        ]
+        self.journal.event(events.Mended(failing.stage, tried, lines))
 
     def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """The program packages files itself: the first of each model, by its name; a stream has no path."""
         package = path_of(archive)
         if package is None or getattr(self.thread, "inside", False):
             return
+        self._keep_before(package)
         files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
         first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
         self.journal.event(events.Packaging(package, first, frames()))

@@ -11,11 +11,11 @@ The hook imports this file into every program, and so there is little here.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Dict, List, Optional, TypedDict, Union
 
 if TYPE_CHECKING:
-    from ..protocol import Configs, NearModule
+    from ..protocol import Configs
     from ..report import Encoded
 
 Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
@@ -197,9 +197,51 @@ class Packaging(JournalEvent):
 
 
 @dataclass
+class Overwriting(JournalEvent):
+    """A package is about to be written to `path`; `kept` is a copy of what is there, `notice` why not."""
+
+    path: str
+    kept: Optional[str] = None
+    notice: str = ""
+
+
+@dataclass
 class Exporting(JournalEvent):
     type: str
     attributes: Dict[str, str]
+    frames: Frames
+
+
+@dataclass
+class Attempt:
+    """One change that was tried on an export or a compile that failed, and what came of it.
+
+    `outcome`: passes, differs (from eager mode) or fails. `again` is the error that came back without it;
+    `sizes` counts the sizes of inputs at which eager mode gave the same.
+    """
+
+    name: str
+    action: str
+    note: str = ""
+    file: str = ""
+    line: int = 0
+    before: str = ""
+    after: str = ""
+    outcome: str = "fails"
+    error: str = ""
+    again: str = ""
+    sizes: int = 0
+
+
+@dataclass
+class Mended(JournalEvent):
+    """What was tried on the export or compile with which the program ended.
+
+    `frames` are lines of the model that a draft of the export names, where the error names none.
+    """
+
+    stage: str
+    attempts: List[Attempt]
     frames: Frames
 
 
@@ -229,7 +271,7 @@ class Loaded(JournalEvent):
 
 @dataclass
 class OutputsInUse:
-    """Memory of outputs that is in use: of how many calls, and bytes in all."""
+    """Outputs on one kind of device whose memory is in use: of how many calls, and bytes in all."""
 
     calls: int
     bytes: int
@@ -237,10 +279,10 @@ class OutputsInUse:
 
 @dataclass
 class InUse:
-    """Loads that were not released, and the outputs in use by kind of device."""
+    """What was in use when a load or call failed: numbers of loads, and outputs by `cpu` or `cuda`."""
 
-    loads: List[int]
-    outputs: Dict[str, OutputsInUse]
+    loads: List[int] = field(default_factory=list)
+    outputs: Dict[str, OutputsInUse] = field(default_factory=dict)
 
 
 @dataclass
@@ -331,6 +373,22 @@ class InputLetGo(JournalEvent):
 @dataclass
 class GraphInputGone(InputLetGo):
     pass
+
+
+@dataclass
+class NearModule:
+    """A module of class `type`, in variable `name`, with the constants of a compiled program.
+
+    `file` has their values by name; None if they equal the compiled ones or are too large. `named`: the
+    failed statement mentions the variable.
+    """
+
+    name: str
+    type: str
+    named: bool = False
+    digests: Dict[str, str] = field(default_factory=dict)
+    attributes: Dict[str, str] = field(default_factory=dict)
+    file: Optional[str] = None
 
 
 @dataclass

@@ -43,8 +43,8 @@ class Hook:
         printed = sys.excepthook
 
         def look(kind: Any, error: BaseException, trace: Any) -> None:
-            """Look at an exception that nobody caught before it is printed as ever."""
-            safely(self.journal, self.compiles.failing, error)
+            """Look at an exception that nobody caught before it is printed as usual."""
+            safely(self.journal, self.compiles.ended, error)
             printed(kind, error, trace)
 
         sys.excepthook = look
@@ -69,7 +69,7 @@ class Hook:
                 wrap(journal, owner, method, partial(calls.updating, method), calls.updated)
 
         def entered(*_args: Any, **_kwargs: Any) -> None:
-            """From now on there are several streams: which one waits for which counts."""
+            """A second stream exists: start recording stream waits."""
             calls.streams.several = True
             for owner, name, before in waits(torch, calls.streams.pending_uses):
                 wrap(journal, owner, name, before, nothing)
@@ -94,7 +94,7 @@ class Hook:
 
     def export(self, module: Any) -> None:
         safely(self.journal, keep_lines)
-        wrap(self.journal, module, "export", self.compiles.exporting, nothing)
+        wrap(self.journal, module, "export", self.compiles.exporting, self.compiles.exported)
 
     def testing(self, module: Any) -> None:
         wrap(self.journal, module, "assert_close", self.compiles.asserting, self.compiles.asserted)

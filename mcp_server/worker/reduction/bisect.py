@@ -16,13 +16,13 @@ from typing import Any, Mapping, Optional, Sequence
 
 from .. import events
 from ..events import DecisionFacts as Decision
-from ..protocol import BisectRequest, Workaround
+from ..protocol import BisectRequest, FailureClass, Workaround
 from ..report import Report
 from . import decisions
 from .minimise import minimise
 from .reduce import import_compiler
 from .script import SCRIPT
-from .trials import Ended, FailureClass, Limits, OutOfTime, in_parallel
+from .trials import Ended, Limits, OutOfTime, in_parallel, is_gone, shown_by
 
 # From the most telling to the least: a decomposition also changes what is fused.
 KINDS = ("pass", "switch", "lowering", "decomposition")
@@ -89,8 +89,8 @@ class Experiments:
         return directory
 
     def _judge(self, experiment: Experiment, ended: Ended) -> str:
-        same = self.failure.shown_by(ended.status, ended.phase, ended.text)
-        gone = self.failure.absent(ended.status, ended.text)
+        same = shown_by(self.failure, ended.status, ended.phase, ended.text)
+        gone = is_gone(self.failure, ended.status, ended.text)
         outcome = "gone" if gone else "same" if same else "other"
         tail = "" if outcome != "other" else ended.text[-300:]
         about = ended.seconds, ended.status, ended.phase, ended.directory, tail

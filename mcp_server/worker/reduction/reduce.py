@@ -15,7 +15,7 @@ from ..encode import decode
 from ..interpret import bind
 from ..loading import load, load_with_inputs
 from ..process import synchronize
-from ..protocol import ReduceRequest
+from ..protocol import FailureClass, ReduceRequest
 from ..report import Report
 from ..run import call
 from .decisions import prepare
@@ -35,7 +35,7 @@ from .program import (
     users_operators,
 )
 from .script import Setting, departs, not_finite
-from .trials import FailureClass, Limits, OutOfTime, Trials
+from .trials import Limits, OutOfTime, Trials
 
 SMALL = 64 << 10  # bytes of real values that a reproduction may hold without asking whether seeded ones do
 TINY = 4 << 10  # bytes of values in which nothing is gained by smaller sizes
@@ -178,7 +178,7 @@ class Reduction:
         return None
 
     def _around_guess(self, units: tuple[str, ...]) -> list[tuple[str, ...]]:
-        """The suspected node alone, with those that read its result, and with all that depend on it."""
+        """Three candidates: the node, the node with its readers, and the node with all that depends on it."""
         if self.guess not in units:
             return []
         readers = self._readers([self.guess])

@@ -23,6 +23,7 @@ import torch
 
 from .. import events
 from ..interpret import stack_of
+from ..protocol import FailureClass
 from ..report import Report
 from .program import Cut, Plan, Program, Uncuttable, size_in_bytes
 from .script import DEPARTS, NO_FAULT, NOT_FINITE, SCRIPT, Setting, write
@@ -174,38 +175,23 @@ def in_parallel(
             child.kill()
 
 
-@dataclass(frozen=True)
-class FailureClass:
-    """What a candidate must show.
+def shown_by(failure: FailureClass, status: Optional[int], phase: str, text: str) -> bool:
+    """Whether a child that ended so, with this output, failed in this way."""
+    if failure.kind == "not_finite":
+        return status == NOT_FINITE and (not failure.nan or bool(re.search(r"holds [1-9]\d* nan", text)))
+    if failure.kind == "departs":
+        return status == DEPARTS
+    expected = status == -failure.signal if failure.kind == "crash" else (status, phase) == (1, failure.phase)
+    lines = text.splitlines() or [""] if expected else []
+    if failure.patterns:
+        lines = [line for line in lines if any(re.search(pattern, line) for pattern in failure.patterns)]
+    return any(essence(failure.essence) in essence(line) for line in lines)
 
-    `kind` is crash (killed by `signal`), error (an exception, in `phase`), not_finite (NaN in an output if
-    `nan`, else infinity) or departs. `patterns` are of the family of its text; `essence` is a line of the
-    text where no family knows it, or where the family alone would take one failed compile for another.
-    """
 
-    kind: str
-    signal: int = 0
-    phase: str = ""
-    patterns: Sequence[str] = ()
-    essence: str = ""
-    nan: bool = False
-
-    def shown_by(self, status: Optional[int], phase: str, text: str) -> bool:
-        """Whether a child that ended so, with this output, failed in this way."""
-        if self.kind == "not_finite":
-            return status == NOT_FINITE and (not self.nan or bool(re.search(r"holds [1-9]\d* nan", text)))
-        if self.kind == "departs":
-            return status == DEPARTS
-        expected = status == -self.signal if self.kind == "crash" else (status, phase) == (1, self.phase)
-        lines = text.splitlines() or [""] if expected else []
-        if self.patterns:
-            lines = [line for line in lines if any(re.search(pattern, line) for pattern in self.patterns)]
-        return any(essence(self.essence) in essence(line) for line in lines)
-
-    def absent(self, status: Optional[int], text: str) -> bool:
-        """Whether nothing is left of it: where numbers differed, the right ones may be infinite."""
-        as_in_eager = self.kind == "departs" and status == NOT_FINITE and "departs: " not in text
-        return status == NO_FAULT or as_in_eager
+def is_gone(failure: FailureClass, status: Optional[int], text: str) -> bool:
+    """Whether the failure is gone. Infinity counts as gone if eager has it too."""
+    as_in_eager = failure.kind == "departs" and status == NOT_FINITE and "departs: " not in text
+    return status == NO_FAULT or as_in_eager
 
 
 def essence(line: str) -> str:
@@ -269,7 +255,7 @@ class Trials:
 
     def _judge(self, plan: Plan, ended: Ended) -> bool:
         text, phase = ended.text, ended.phase
-        same = self.failure.shown_by(ended.status, phase, text)
+        same = shown_by(self.failure, ended.status, phase, text)
         tail = "" if same else text[-300:]
         nodes = len(plan.keep)
         self.report.event(events.Candidate(nodes, ended.status, phase, ended.seconds, same, tail))

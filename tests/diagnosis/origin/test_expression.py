@@ -36,8 +36,8 @@ from mcp_server.package.terms.program import Check
 from mcp_server.package.terms.term import Element, Fold, Number, Position, Range, Scalar, Term, key
 from mcp_server.package.terms.translate import cast, chosen, operator
 from mcp_server.package.view import view_package
-from tests.diagnosis.origin.test_origins import build
 from tests.package.terms.made import element, read, value
+from tests.support.origins import build
 from tests.zoo.names import thorough
 
 X, N = Position("x"), Number(0, "int64")
@@ -100,8 +100,8 @@ def test_an_infinity_is_followed_to_its_maker() -> None:
             "return (a + b) / torch.where((divisor := n.sum(1)) == 0, 1, divisor)",
         ),
         ("angle = torch.acos(u * v)", "acos", "angle = torch.acos((u * v).clamp(-1, 1))"),
-        ("r = (x * x).sum(-1).sqrt()", "sqrt", "r = (x * x).sum(-1).clamp(min=0).sqrt()"),
-        ("y = torch.log(p)", "log", "y = torch.log(p.clamp(min=torch.finfo(p.dtype).tiny))"),
+        ("r = (x * x).sum(-1).sqrt()", "sqrt", "r = (x * x).sum(-1).clamp_min(0).sqrt()"),
+        ("y = torch.log(p)", "log", "y = torch.log(p.clamp_min(torch.finfo(p.dtype).tiny))"),
         ("y = a / b / c", "div", ""),
         ("y = total.mean(1)", "div", ""),
         ("y = torch.where(", "div", ""),

@@ -15,24 +15,19 @@ from mcp_server.diagnosis.origin.values import ProbedValues
 from mcp_server.interpreter import default_python
 from mcp_server.model import PackageWorkload
 from mcp_server.package.assertion import read_assertion
-from mcp_server.package.kernel_code import find_asserts
+from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import view_package
-from mcp_server.tools.context import Context
+from mcp_server.runtime.context import Context
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.kernel_io import Choice, KernelIO
-from tests.conftest import CACHE, compiled_once
 from tests.served import served
+from tests.support.origins import build
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
 FindOrigin = Callable[[str], Origin]
-
-
-def build(name: str) -> Path:
-    """The package of a model of `tests.zoo.origins`."""
-    return compiled_once(CACHE / f"{name}.pt2", "tests.zoo.origins", name)
 
 
 @pytest.fixture(scope="session")
@@ -208,9 +203,7 @@ def test_an_access_without_a_check_has_the_same_origin(origin: FindOrigin, tmp_p
     workload = PackageWorkload(package=package, inputs=package.with_name(f"{name}.bad.pt"))
     context = Context(directory=tmp_path, python=default_python({}))
     kept = Choice(launches=behind(view, fault))
-    seen = anyio.run(
-        partial(dump_kernel_io, context, workload, kept, save=True, backend="probes", shown=1000)
-    )
+    seen = anyio.run(partial(dump_kernel_io, context, workload, kept, save=True, shown=1000))
     found = find_origin(view, fault, ProbedValues(seen.launches))
     assert found is not None
     assert (found.expression, found.allowed) == (checked.expression, checked.allowed)
@@ -249,9 +242,7 @@ def test_the_launches_behind_the_fault_are_enough(tmp_path: Path) -> None:
     context = Context(directory=tmp_path, python=default_python({}))
     workload = PackageWorkload(package=package, inputs=package.with_name("carried.bad.pt"))
     kept = Choice(launches=behind(view, fault))
-    seen = anyio.run(
-        partial(dump_kernel_io, context, workload, kept, save=True, backend="probes", shown=1000)
-    )
+    seen = anyio.run(partial(dump_kernel_io, context, workload, kept, save=True, shown=1000))
     found = find_origin(view, fault, ProbedValues(seen.launches))
     assert found is not None and found.expression == "x * 3 - 2"
 

@@ -16,12 +16,8 @@ from mcp_server.diagnosis.origin.values import Phase, ProbedValues, Tensor
 from mcp_server.model import Artifact
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.launches import Argument, Launch
-from mcp_server.package.view import PackageView, view_package
 from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
-from tests.package.archives import write
-from tests.recorded import RECORDINGS
-
-WRAPPERS = RECORDINGS / "wrappers"
+from tests.support.origins import recorded
 
 
 class KnownValues(ProbedValues):
@@ -42,17 +38,6 @@ class KnownValues(ProbedValues):
 
     def scalars(self, launch: Launch) -> Mapping[str, int]:
         return {**self.sizes, **super().scalars(launch)}
-
-
-def recorded(name: str, folder: Path) -> PackageView:
-    """A package that holds a recorded wrapper and no library."""
-    text = (WRAPPERS / f"{name}.torch-2.11-cuda.cpp").read_bytes()
-    members = {
-        f"{name}/archive_format": b"pt2",
-        f"{name}/data/aotinductor/model/abc.wrapper.cpp": text,
-        f"{name}/data/aotinductor/model/abc.wrapper_metadata.json": b'{"AOTI_DEVICE_KEY": "cuda"}',
-    }
-    return view_package(write(folder / f"{name}.pt2", members))
 
 
 def test_a_computed_index(tmp_path: Path) -> None:

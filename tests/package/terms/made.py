@@ -44,7 +44,7 @@ def terms(draw: st.DrawFn, depth: int = 4, variable: Term | None = None) -> Term
 def read(text: str, dtype: str = "int64") -> Term:
     """A C++ expression in which every name is the element `x`."""
     x = element(dtype)
-    return Translator({}).term(read_cpp(text), lambda _name: x, 0)
+    return Translator(lambda _name: x).term(read_cpp(text))
 
 
 def value(term: Term, x: Scalar) -> Scalar:

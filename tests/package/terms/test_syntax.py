@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms.evaluate import Evaluator
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.sizes import in_words
 from mcp_server.package.terms.syntax import NotRead, read_cpp, read_python
 from mcp_server.package.terms.term import Scalar, say
-from mcp_server.package.terms.translate import Translator, in_words
+from mcp_server.package.terms.translate import Translator
 from tests.package.terms.made import element, read, value
 
 NUMBERS = st.integers(0, 20).map(str) | st.just("x")
@@ -80,7 +83,7 @@ def test_what_both_languages_write_alike_means_what_python_computes(
     """Whole numbers under every sign that C++ and Python share: both readers agree with the interpreter."""
     for text in (left, right, f"{left} {test} {right}"):
         tree = ast.parse(text, mode="eval")
-        python = Translator({}).term(read_python(tree.body), lambda _name: element("int64"), 0)
+        python = Translator(lambda _name: element("int64")).term(read_python(tree.body))
         expected = eval(compile(tree, "expression", "eval"), {"x": x})
         assert value(read(text), x) == value(python, x) == expected
 
@@ -89,22 +92,25 @@ def test_a_floor_division_that_is_written_out_is_one() -> None:
     """As torch 2.8 to 2.12 write it, for numbers of both signs; with another divisor it stays as it is."""
     known = {"x": element("int64")}
     text = "((x < 0) != (D < 0) ? (x % D != 0 ? x / D - 1 : x / D) : x / D)".replace("D", "2L")
-    term = Translator({}).term(read_cpp(text), known.__getitem__, 0)
+    term = Translator(known.__getitem__).term(read_cpp(text))
     assert say(term, lambda _element: "x") == "x // 2"
     assert [value(term, x) for x in (-3, -2, 0, 3)] == [-2, -1, 0, 1]
-    other = Translator({}).term(read_cpp(text.replace("% 2L", "% 3L")), known.__getitem__, 0)
+    other = Translator(known.__getitem__).term(read_cpp(text.replace("% 2L", "% 3L")))
     assert "where" in say(other, lambda _element: "x")
 
 
 def test_a_load_under_a_mask_is_zero_where_the_mask_is_not_set() -> None:
     """As padding is read: the mask is no value of its own."""
     text = "at::vec::VecMask<float,1>::from(x > 2).template loadu<float,1>(in_ptr0 + x)"
-    known = {"x": element("int64")}
-    term = Translator({"in_ptr0": "float32"}).term(read_cpp(text), known.__getitem__, 0)
+    text = (
+        f'extern "C" void k(const float* in_ptr0, int64_t x, float* out_ptr0) {{\nout_ptr0[0] = {text};\n}}'
+    )
+    types = {"in_ptr0": "const float*", "x": "int64_t", "out_ptr0": "float*"}
+    parameters = tuple(Parameter(name, type_, "read") for name, type_ in types.items())
+    (store,) = read_program(Kernel("k", "cpp", "k", parameters, 1, text)).stores
 
     def at(x: int) -> Scalar:
-        read = {"x": x, "in_ptr0": 0.5}
-        return Evaluator({}, {}, lambda each, _offset: read[each.parameter]).value(term)
+        return Evaluator({}, {"x": x}, lambda _each, _offset: 0.5).value(store.value)
 
     assert (at(3), at(2)) == (0.5, 0.0)
 
@@ -129,7 +135,5 @@ def test_a_size_is_worded_as_a_model_has_it() -> None:
 )
 def test_where_the_languages_differ(cpp: str, python: str, x: int, expected: tuple[Scalar, Scalar]) -> None:
     """C++ cuts a quotient off towards zero, Triton's floor division and remainder round down."""
-    term = Translator({}).term(
-        read_python(ast.parse(python, mode="eval").body), lambda _name: element("int64"), 0
-    )
+    term = Translator(lambda _name: element("int64")).term(read_python(ast.parse(python, mode="eval").body))
     assert (value(read(cpp), x), value(term, x)) == expected

@@ -15,14 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.logs.families import BY_ID
-from mcp_server.tools.context import read_events, stream_events
+from mcp_server.runtime.context import read_events, stream_events
 from mcp_server.tools.reduce.failing import STATUS, FailureShown, Kind
 from mcp_server.worker.events import Kept
+from mcp_server.worker.protocol import FailureClass
 from mcp_server.worker.reduction import script, trials
 from mcp_server.worker.reduction.minimise import minimise, split
 from mcp_server.worker.reduction.program import Cut, Plan, Program, Uncuttable
 from mcp_server.worker.reduction.script import Setting
-from mcp_server.worker.reduction.trials import FailureClass, Limits, OutOfTime, Trials
+from mcp_server.worker.reduction.trials import Limits, OutOfTime, Trials, is_gone, shown_by
 from mcp_server.worker.report import Report
 
 
@@ -156,7 +157,7 @@ LOWERING = FailureShown(
 
 
 def class_of(shown: FailureShown) -> FailureClass:
-    return FailureClass(**shown.request())
+    return shown.request()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +197,7 @@ def test_only_the_same_failure_counts(
     shown: FailureShown, status: int | None, phase: str, text: str, same: bool
 ) -> None:
     """Signal, phase and family of text must agree; what changes from run to run does not matter."""
-    assert class_of(shown).shown_by(status, phase, text) is same
+    assert shown_by(class_of(shown), status, phase, text) is same
 
 
 @pytest.mark.parametrize(
@@ -211,12 +212,12 @@ def test_only_the_same_failure_counts(
 )
 def test_an_infinity_of_eager_mode_is_no_difference(kind: Kind, status: int, text: str, absent: bool) -> None:
     """A package that gives eager's infinity has nothing left of a failure that was another number."""
-    assert class_of(FailureShown(kind=kind)).absent(status, text) is absent
+    assert is_gone(class_of(FailureShown(kind=kind)), status, text) is absent
 
 
 def test_the_family_is_what_the_log_reader_knows() -> None:
     """The patterns that a candidate is held against are those of the error family."""
-    assert ABORT.request()["patterns"] == [p.pattern for p in BY_ID["cpu_index_assert"].patterns]
+    assert list(ABORT.request().patterns) == [p.pattern for p in BY_ID["cpu_index_assert"].patterns]
 
 
 def test_both_sides_agree_on_the_exit_status() -> None:

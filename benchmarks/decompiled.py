@@ -1,0 +1,107 @@
+"""How much of packages `decompile` reads, and whether what it wrote agrees with them.
+
+`python -m benchmarks.decompiled PACKAGES [--read FOLDER]` takes each NAME.pt2 of a folder that has
+NAME.inputs.pt beside it, and reads, runs and compares it. Below `--read`, folders with a model.wrapper.cpp
+are read and not run. Writes decompiled.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from mcp_server.model import PackageWorkload
+from mcp_server.package.launches import shim_operator
+from mcp_server.package.pytorch.program import PytorchProgram, write_program
+from mcp_server.package.view import PackageView, view_package
+from mcp_server.runtime.context import Context
+from mcp_server.tools.decompile import decompile
+from mcp_server.worker.decompiled import overload_of, schema_of
+from mcp_server.worker.events import Schema
+
+RESULTS = Path(__file__).parent / "decompiled.json"
+OURS = ("cpp", "triton")
+SHORT = 5  # lines of a function
+
+
+def ran(package: Path, directory: Path, imports: Sequence[str]) -> dict[str, Any]:
+    """What the command says of one package and its inputs."""
+    inputs = package.with_name(f"{package.stem}.inputs.pt")
+    workload = PackageWorkload(package=package, inputs=inputs, extra_imports=list(imports))
+    context = Context(directory=directory, python=Path(sys.executable))
+    directory.mkdir()
+    started = time.monotonic()
+    found = anyio.run(lambda: decompile(context, workload, out=None, launches=()))
+    return {
+        "outcome": found.outcome,
+        "launches": Counter(each.agreement for each in found.by_launch),
+        "seconds": round(time.monotonic() - started, 1),
+        **({"not_read": found.not_read[0].why} if found.not_read else {}),
+    }
+
+
+def share(programs: Iterable[PytorchProgram]) -> dict[str, Any]:
+    """Launches of generated kernels and of operators, those that were read, and lines of a kernel."""
+    launches = [each for program in programs for each in program.launches]
+    kernels = [each for each in launches if each.kind in OURS]
+    lines = sorted(len(each.lines) for each in kernels if not each.not_read)
+    whys = Counter(each.not_read.partition(" if ")[0] for each in launches if each.not_read)
+    return {
+        "kernels": len(kernels),
+        "kernels_read": len(lines),
+        "other_launches": len(launches) - len(kernels),
+        "other_launches_read": sum(not each.not_read for each in launches if each.kind not in OURS),
+        "lines_median": statistics.median(lines) if lines else 0,
+        "lines_most": max(lines, default=0),
+        "at_most_5_lines": sum(each <= SHORT for each in lines),
+        "not_read": dict(whys.most_common(8)),
+    }
+
+
+def read(folders: Iterable[Path]) -> list[PytorchProgram]:
+    return [write_program(view, schemas_of(view)) for view in map(view_package, folders)]
+
+
+def schemas_of(view: PackageView) -> dict[str, Schema]:
+    shims = {shim_operator(each.callee) for each in view.wrapper.launches if each.kind not in OURS}
+    return {shim: schema_of(shim, *found) for shim in shims if (found := overload_of(shim)) is not None}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("packages", type=Path)
+    parser.add_argument("--read", type=Path)
+    parser.add_argument("--extra-imports", action="append", default=[])
+    asked = parser.parse_args()
+    inputs = sorted(asked.packages.glob("*.inputs.pt"))
+    packages = [each.with_name(each.name.replace(".inputs.pt", ".pt2")) for each in inputs]
+    with tempfile.TemporaryDirectory() as folder:
+        found = {each.stem: ran(each, Path(folder) / each.stem, asked.extra_imports) for each in packages}
+    launches: Counter[str] = sum((each["launches"] for each in found.values()), Counter())
+    results: dict[str, Any] = {
+        "packages": len(found),
+        "outcomes": Counter(each["outcome"] for each in found.values()),
+        "launches_on_their_own_inputs": launches,
+        "run": share(read(packages)),
+    }
+    if asked.read:
+        results["read"] = share(read(path.parent for path in sorted(asked.read.rglob("model.wrapper.cpp"))))
+    RESULTS.write_text(json.dumps({**results, "each": found}, indent=2) + "\n")
+    print(json.dumps(results, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""A verdict in about eleven lines, for terminals and MCP clients: what, why, eager mode, where, the fix.
+
+Evidence, checks and commands are left to `--verbose`, the page and the JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from mcp_server.jobs.output import clean
+from mcp_server.model import (
+    PROOF_FILE,
+    SUBJECT_FILE,
+    Category,
+    Component,
+    Confirmed,
+    Cost,
+    Eager,
+    Fix,
+    Verdict,
+)
+from mcp_server.operations.table import CORE, command_line, command_name, in_shell_words
+from mcp_server.plurals import counted
+
+MOST_TEXT = 420  # characters of one line
+MOST_CODE = 3  # lines of code before and after a fix
+MOST_KNOWN = 4  # facts of an inconclusive verdict
+MOST_CLEARED = 2
+LABEL = 11  # characters of the column of labels
+SHOWN_WAIT_S = 0.1
+
+OF_JOB = re.compile(r"aoti-debug://jobs/(?P<job>\w+)/(?P<file>.+)")
+OUTCOME_TITLE = {"fault": "FAULT", "no_fault": "NO FAULT", "inconclusive": "INCONCLUSIVE"}
+HEALTHY = {"likely": "as far as this call shows", "possible": "the numbers were not checked"}
+_KERNEL = re.compile(r"\b(?:cpp|triton)_\w{32,}")
+_HEAD, _TAIL = 18, 16  # characters that are left of a long kernel name
+
+# What eager mode says about where to look, by category.
+EAGER: dict[tuple[Category, Eager], str] = {
+    ("nan_or_inf", "same"): "Eager mode gives the same: the model or its inputs, not the compiler.",
+    ("nan_or_inf", "differs"): "Eager mode gives finite values: the compiled package, not the model.",
+    ("index_out_of_bounds", "same"): "Eager mode fails too: the model or its inputs, not the compiler.",
+    ("index_out_of_bounds", "differs"): "Eager mode returns: it does not check what the package checks.",
+    ("wrong_output", "same"): "Eager mode gives the same numbers: the model, not the compiler.",
+    ("wrong_output", "differs"): "Eager mode gives other numbers: the compiled package, not the model.",
+}
+
+Role = Literal["title", "text", "label", "removed", "added", "command"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: what it is, the label before it, and its text."""
+
+    role: Role
+    text: str
+    label: str = ""
+
+    @property
+    def mark(self) -> str:
+        """What stands before code."""
+        return {"removed": "- ", "added": "+ ", "command": "$ "}.get(self.role, "")
+
+    def plain(self) -> str:
+        """As text, in columns where the verdict has labels."""
+        if self.role in ("title", "text"):
+            return self.text
+        return f"{self.label:<{LABEL}}{self.mark}{self.text}"
+
+
+def text(verdict: Verdict) -> str:
+    """The lines for an MCP client, which has the rest as structured content."""
+    return "\n".join(line.plain() for line in lines(verdict, in_shell=False))
+
+
+def lines(verdict: Verdict, *, in_shell: bool = True) -> Iterator[Line]:
+    """What a reader needs to act; with `in_shell` in a shell's words."""
+    for line in _lines(verdict, in_shell):
+        is_code = line.role in ("removed", "added", "command")
+        yield line if is_code or not in_shell else replace(line, text=in_shell_words(line.text))
+
+
+def _lines(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
+    yield Line("title", title_of(verdict))
+    yield Line("text", _bounded(what_happened(verdict)))
+    if eager_in_words(verdict):
+        yield Line("text", eager_in_words(verdict))
+    yield from _where(verdict)
+    if verdict.fix:
+        yield from _fix(verdict.fix)
+    if verdict.confirmed:
+        yield from _confirmed(verdict.confirmed)
+    for cause in verdict.causes[1:]:
+        yield Line("label", _bounded(cause.summary), "Then fix")
+    proven = verdict.outcome == "fault" and verdict.confidence == "proven"
+    if verdict.outcome != "no_fault" and not proven:
+        told = verdict.summary.lower()
+        facts = [each.fact for each in verdict.evidence if each.fact.rstrip(".").lower() not in told]
+        yield from _labelled("Known", facts[:MOST_KNOWN])
+    cleared = [f"{each.hypothesis.rstrip('.')}: {each.by}" for each in verdict.bystanders[:MOST_CLEARED]]
+    yield from _labelled("Cleared", cleared)
+    yield from _labelled("Note", verdict.remarks)
+    yield from _next(verdict, in_shell, proven)
+    yield from _more(verdict, in_shell)
+
+
+def title_of(verdict: Verdict) -> str:
+    """`FAULT  NaN in output 0  (proven)`."""
+    how = f"({verdict.confidence})" if verdict.outcome == "fault" else ""
+    if verdict.outcome == "no_fault":
+        how = f"({HEALTHY[verdict.confidence]})" if verdict.confidence in HEALTHY else ""
+    words = verdict.headline or (verdict.category or "").replace("_", " ")
+    if verdict.outcome == "no_fault":
+        words = ""
+    return _bounded("  ".join(filter(None, (OUTCOME_TITLE[verdict.outcome], words, how))))
+
+
+def short_names(text: str) -> str:
+    """Long kernel names with their middle left out: `cpp_fused__softmax…unsqueeze_view_1`."""
+    return _KERNEL.sub(lambda found: f"{found[0][:_HEAD]}…{found[0][-_TAIL:]}", text)
+
+
+def _bounded(text: str) -> str:
+    text = short_names(clean(text)).replace("\n", " ")
+    return text if len(text) <= MOST_TEXT else f"{text[: MOST_TEXT - 1]}…"
+
+
+def eager_in_words(verdict: Verdict) -> str:
+    """What eager mode says about where to look; empty where nobody knows."""
+    told = verdict.category is not None and verdict.outcome == "fault"
+    return EAGER.get((verdict.category, verdict.eager), "") if told and verdict.category else ""
+
+
+def what_happened(verdict: Verdict) -> str:
+    """The summary, with the number of the call among several."""
+    call = verdict.call
+    if call is None or call.of == 1 or verdict.outcome != "fault":
+        return verdict.summary
+    return f"Call {call.number} of {call.of}: {verdict.summary}"
+
+
+def _labelled(label: str, texts: list[str]) -> Iterator[Line]:
+    """Each text on a line, the label only before the first."""
+    for number, each in enumerate(texts):
+        yield Line("label", _bounded(each), label if number == 0 else "")
+
+
+def _where(verdict: Verdict) -> Iterator[Line]:
+    """The line of the model, and the launch."""
+    parties = [party for party in (verdict.guilty, verdict.crashing) if party is not None]
+    placed = placed_party(verdict)
+    if placed is not None:
+        yield Line("label", _bounded(_place(placed)), "Where")
+    launched = next((party for party in reversed(parties) if party.launch_index is not None), None)
+    if launched is not None:
+        at = f" ({launched.generated_location})" if launched.generated_location else ""
+        yield Line("label", _bounded(f"launch {launched.launch_index}, {launched.name}{at}"), "Kernel")
+
+
+def placed_party(verdict: Verdict) -> Component | None:
+    """The party whose first line is the one that failed: the root cause, else the crash site."""
+    parties = (verdict.guilty, verdict.crashing)
+    return next((party for party in parties if party is not None and party.model_locations), None)
+
+
+def _place(party: Component) -> str:
+    """The first line; of a kernel also the numbers of others that it computes, one of which it may be."""
+    first, *others = party.model_locations
+    shown = f"{Path(first.file).name}:{first.line}  {first.code}".rstrip()
+    numbers = [str(at.line) for at in others if at.file == first.file and at.line != first.line]
+    if party.kind not in ("kernel", "op") or not numbers:
+        return shown
+    return f"{shown}  (or line {', '.join(dict.fromkeys(numbers))}: one kernel)"
+
+
+def _fix(fix: Fix) -> Iterator[Line]:
+    text = _bounded(fix.text)
+    yield Line("label", f"{text[:1].upper()}{text[1:]}", "Fix")
+    before = fix.before if fix.after else None  # the line itself is shown before, as the place
+    for role, code in (("removed", before), ("added", fix.after)):
+        for line in (code or "").splitlines()[:MOST_CODE]:
+            yield Line("removed" if role == "removed" else "added", _bounded(line))
+
+
+def _confirmed(run: Confirmed) -> Iterator[Line]:
+    first, *others = confirmation(run)
+    yield Line("label", _bounded(first), "Confirmed")
+    for each in others:
+        yield Line("label", _bounded(each))
+
+
+def confirmation(run: Confirmed) -> list[str]:
+    """The experiment: the three calls and what else they show, then why it is not for shipping."""
+    what = run.what if run.what.startswith(("with", "after")) else f"with {run.what}"
+    how, _, said = run.again.partition(": ")
+    again = f"Undone, it {how} again{f': {said}' if said else ''}."
+    effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
+    found = f"{what[:1].upper()}{what[1:]}, the call {run.after}. {again}{effects}"
+    return [found, run.not_for_shipping] if run.not_for_shipping else [found]
+
+
+def _next(verdict: Verdict, in_shell: bool, proven: bool) -> Iterator[Line]:
+    """Each step as a command in a shell, else as a tool, unless an agent may not see that tool."""
+    for number, step in enumerate(verdict.next_steps):
+        as_command = not proven if in_shell else step.tool not in CORE
+        name = command_name(step.tool) if in_shell else step.tool
+        label, how = "Next" if number == 0 else "", "" if as_command else f" ({name})"
+        yield Line("label", f"{step.why[:1].upper()}{step.why[1:]}{how}", label)
+        if as_command:
+            yield Line("command", command_line(step))
+
+
+def _more(verdict: Verdict, in_shell: bool) -> Iterator[Line]:
+    """The proof to run, the cost, and where the rest is."""
+    proof = next((each.path for each in verdict.artifacts if each.path.name == PROOF_FILE), None)
+    if proof is not None:
+        yield Line("label", f"python {proof}", "Proof")
+    jobs = (OF_JOB.fullmatch(each.uri) for each in verdict.artifacts)
+    job = next((found["job"] for found in jobs if found and found["file"] == SUBJECT_FILE), "")
+    page = f"aoti-debug report {job} --out FOLDER" if job else "--report FOLDER"
+    rest = f"Evidence: --verbose, or {page}" if in_shell else "Evidence and commands: structured content"
+    yield Line("label", f"{cost_in_words(verdict.cost)}. {rest}", "Cost")
+
+
+def cost_in_words(cost: Cost) -> str:
+    """Runs, compiles and seconds."""
+    waited = f", of which {cost.waited_s:.1f} s waiting for a GPU" if cost.waited_s >= SHOWN_WAIT_S else ""
+    return f"{counted(cost.runs, 'run')}, {counted(cost.compiles, 'compile')}, {cost.wall_s:.1f} s{waited}"

@@ -1,0 +1,243 @@
+"""The axes over which a kernel computes: its loops, and the parts into which it divides an index.
+
+`x0 // 32` and `x0 % 32` of a loop over `x0` are two axes. An index of a tensor is then a sum of axes times
+strides, which is a view of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mcp_server.package.pytorch.whole import Whole, constant, divided, named
+from mcp_server.package.terms import Apply, Number, Position, Range, Size, Term, parts
+from mcp_server.package.terms.term import free_positions, is_float
+
+_DIVIDE = frozenset({"floordiv", "truncdiv", "div"})
+_MODULUS = frozenset({"mod", "remainder"})
+
+
+class NotRead(Exception):
+    """What a kernel does can't be written as PyTorch; the text says what stands in the way."""
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One axis: values from `start`, `size` of them. In a sum it is called `@name`."""
+
+    name: str
+    start: Whole
+    size: Whole
+
+    @property
+    def symbol(self) -> str:
+        return f"@{self.name}"
+
+    @property
+    def last(self) -> Whole:
+        return self.start + self.size - constant(1)
+
+
+Place = Mapping[str, "Loop"]
+"""The loops around a term, by the name of their variable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop variable as a sum of axes."""
+
+    value: Whole
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A store of a kernel: its loops, its terms, and the places it uses with the strides of their tensors."""
+
+    ranges: tuple[Range, ...]
+    roots: tuple[Term, ...]
+    places: tuple[tuple[Term, tuple[Whole, ...]], ...]
+
+
+@dataclass
+class Axes:
+    """All axes of a kernel, in the order in which tensors have them. `sizes` are its scalar arguments.
+
+    A flat loop gets the dimensions into which its `statements` divide it, and those of their tensors.
+    """
+
+    sizes: Mapping[str, Whole]
+    statements: Sequence[Statement] = ()
+    loops: dict[tuple[str, Whole, Whole], Loop] = field(default_factory=dict)
+    by_symbol: dict[str, Axis] = field(default_factory=dict)
+
+    def ordered(self, axes: Iterable[Axis]) -> tuple[Axis, ...]:
+        """Each once, the outermost first."""
+        wanted = set(axes)
+        return tuple(axis for axis in self.by_symbol.values() if axis in wanted)
+
+    def of(self, value: Whole) -> tuple[Axis, ...]:
+        """The axes that a sum depends on."""
+        names = value.names
+        return tuple(axis for symbol, axis in self.by_symbol.items() if symbol in names)
+
+    def bounds(self, value: Whole) -> tuple[Whole, Whole] | None:
+        """The least and the largest value over all axes; None where a quotient hides an axis."""
+        low = high = value
+        for axis in self.of(value):
+            step = value.coefficient(axis.symbol)
+            if any(axis.symbol in atom and atom != axis.symbol for atom in value.atoms):
+                return None
+            if step.is_positive_or_zero():
+                least, most = axis.start, axis.last
+            elif (constant(0) - step).is_positive_or_zero():
+                least, most = axis.last, axis.start
+            else:
+                return None
+            low, high = low.replaced({axis.symbol: least}), high.replaced({axis.symbol: most})
+        return low, high
+
+    # Whole numbers of a kernel.
+
+    def whole(self, term: Term, place: Place) -> Whole | None:
+        """A term as a sum over sizes and axes; None where it loads something or is none."""
+        if is_float(term.dtype) or term.dtype == "bool":
+            return None
+        match term:
+            case Number(value=value):
+                return constant(int(value))
+            case Size(name=name):
+                return self.sizes.get(name)
+            case Position(name=name):
+                loop = place.get(plain_name(name))
+                return loop.value if loop is not None else None
+            case Apply(op="cast", args=(inner,)):
+                return self.whole(inner, place)
+            case Apply(op="neg", args=(inner,)):
+                found = self.whole(inner, place)
+                return None if found is None else constant(0) - found
+            case Apply(op=op, args=(left, right)):
+                return self._combined(op, self.whole(left, place), self.whole(right, place))
+        return None
+
+    def _combined(self, op: str, left: Whole | None, right: Whole | None) -> Whole | None:
+        if left is None or right is None:
+            return None
+        if op == "add":
+            return left + right
+        if op == "sub":
+            return left - right
+        if op == "mul":
+            return left * right
+        if op in _DIVIDE | _MODULUS and (right - constant(1)).is_positive_or_zero():
+            # Cutting off and rounding down agree where nothing is negative.
+            ends = self.bounds(left)
+            if op not in ("mod", "floordiv") and (ends is None or not ends[0].is_positive_or_zero()):
+                return None
+            quotient, remainder = divided(left, right, self.bounds)
+            return quotient if op in _DIVIDE | {"floordiv"} else remainder
+        return None
+
+    # Loops.
+
+    def entered(self, ranges: Iterable[Range], place: Place) -> dict[str, Loop]:
+        """`place` with the loops of `ranges`, too. Raises `NotRead`."""
+        inside = dict(place)
+        for each in ranges:
+            start, stop = self.whole(each.start, inside), self.whole(each.stop, inside)
+            if start is None or stop is None:
+                raise NotRead(f"a loop over {each.name} whose end is computed")
+            name = plain_name(each.name)
+            key = (name, start, stop)
+            if key not in self.loops:
+                self.loops[key] = self._loop(name, start, stop)
+            inside[name] = self.loops[key]
+        return inside
+
+    def _loop(self, name: str, start: Whole, stop: Whole) -> Loop:
+        base = re.sub(r"\W+", "_", name).strip("_").removesuffix("index").strip("_") or "i"
+        size = stop - start
+        cuts = self._cuts(name, stop) if start == Whole() else []
+        if not cuts:
+            axis = self._axis(base, start, size)
+            return Loop(named(axis.symbol), (axis,))
+        axes: list[Axis] = []
+        value = Whole()
+        for inner, outer in zip([constant(1), *cuts], [*cuts, size], strict=True):
+            length = outer.over(inner)
+            assert length is not None, "only such cuts are kept"
+            if length.number != 1:
+                axis = self._axis(f"{base}{len(axes)}", Whole(), length)
+                axes.append(axis)
+                value = value + inner * named(axis.symbol)
+        for axis in reversed(axes):  # the outermost first
+            self.by_symbol[axis.symbol] = self.by_symbol.pop(axis.symbol)
+        return Loop(value, tuple(reversed(axes)))
+
+    def _axis(self, base: str, start: Whole, size: Whole) -> Axis:
+        name = base
+        while f"@{name}" in self.by_symbol:
+            name += "_"
+        axis = Axis(name, start, size)
+        self.by_symbol[axis.symbol] = axis
+        return axis
+
+    def _cuts(self, name: str, size: Whole) -> list[Whole]:
+        """The numbers by which the kernel divides this variable, each a divisor of the next and of `size`."""
+        found: set[Whole] = set()
+        for each in self.statements:
+            if any(plain_name(r.name) == name and self.whole(r.stop, {}) == size for r in each.ranges):
+                found |= {cut for root in each.roots for cut in self._divisors(root, name)}
+                found |= {
+                    cut for index, strides in each.places for cut in self._dimensions(index, strides, name)
+                }
+        chain: list[Whole] = []
+        for cut in sorted(found, key=lambda each: (len(each.atoms), str(each).zfill(20))):
+            inner = chain[-1] if chain else constant(1)
+            if not (cut - constant(1)).is_positive_or_zero():
+                continue
+            if cut not in (inner, size) and cut.over(inner) is not None and size.over(cut) is not None:
+                chain.append(cut)
+        return chain
+
+    def _dimensions(self, index: Term, strides: Sequence[Whole], name: str) -> Iterable[Whole]:
+        """Where the dimensions of a written tensor divide this variable."""
+        variables = {plain_name(each) for each in free_positions(index)}
+        place = {each: Loop(named(f"@@{each}"), ()) for each in variables}
+        whole = self.whole(index, place)
+        step = whole.coefficient(f"@@{name}") if whole is not None else Whole()
+        if step != Whole():
+            yield from filter(None, (stride.over(step) for stride in strides))
+
+    def _divisors(self, root: Term, name: str) -> Iterable[Whole]:
+        for each in parts(root, inside_indices=True):
+            match each:
+                case Apply(op=op, args=(inner, by)) if op in _DIVIDE | _MODULUS:
+                    divisor = self.whole(by, {})
+                    inner = _uncast(inner)
+                    if divisor is None:
+                        continue
+                    if isinstance(inner, Position) and plain_name(inner.name) == name:
+                        yield divisor
+                    match inner:
+                        case Apply(op=before, args=(Position(name=of), first)) if (
+                            before in _DIVIDE and plain_name(of) == name
+                        ):
+                            if (cut := self.whole(first, {})) is not None:
+                                yield cut
+                                yield cut * divisor
+
+
+def _uncast(term: Term) -> Term:
+    match term:
+        case Apply(op="cast", args=(inner,)):
+            return _uncast(inner)
+        case Apply(op=op, args=(first, second)) if op in _DIVIDE:
+            return Apply(op, (_uncast(first), second), term.dtype)
+    return term
+
+
+def plain_name(name: str) -> str:
+    """A loop's variable without what marks its vector tail."""
+    return name.removesuffix("_tail")

@@ -1,0 +1,202 @@
+"""Calls of operators in a wrapper as calls of torch: by the operator's schema, or by the package's JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Protocol
+
+from mcp_server.package.launches import Argument, Launch, shim_operator
+from mcp_server.package.pytorch.axes import NotRead
+from mcp_server.worker.events import Schema, SchemaArgument
+
+Json = dict[str, Any]
+
+
+def _schema(operator: str, tensors: str, *others: SchemaArgument, out: bool = True) -> Schema:
+    given = tuple(SchemaArgument(name, "Tensor") for name in tensors.split())
+    written = (SchemaArgument("out", "Tensor", is_out=True),) if out else ()
+    return Schema("", operator, [*given, *others, *written])
+
+
+_SCALED = (
+    SchemaArgument("beta", "number", keyword=True, default="1"),
+    SchemaArgument("alpha", "number", keyword=True, default="1"),
+)
+COMMON = {
+    "mm_out": _schema("torch.mm", "self mat2"),
+    "bmm_out": _schema("torch.bmm", "self mat2"),
+    "addmm_out": _schema("torch.addmm", "self mat1 mat2", *_SCALED),
+    "baddbmm_out": _schema("torch.baddbmm", "self batch1 batch2", *_SCALED),
+}
+"""The operators of nearly every package: read without an installed torch."""
+
+
+class Names(Protocol):
+    """Expressions for what a call is given."""
+
+    def tensor(self, argument: Argument) -> str:
+        """The tensor of an argument."""
+
+    def variable(self, name: str) -> str:
+        """A variable of the wrapper that holds a tensor."""
+
+    def number(self, expression: str) -> str:
+        """A scalar."""
+
+    def array(self, expression: str) -> Sequence[str]:
+        """The elements of an array, each an expression of C++."""
+
+    def assigned(self, name: str, before: int) -> str | None:
+        """The last text that was assigned to a variable of the wrapper."""
+
+    def result(self, name: str) -> str:
+        """The name under which the program keeps a tensor that the call makes."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A call: the expression, the variables that it makes, and those that it writes through `out=`."""
+
+    text: str
+    results: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+
+
+def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Names) -> Written:
+    """A call of a C shim, `aoti_torch_cuda_mm_out`. Raises `NotRead` without its schema."""
+    shim = shim_operator(launch.callee)
+    schema = schemas.get(shim) or COMMON.get(shim)
+    if schema is None:
+        raise NotRead(f"the schema of {shim}")
+    by_position = {at: list(found) for at, found in groupby(launch.arguments, key=lambda each: each.position)}
+    positions = iter(sorted(by_position))
+    out = [by_position[next(positions)][0] for each in schema.arguments if each.is_out]
+    given: list[tuple[SchemaArgument, str]] = []
+    for each in schema.arguments:
+        if not each.is_out:
+            given.append((each, _given(each, by_position, positions, launch, names)))
+    results = [by_position[at][0] for at in positions]
+    text = f"{schema.operator}({', '.join(_arguments(given))})"
+    made = tuple(
+        names.result(each.target) if each.target and each.expression != "nullptr" else "_" for each in results
+    )
+    return Written(text, made, tuple(each.target or "" for each in out))
+
+
+def _given(
+    wanted: SchemaArgument,
+    by_position: Mapping[int, list[Argument]],
+    positions: Iterator[int],
+    launch: Launch,
+    names: Names,
+) -> str:
+    """The expression for one argument, which may take two of the call's."""
+    found = by_position[next(positions)]
+    first, kind = found[0], wanted.type
+    expression = first.expression.strip()
+    optional = kind.startswith("Optional[")
+    inner = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
+    if inner.startswith("List["):
+        next(positions, None)  # its length
+        if expression in ("nullptr", "0"):
+            return "None" if optional else "[]"
+        if "Tensor" in inner:
+            tensors = ("None" if each.expression == "nullptr" else names.tensor(each) for each in found)
+            return f"[{', '.join(tensors)}]"
+        return f"[{', '.join(map(names.number, names.array(expression)))}]"
+    if inner == "Device":
+        next(positions, None)
+        return "device"
+    if expression in ("nullptr",) or (optional and expression == "0" and inner != "bool"):
+        return "None"
+    if inner == "Tensor":
+        return names.tensor(first) if first.is_tensor else _behind(first, launch, names)
+    if inner == "str":
+        return repr(expression.strip('"'))
+    if optional:
+        expression = names.assigned(expression.lstrip("&"), launch.start) or expression
+    if "cached_torch_dtype_" in expression:
+        return f"torch.{expression.rpartition('cached_torch_dtype_')[2]}"
+    if inner == "bool" and expression in ("0", "1"):
+        return str(expression == "1")
+    return names.number(expression)
+
+
+def _behind(argument: Argument, launch: Launch, names: Names) -> str:
+    """A tensor that is handed over by the address of its handle."""
+    assigned = names.assigned(argument.expression.lstrip("&").strip(), launch.start)
+    if assigned is None:
+        raise NotRead(f"the argument {argument.expression}")
+    bare = re.sub(r"\.get\(\)|_handle$", "", assigned.strip())
+    return names.variable(re.sub(r"wrap_with_raii_handle_if_needed\((.*)\)", r"\1", bare))
+
+
+def _arguments(given: Sequence[tuple[SchemaArgument, str]]) -> list[str]:
+    """Without defaults at the end; by keyword from the first that has to be."""
+    told = list(given)
+    while told and told[-1][0].default is not None and _same(told[-1][0].default, told[-1][1]):
+        told.pop()
+    found, by_name = [], False
+    for each, text in told:
+        if each.default is not None and _same(each.default, text) and (each.keyword or by_name):
+            by_name = True
+            continue
+        by_name = by_name or each.keyword
+        found.append(f"{each.name}={text}" if by_name else text)
+    return found
+
+
+def _same(default: str | None, text: str) -> bool:
+    if default == text:
+        return True
+    try:
+        return float(str(default)) == float(text)
+    except ValueError:
+        return False
+
+
+def proxy_call(launch: Launch, node: Json, names: Names) -> Written:
+    """A call through the proxy executor, whose arguments are in the package's JSON. Raises `NotRead`."""
+    tensors = iter([each for each in launch.arguments if each.is_tensor and not each.fresh])
+    numbers = iter([each for each in launch.arguments if not each.is_tensor])
+
+    def value(argument: Json) -> str:
+        kind, content = (
+            next(iter(argument.items())) if "type" not in argument else (argument["type"], argument["value"])
+        )
+        match kind:
+            case "as_tensor":
+                return names.tensor(next(tensors))
+            case "as_tensors":
+                return f"[{', '.join(names.tensor(next(tensors)) for _ in content)}]"
+            case "as_optional_tensors":
+                given = ("None" if "as_none" in each else names.tensor(next(tensors)) for each in content)
+                return f"[{', '.join(given)}]"
+            case "as_none":
+                return "None"
+            case "as_sym_int" if "as_int" in content:
+                return repr(int(content["as_int"]))
+            case "as_sym_int":
+                return names.number(next(numbers).expression)
+            case "as_int" | "as_ints" | "as_float" | "as_floats" | "as_bool" | "as_bools" | "as_string":
+                return repr(content)
+        raise NotRead(f"an argument of the kind {kind}")
+
+    try:
+        target = str(node["target"])
+        given = [(str(each["name"]), value(each["arg"])) for each in node["inputs"]]
+    except (KeyError, TypeError, StopIteration) as error:
+        raise NotRead("the package's list of operator calls") from error
+    path = target.removeprefix("torch.ops.").replace("::", ".")
+    if not re.fullmatch(r"\w+(\.\w+)+", path) or not all(name.isidentifier() for name, _ in given):
+        raise NotRead("an operator whose name is no identifier")
+    made = tuple(
+        names.result(each.target)
+        for each in launch.arguments
+        if each.is_tensor and each.fresh and each.target
+    )
+    text = f"torch.ops.{path}({', '.join(f'{name}={text}' for name, text in given)})"
+    return Written(text, made)

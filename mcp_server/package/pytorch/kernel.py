@@ -1,0 +1,354 @@
+"""One launch of a kernel as a function: what it reads as parameters, what it makes as results.
+
+A tensor that the launch fills, and that nothing else uses under another name, is a result. Any other write is
+made in place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from mcp_server.package.pytorch.axes import Axes, Axis, Loop, NotRead, Statement, plain_name
+from mcp_server.package.pytorch.values import Memory, Value, Values
+from mcp_server.package.pytorch.views import Step, Tensor, is_whole, listed, typical, view
+from mcp_server.package.pytorch.whole import Whole
+from mcp_server.package.terms import (
+    Check,
+    Element,
+    Fold,
+    Number,
+    Range,
+    Size,
+    Source,
+    Store,
+    Term,
+    parts,
+    read_program,
+)
+from mcp_server.package.terms.term import unwrapped
+
+
+@dataclass(frozen=True)
+class Passed:
+    """What a launch gives to one parameter: a tensor with the name of its variable.
+
+    `is_result`: the launch may hand back a new tensor in its place. `is_written_later`: another launch writes
+    to its memory after this one.
+    """
+
+    tensor: Tensor
+    is_result: bool
+    is_written_later: bool = False
+
+
+@dataclass(frozen=True)
+class Function:
+    """The statements of a launch; `reads` are the variables it needs, `results` those it makes anew."""
+
+    lines: tuple[str, ...]
+    reads: tuple[str, ...]
+    results: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_kernel(
+    kernel: Source, tensors: Mapping[str, Passed], sizes: Mapping[str, Whole], where: str
+) -> Function:
+    """The launch of a kernel with these arguments. `where` names it in errors. Raises `NotRead`."""
+    program = read_program(kernel)
+    if not program.is_understood:
+        raise NotRead("its source is not understood")
+    stores = merged(program.stores)
+    statements = [_statement(each, tensors) for each in stores]
+    return _Writer(tensors, Axes(sizes, statements), where, stores).written(program.checks)
+
+
+def _statement(store: Store, tensors: Mapping[str, Passed]) -> Statement:
+    """What a store tells about the dimensions of its loops."""
+    roots = (store.index, store.value, *([store.test] if store.test is not None else []))
+    inside = [each for root in roots for each in parts(root, inside_indices=True)]
+    folds = [each for each in inside if isinstance(each, Fold)]
+    loads = [(each.parameter, each.index) for each in inside if isinstance(each, Element)]
+    places = [
+        (index, tensors[name].tensor.strides)
+        for name, index in [(store.parameter, store.index), *loads]
+        if name in tensors
+    ]
+    ranges = (*store.ranges, *(each for fold in folds for each in fold.ranges))
+    return Statement(ranges, roots, tuple(places))
+
+
+class _Writer:
+    def __init__(
+        self, tensors: Mapping[str, Passed], axes: Axes, where: str, stores: Sequence[Store]
+    ) -> None:
+        self.tensors, self.axes, self.where, self.stores = tensors, axes, where, stores
+        self.memory = Memory({name: passed.tensor for name, passed in tensors.items()}, stores)
+        self.values = Values(self.axes, self.memory)
+        self.current = {name: passed.tensor for name, passed in tensors.items()}
+        self.results: dict[str, str] = {}
+
+    def written(self, checks: Sequence[Check]) -> Function:
+        stores, places = self.stores, {}
+        for store in stores:
+            ranges = sorted(store.ranges, key=_outermost_first)
+            places[store] = self.axes.entered(ranges, {})
+        for store in stores:
+            self.values.count(store.value, store.index)
+        done: set[Check] = set()
+        for number, store in enumerate(stores):
+            for check in checks:
+                if check.line < store.line and check not in done:
+                    done.add(check)
+                    self._check(check)
+            self._store(store, places[store], stores[number + 1 :])
+        text = "\n".join(self.values.lines)
+        reads = [passed.tensor.text for passed in self.tensors.values()]
+        used = [each for each in dict.fromkeys(reads) if re.search(rf"\b{each}\b", text)]
+        return Function(tuple(self.values.lines), tuple(used), self.results)
+
+    # Checks.
+
+    def _check(self, check: Check) -> None:
+        """A line that raises what the kernel asserts."""
+        place = self.axes.entered(check.ranges, {})
+        guards: tuple[Value, ...] = ()
+        if check.test is not None and not isinstance(check.test, Number):
+            test = self.values.value(check.test, place)
+            guards = (self.values.named(test, "mask"),) if not test.scalar else ()
+        inner = unwrapped(check.value)
+        value = self.values.value(inner, place, guards)
+        lower, upper = (
+            self.axes.whole(end, {}) if end is not None else None for end in (check.lower, check.upper)
+        )
+        if value.scalar or (upper is None and lower is None):
+            return
+        if inner is not check.value and upper is not None:
+            lower = Whole() - upper
+        mask = ""
+        if guards:
+            axes = self.axes.ordered([*value.axes, *guards[0].axes])
+            mask = f", where={self.values.aligned(guards[0], axes)}"
+        line = f"check({value.text}, {lower}, {upper}, {self.where!r}{mask})"
+        if line not in self.values.lines:
+            self.values.lines.append(line)
+
+    # Stores.
+
+    def _store(self, store: Store, place: Mapping[str, Loop], later: Sequence[Store]) -> None:
+        passed = self.tensors.get(store.parameter)
+        if passed is None:
+            raise NotRead(f"a store to {store.parameter}, which is no argument")
+        value = self.values.value(store.value, place)
+        found = self.values.affine(store.index, place)
+        tested = store.test is not None and not (isinstance(store.test, Number) and store.test.value)
+        looped = self.axes.ordered(axis for loop in place.values() for axis in loop.axes)
+        simple = (
+            found is not None and store.mode == "plain" and not tested and set(value.axes) <= set(found[0])
+        )
+        if simple and found is not None and _forward(found[1], found[2]):
+            axes, steps, offset = found
+            if passed.is_result and is_whole(passed.tensor, steps, offset):
+                self._result(store, passed.tensor, value, axes, steps)
+                return
+            self._keep_old(store, later)
+            target = view(self.current[store.parameter], steps, offset, to_write=True)
+            filled = f"{target}.fill_({value.text})" if value.scalar else None
+            self._in_place(store, filled or f"{target}.copy_({self.values.aligned(value, axes, alone=True)})")
+            return
+        self._put(store, place, value, looped, later)
+
+    def _put(
+        self,
+        store: Store,
+        place: Mapping[str, Loop],
+        value: Value,
+        looped: tuple[Axis, ...],
+        later: Sequence[Store],
+    ) -> None:
+        """A store at computed places, or only where a test holds."""
+        at = self.values.index(store.index, place)
+        axes = self.axes.ordered([*at.axes, *value.axes])
+        if set(looped) - set(axes) and store.mode == "add":
+            raise NotRead("an update that a loop repeats")
+        if set(value.axes) - set(at.axes) and store.mode != "add" and self.values.affine(store.index, place):
+            raise NotRead("a store of several values at one place")
+        more = ", add=True" if store.mode == "add" else ""
+        if store.test is not None and not isinstance(store.test, Number):
+            test = self.values.value(store.test, place)
+            axes = self.axes.ordered([*axes, *test.axes])
+            more += f", where={self.values.aligned(test, axes)}"
+        index, filled = self.values.aligned(at, axes), self.values.aligned(value, axes)
+        self._keep_old(store, later)
+        self._in_place(store, f"put({self._tensor(store).text}, {index}, {filled}{more})")
+
+    def _tensor(self, store: Store) -> Tensor:
+        return self.current[store.parameter]
+
+    def _result(
+        self, store: Store, tensor: Tensor, value: Value, axes: tuple[Axis, ...], steps: Sequence[Step]
+    ) -> None:
+        """The whole tensor, as a new value."""
+        sizes = listed([axis.size for axis in axes])
+        if value.scalar and not axes:
+            value = self.values.as_tensor(value, tensor.dtype)
+        elif value.scalar:
+            text = f"torch.full(({sizes},), {value.text}, dtype=torch.{tensor.dtype}, device=device)"
+            value = Value(text, axes, tensor.dtype)
+        elif value.axes != axes:
+            text = f"{self.values.aligned(value, axes)}.expand({sizes})"
+            value = Value(text, axes, value.dtype)
+        if tensor.dtype:
+            value = self.values.cast(value, tensor.dtype)
+        if value.view_of and self._may_change(store, value.view_of):
+            value = Value(f"{value.text}.clone()", value.axes, value.dtype)
+        shaped = _shaped("", steps, tensor)
+        name = self._result_name(tensor.text)
+        known = value.text.isidentifier() and value.text not in self.memory.names | set(self.results.values())
+        if known:
+            made = value
+        else:
+            made = Value(
+                name if not shaped else self.values.fresh("t"),
+                axes,
+                tensor.dtype or value.dtype,
+                view_of=value.view_of,
+            )
+            self.values.lines.append(f"{made.text} = {value.text}")
+        if shaped:
+            self.values.lines.append(f"{name} = {made.text}{shaped}")
+        name = name if shaped else made.text
+        self.results[store.parameter] = name
+        self.current[store.parameter] = replace(tensor, text=name)
+        self.memory.written(store.parameter, store.line, self.current[store.parameter])
+        self.values.stored[name] = (_sum(axes, steps), made)
+
+    def _may_change(self, store: Store, source: str) -> bool:
+        """Whether the stored tensor, or the one that it would share memory with, is written again."""
+        if self.tensors[store.parameter].is_written_later:
+            return True
+        if any(each.tensor.text == source and each.is_written_later for each in self.tensors.values()):
+            return True
+        later = [each for each in self.stores if each.line > store.line]
+        return any(each.parameter == store.parameter or self._tensor(each).text == source for each in later)
+
+    def _result_name(self, text: str) -> str:
+        """The tensor's own name where its old value is not read; else a name beside it."""
+        name = f"{text}_out" if any(text == each.tensor.text for each in self.tensors.values()) else text
+        number = 2
+        while name in self.results.values():
+            name = f"{text}_out{number}"
+            number += 1
+        return name
+
+    def _in_place(self, store: Store, line: str) -> None:
+        tensor = self._tensor(store)
+        self.values.lines.append(line)
+        for parameter in self.tensors:
+            if self.current[parameter].text == tensor.text:
+                self.memory.written(parameter, store.line, tensor)
+        self.values.forget(tensor.text)
+
+    def _keep_old(self, store: Store, later: Sequence[Store]) -> None:
+        """A copy of what the store overwrites and a later value still needs."""
+        tensor = self._tensor(store)
+        same = {name for name, held in self.current.items() if held.text == tensor.text}
+        inside = (
+            x for each in later for root in (each.value, each.index) for x in parts(root, inside_indices=True)
+        )
+        if any(isinstance(x, Element) and x.parameter in same and x.line <= store.line for x in inside):
+            name = self.values.fresh("old")
+            self.values.lines.append(f"{name} = {tensor.text}.clone()")
+            self.memory.rename(same, tensor.text, name)
+            self.values.forget(tensor.text)
+
+
+def _forward(steps: Sequence[Step], offset: Whole) -> bool:
+    return offset.is_positive_or_zero() and all(each.stride.is_positive_or_zero() for each in steps)
+
+
+def _outermost_first(each: Range) -> tuple[bool, bool]:
+    """Loops of C++ stand in order; of Triton's index variables those of a reduction are innermost."""
+    return each.name.startswith("r"), not each.name.startswith(("y", "z"))
+
+
+def _shaped(text: str, steps: Sequence[Step], tensor: Tensor) -> str:
+    """What makes a tensor of the stored values: a permutation, a reshape, or nothing."""
+    dims = list(zip(tensor.sizes, tensor.strides, strict=True))
+    real = [(size, stride) for size, stride in dims if size.number != 1]
+    mine = [(each.size, each.stride) for each in steps]
+    if mine == real and len(real) == len(dims):
+        return text
+    if mine == real:
+        return f"{text}.reshape({listed(tensor.sizes)})"
+    if len(set(mine)) == len(mine) and sorted(mine, key=str) == sorted(real, key=str):
+        text = f"{text}.permute({', '.join(str(mine.index(each)) for each in real)})"
+        return text if len(real) == len(dims) else f"{text}.reshape({listed(tensor.sizes)})"
+    order = sorted(range(len(steps)), key=lambda number: -typical(steps[number].stride))
+    if order != list(range(len(steps))):
+        text = f"{text}.permute({', '.join(map(str, order))})"
+    return f"{text}.reshape({listed(tensor.sizes)})"
+
+
+def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
+    """The index of a store, from its steps."""
+    total = Whole()
+    for axis, step in zip(axes, steps, strict=True):
+        total = total + step.stride * (_size(axis.symbol) - axis.start)
+    return total
+
+
+def merged(stores: Sequence[Store]) -> list[Store]:
+    """Stores in order; the parts into which a vector loop divides one store are one again."""
+    identity = Values(Axes({}), Memory({}))
+    found: list[Store] = []
+    for store in stores:
+        for number, other in enumerate(found):
+            joined = _joined(other, store, identity)
+            if joined is not None:
+                found[number] = joined
+                break
+        else:
+            found.append(store)
+    return found
+
+
+def _joined(first: Store, second: Store, values: Values) -> Store | None:
+    if (first.parameter, first.mode, len(first.ranges)) != (
+        second.parameter,
+        second.mode,
+        len(second.ranges),
+    ):
+        return None
+    same = values.identity
+    if same(first.index) != same(second.index) or same(first.value) != same(second.value):
+        return None
+    if (first.test is None) != (second.test is None):
+        return None
+    if first.test is not None and second.test is not None and same(first.test) != same(second.test):
+        return None
+    ranges: list[Range] = []
+    joined = 0
+    for one, two in zip(first.ranges, second.ranges, strict=True):
+        if plain_name(one.name) != plain_name(two.name):
+            return None
+        if same(one.start) == same(two.start) and same(one.stop) == same(two.stop):
+            ranges.append(one)
+        elif _same_end(one.stop, two.start):
+            ranges.append(Range(plain_name(one.name), one.start, two.stop))
+            joined += 1
+        else:
+            return None
+    return replace(first, ranges=tuple(ranges), line=second.line) if joined == 1 else None
+
+
+def _same_end(stop: Term, start: Term) -> bool:
+    names = {each.name for term in (stop, start) for each in parts(term) if isinstance(each, Size)}
+    axes = Axes({name: _size(name) for name in names})
+    ends = axes.whole(stop, {}), axes.whole(start, {})
+    return ends[0] is not None and ends[0] == ends[1]
+
+
+def _size(name: str) -> Whole:
+    return Whole((((name,), 1),))

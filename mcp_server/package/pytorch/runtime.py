@@ -1,0 +1,92 @@
+"""What a written program needs besides torch: a few short functions, of which it gets those that it calls."""
+
+from __future__ import annotations
+
+import re
+
+HELPERS = {
+    "strided": '''
+def strided(tensor, size, stride, offset=0):
+    """Elements of the tensor's memory, wherever they lie."""
+    return tensor.as_strided(size, stride, tensor.storage_offset() + offset)
+''',
+    "laid_out": '''
+def laid_out(tensor, stride):
+    """The tensor with these strides: itself, or a copy."""
+    if tensor.stride() == stride:
+        return tensor
+    return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+''',
+    "flat": '''
+def flat(tensor):
+    """The tensor's memory from its first element on."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size() - tensor.storage_offset()
+    return tensor.as_strided((count,), (1,), tensor.storage_offset())
+''',
+    "take": '''
+def take(tensor, index, where=True, strict=True):
+    """Elements at flat indices where a test holds; unless `strict`, those outside are not used."""
+    memory = flat(tensor)
+    index, where = (torch.as_tensor(each, device=memory.device) for each in (index, where))
+    index, where = torch.broadcast_tensors(index, where)
+    index = torch.where(where, index, 0)
+    if not strict:
+        index = index.clamp(0, max(len(memory) - 1, 0))
+    if index.numel() and not 0 <= index.min() <= index.max() < len(memory):
+        raise IndexError(f"elements {int(index.min())} to {int(index.max())} of {len(memory)} are read")
+    return memory[index] if len(memory) else memory.new_zeros(index.shape)
+''',
+    "put": '''
+def put(tensor, index, value, add=False, where=True):
+    """Write (or add) elements at flat indices where a test holds."""
+    memory = flat(tensor)
+    index, value, where = (torch.as_tensor(each, device=memory.device) for each in (index, value, where))
+    index, value, where = torch.broadcast_tensors(index, value.to(tensor.dtype), where)
+    index, value = index[where], value[where]
+    if index.numel() and not 0 <= index.min() <= index.max() < len(memory):
+        raise IndexError(f"elements {int(index.min())} to {int(index.max())} of {len(memory)} are written")
+    memory.index_put_((index,), value, accumulate=add)
+''',
+    "check": '''
+def check(value, lower, upper, launch, where=True):
+    """What the kernel asserts of an index: lower <= value < upper."""
+    bad = torch.zeros_like(value, dtype=torch.bool)
+    if lower is not None:
+        bad = bad | (value < lower)
+    if upper is not None:
+        bad = bad | (value >= upper)
+    bad = bad & where
+    if bad.any():
+        at = bad.nonzero()[0].tolist()
+        found = value.expand(bad.shape)[tuple(at)].item()
+        raise IndexError(f"{launch}: index {found} at {at} is not in {lower} <= index < {upper}")
+''',
+    "empty": '''
+def empty(size, stride, dtype):
+    """Memory that no launch has written yet: NaN, or a number that nobody takes for a right one."""
+    tensor = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    return tensor.fill_(float("nan") if dtype.is_floating_point else True if dtype == torch.bool else 77)
+''',
+    "load_weights": '''
+def load_weights(path):
+    """The tensors of a safetensors file, mapped and not copied."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+    memory = torch.from_file(str(path), shared=False, size=os.path.getsize(path), dtype=torch.uint8)
+    found = {}
+    for name, each in header.items():
+        if name != "__metadata__":
+            start, end = (8 + size + at for at in each["data_offsets"])
+            found[name] = memory[start:end].view(DTYPES[each["dtype"]]).view(each["shape"])
+    return found
+''',
+}
+_NEEDS = {"take": ["flat"], "put": ["flat"]}
+
+
+def helpers_for(text: str) -> str:
+    """The helpers that a program calls."""
+    wanted = {name for name in HELPERS if re.search(rf"\b{name}\(", text)}
+    wanted |= {inner for name in wanted for inner in _NEEDS.get(name, ())}
+    return "\n\n".join(HELPERS[name].strip("\n") + "\n" for name in HELPERS if name in wanted)

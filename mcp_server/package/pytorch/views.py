@@ -1,0 +1,200 @@
+"""What a kernel sees of a tensor, as PyTorch writes it: itself, a reshape, slices, a permutation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from mcp_server.package.pytorch.whole import Whole, constant, named, product
+
+_TYPICAL = 97  # a size by which symbolic strides are ordered
+
+
+@dataclass(frozen=True)
+class Step:
+    """One dimension of a view: its size, and the elements from one to the next."""
+
+    size: Whole
+    stride: Whole
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor that an expression names, with the layout that the wrapper gives it."""
+
+    text: str
+    sizes: tuple[Whole, ...]
+    strides: tuple[Whole, ...]
+    dtype: str
+
+    @property
+    def numel(self) -> Whole:
+        return product(self.sizes)
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.strides == contiguous(self.sizes) or all(
+            size.number == 1 or stride == dense
+            for size, stride, dense in zip(self.sizes, self.strides, contiguous(self.sizes), strict=True)
+        )
+
+
+def contiguous(sizes: Sequence[Whole]) -> tuple[Whole, ...]:
+    """The strides of a dense tensor."""
+    return tuple(product(sizes[at + 1 :]) for at in range(len(sizes)))
+
+
+def is_whole(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> bool:
+    """Whether a view has each element of the tensor once."""
+    if offset != Whole():
+        return False
+    mine = sorted(
+        ((s, t) for s, t in zip(tensor.sizes, tensor.strides, strict=True) if s.number != 1), key=str
+    )
+    theirs = sorted(((each.size, each.stride) for each in steps if each.size.number != 1), key=str)
+    return mine == theirs or (tensor.is_contiguous and _is_dense(steps, tensor.numel))
+
+
+def _is_dense(steps: Sequence[Step], numel: Whole) -> bool:
+    """Whether the steps, from the outermost on, walk through `numel` elements that lie side by side."""
+    strides = contiguous([each.size for each in steps])
+    same = all(
+        each.size.number == 1 or each.stride == dense for each, dense in zip(steps, strides, strict=True)
+    )
+    return same and product(each.size for each in steps) == numel
+
+
+def view(tensor: Tensor, steps: Sequence[Step], offset: Whole, *, to_write: bool = False) -> str:
+    """The elements of a tensor that steps from `offset` on reach, in their order."""
+    sizes = [each.size for each in steps]
+    if offset == Whole() and _is_same(tensor, steps):
+        return tensor.text
+    if offset == Whole() and tensor.is_contiguous and _is_dense(steps, tensor.numel):
+        how = "view" if to_write else "reshape"
+        return (
+            f"{tensor.text}.flatten()"
+            if len(sizes) == 1 and not to_write
+            else f"{tensor.text}.{how}({listed(sizes)})"
+        )
+    found = _sliced(tensor, steps, offset)
+    if found is None and tensor.is_contiguous and (folded := _refolded(tensor, steps, to_write)) is not None:
+        found = _sliced(folded, steps, offset)
+    return found if found is not None else strided(tensor, steps, offset)
+
+
+def strided(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str:
+    """Elements of the memory of a tensor, wherever they lie."""
+    sizes, strides = ([getattr(each, what) for each in steps] for what in ("size", "stride"))
+    at = f", {offset}" if offset != Whole() else ""
+    return f"strided({tensor.text}, {tupled(sizes)}, {tupled(strides)}{at})"
+
+
+def _refolded(tensor: Tensor, steps: Sequence[Step], to_write: bool) -> Tensor | None:
+    """A dense tensor with a dimension for each stride of these steps; None where they do not divide it."""
+    strides = sorted({each.stride for each in steps if each.size.number != 1}, key=typical, reverse=True)
+    if not strides or any(stride == Whole() for stride in strides):
+        return None
+    if strides[-1].number != 1:
+        strides.append(constant(1))
+    sizes = []
+    for outer, inner in zip([tensor.numel, *strides], strides, strict=False):
+        size = outer.over(inner)
+        if size is None:
+            return None
+        sizes.append(size)
+    how = "view" if to_write else "reshape"
+    return Tensor(f"{tensor.text}.{how}({listed(sizes)})", tuple(sizes), tuple(strides), tensor.dtype)
+
+
+def _is_same(tensor: Tensor, steps: Sequence[Step]) -> bool:
+    return len(steps) == len(tensor.sizes) and all(
+        each.size == size and (each.stride == stride or size.number == 1)
+        for each, size, stride in zip(steps, tensor.sizes, tensor.strides, strict=True)
+    )
+
+
+def _sliced(tensor: Tensor, steps: Sequence[Step], offset: Whole) -> str | None:
+    """Slices of dimensions and a permutation; None where a step is no dimension of the tensor."""
+    place: dict[int, tuple[Step, int]] = {}
+    for step in steps:
+        found = _dimension_of(tensor, step, place)
+        if found is None:
+            return None
+        place[found[0]] = (step, found[1])
+    starts = starts_of(tensor, offset)
+    if starts is None:
+        return None
+    index = []
+    for dim, size in enumerate(tensor.sizes):
+        start = starts[dim]
+        if dim not in place:
+            if not (size - constant(1) - start).is_positive_or_zero():
+                return None
+            index.append(str(start))
+            continue
+        step, every = place[dim]
+        end = start + (step.size - constant(1)) * constant(every) + constant(1)
+        if not (size - end).is_positive_or_zero():
+            return None
+        begins = "" if start == Whole() else str(start)
+        ends = "" if end == size or (every > 1 and (end + constant(every - 1)) == size) else str(end)
+        index.append(f"{begins}:{ends}" + (f":{every}" if every > 1 else ""))
+    while index and index[-1] == ":":
+        index.pop()
+    text = f"{tensor.text}[{', '.join(index)}]" if index else tensor.text
+    return text + _permuted([place[dim][0] for dim in sorted(place)], steps)
+
+
+def _dimension_of(tensor: Tensor, step: Step, taken: Collection[int]) -> tuple[int, int] | None:
+    """The dimension that a step walks along, and how many of its elements at a time."""
+    found = []
+    for dim, (size, stride) in enumerate(zip(tensor.sizes, tensor.strides, strict=True)):
+        every = step.stride.over(stride) if dim not in taken else None
+        if every is None or not every.number or every.number < 1:
+            continue
+        if (size - (step.size - constant(1)) * every - constant(1)).is_positive_or_zero():
+            found.append((typical(stride), dim, every.number))
+    return max(found)[1:] if found else None
+
+
+def _permuted(there: Sequence[Step], wanted: Sequence[Step]) -> str:
+    order = [next(n for n, each in enumerate(there) if each is step) for step in wanted]
+    if order == sorted(order):
+        return ""
+    return ".T" if len(order) == 2 else f".permute({', '.join(map(str, order))})"
+
+
+def starts_of(tensor: Tensor, offset: Whole) -> list[Whole] | None:
+    """The index in each dimension at which an offset lies; None where it lies between."""
+    starts, rest = [Whole()] * len(tensor.sizes), offset
+    strides = [typical(stride) for stride in tensor.strides]
+    for dim in sorted(range(len(strides)), key=strides.__getitem__, reverse=True):
+        stride = tensor.strides[dim]
+        if tensor.sizes[dim].number == 1 or stride == Whole():
+            continue
+        if rest.number is not None and stride.number:
+            start = constant(rest.number // stride.number)
+        else:
+            exact = tuple(term for term in rest.terms if Whole((term,)).over(stride) is not None)
+            start = Whole(exact).over(stride) or Whole()
+        starts[dim], rest = start, rest - start * stride
+    return starts if rest == Whole() and all(each.is_positive_or_zero() for each in starts) else None
+
+
+def typical(value: Whole) -> int:
+    """The value for sizes of some usual length, to order strides by."""
+    found = value.replaced({atom: constant(_TYPICAL) for atom in value.atoms}).number
+    return found if found is not None else 0
+
+
+def listed(sizes: Sequence[Whole]) -> str:
+    return ", ".join(map(str, sizes))
+
+
+def tupled(sizes: Sequence[Whole]) -> str:
+    return f"({listed(sizes)},)" if len(sizes) == 1 else f"({listed(sizes)})"
+
+
+def dimension(name: str) -> Whole:
+    """A size that a variable of the program has."""
+    return named(name)

@@ -1,0 +1,164 @@
+"""Whole numbers over sizes and axes: sums of products, exact where the sizes are positive.
+
+A quotient or remainder that is no such sum is a name of its own, `(s77 // 16)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Product: TypeAlias = tuple[str, ...]
+"""The factors of a product, sorted; empty for a constant."""
+
+_NAME = re.compile(r"[A-Za-z_@][\w@]*")
+_MOST = 400  # products of a sum
+
+
+class TooLarge(ValueError):
+    """The sum has too many products to be worth writing."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """The sum of `count * product`. `terms` are sorted and have no zero counts."""
+
+    terms: tuple[tuple[Product, int], ...] = ()
+
+    @property
+    def number(self) -> int | None:
+        """The value of a constant; None for anything else."""
+        if not self.terms:
+            return 0
+        return self.terms[0][1] if len(self.terms) == 1 and not self.terms[0][0] else None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every name in it, those inside quotients included."""
+        return frozenset(
+            name for product, _ in self.terms for atom in product for name in _NAME.findall(atom)
+        )
+
+    @property
+    def atoms(self) -> frozenset[str]:
+        """The factors: names, and whole quotients."""
+        return frozenset(atom for product, _ in self.terms for atom in product)
+
+    def __add__(self, other: Whole) -> Whole:
+        return summed([*self.terms, *other.terms])
+
+    def __sub__(self, other: Whole) -> Whole:
+        return self + other * constant(-1)
+
+    def __mul__(self, other: Whole) -> Whole:
+        products = ((tuple(sorted((*a, *b))), m * n) for a, m in self.terms for b, n in other.terms)
+        return summed(products)
+
+    def coefficient(self, name: str) -> Whole:
+        """What the name is multiplied by where it stands by itself, once in a product."""
+        found = []
+        for product, count in self.terms:
+            if product.count(name) == 1:
+                rest = list(product)
+                rest.remove(name)
+                found.append((tuple(rest), count))
+        return summed(found)
+
+    def replaced(self, values: Mapping[str, Whole]) -> Whole:
+        """With sums in place of names; a name inside a quotient stays."""
+        total = Whole()
+        for product, count in self.terms:
+            each = constant(count)
+            for atom in product:
+                each = each * values.get(atom, Whole((((atom,), 1),)))
+            total = total + each
+        return total
+
+    def is_positive_or_zero(self) -> bool:
+        """Whether it cannot be negative, for any positive sizes."""
+        moved = self.replaced({atom: named(atom) + constant(1) for atom in self.atoms})
+        return all(count >= 0 for _, count in moved.terms)
+
+    def over(self, other: Whole) -> Whole | None:
+        """The quotient where the division leaves nothing; None where it does or that is not known."""
+        if other.number == 0:
+            return None
+        if len(other.terms) != 1:
+            return constant(1) if self == other else None
+        ((divisor, count),) = other.terms
+        found = []
+        for product, times in self.terms:
+            rest = list(product)
+            for atom in divisor:
+                if atom not in rest:
+                    return None
+                rest.remove(atom)
+            if times % count:
+                return None
+            found.append((tuple(rest), times // count))
+        return summed(found)
+
+    def __str__(self) -> str:
+        if not self.terms:
+            return "0"
+        text = ""
+        for product, count in sorted(self.terms, key=lambda each: (not each[0], each[0])):
+            factors = list(product) if abs(count) == 1 and product else [str(abs(count)), *product]
+            sign = "-" if count < 0 else "+"
+            joined = " * ".join(factors)
+            text = f"{text} {sign} {joined}" if text else f"{'-' if count < 0 else ''}{joined}"
+        return text
+
+    @property
+    def is_atom(self) -> bool:
+        """Whether its text binds like a name."""
+        return re.fullmatch(r"\w+", str(self)) is not None
+
+
+def summed(terms: Iterable[tuple[Product, int]]) -> Whole:
+    """The sum of products, each once."""
+    counts: dict[Product, int] = {}
+    for product, count in terms:
+        counts[product] = counts.get(product, 0) + count
+    if len(counts) > _MOST:
+        raise TooLarge("an index with too many products")
+    return Whole(tuple(sorted((product, count) for product, count in counts.items() if count)))
+
+
+def constant(value: int) -> Whole:
+    return summed([((), value)])
+
+
+def named(name: str) -> Whole:
+    return Whole((((name,), 1),))
+
+
+def product(sizes: Iterable[Whole]) -> Whole:
+    total = constant(1)
+    for size in sizes:
+        total = total * size
+    return total
+
+
+Bounds: TypeAlias = Callable[[Whole], "tuple[Whole, Whole] | None"]
+"""The least and the largest value of a sum; None where they are not known."""
+
+
+def divided(value: Whole, by: Whole, bounds: Bounds) -> tuple[Whole, Whole]:
+    """Floor quotient and remainder by something positive."""
+    exact: list[tuple[Product, int]] = []
+    rest: list[tuple[Product, int]] = []
+    for term in value.terms:
+        (rest if Whole((term,)).over(by) is None else exact).append(term)
+    quotient, remainder = Whole(tuple(exact)).over(by) or Whole(), Whole(tuple(rest))
+    if remainder.number is not None and by.number:
+        return quotient + constant(remainder.number // by.number), constant(remainder.number % by.number)
+    ends = bounds(remainder)
+    if ends is not None:
+        low, high = ends
+        if low.is_positive_or_zero() and (by - constant(1) - high).is_positive_or_zero():
+            return quotient, remainder
+    inner, outer = (f"({each})" if not each.is_atom else str(each) for each in (remainder, by))
+    return quotient + named(f"({inner} // {outer})"), named(f"({inner} % {outer})")

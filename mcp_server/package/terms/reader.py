@@ -1,0 +1,76 @@
+"""What the readers of both languages record of a kernel, and the tests and loops around a statement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from mcp_server.package.terms.asserts import find_asserts
+from mcp_server.package.terms.program import Access, Check, Definition, Program, Source, Store
+from mcp_server.package.terms.term import Number, Range, Term, Unread, free_positions, say
+from mcp_server.package.terms.translate import Translator, operator
+
+TRUE = Number(True, "bool")
+
+
+class Reader(Translator):
+    """Follows the names of one kernel, statement by statement; `line` is that of the statement, 1-based."""
+
+    def __init__(self, kernel: Source, *, masks_hold: bool = True) -> None:
+        super().__init__(self.named, masks_hold=masks_hold)
+        self.asserts = {check.line: check for check in find_asserts(kernel.source)}
+        self.line = 0
+        self.loops: list[Range] = []
+        self.tests: list[Term] = []
+        self.stores: list[Store] = []
+        self.checks: list[Check] = []
+        self.accesses: list[Access] = []
+        self.definitions: list[Definition] = []
+        self.unread: list[int] = []
+
+    def named(self, name: str) -> Term:
+        """The value of a name at this place."""
+        raise NotImplementedError
+
+    @property
+    def program(self) -> Program:
+        """All that was recorded."""
+        made = tuple(self.stores), tuple(self.checks), tuple(self.accesses)
+        return Program(*made, tuple(self.definitions), tuple(self.unread))
+
+    @contextmanager
+    def where(self, test: Term | None) -> Iterator[None]:
+        """What is done only where a test holds, too, in a block of its own."""
+        count = len(self.tests)
+        self.tests += [test] if test is not None else []
+        try:
+            yield
+        finally:
+            del self.tests[count:]
+
+    def under(self, test: Term, value: Callable[[], Term], /) -> Term:
+        with self.where(test):
+            return value()
+
+    def test(self) -> Term | None:
+        """All tests around this place; None without one."""
+        total: Term = TRUE
+        for each in self.tests:
+            total = operator("and", (total, each))
+        return None if isinstance(total, Number) and total.value else total
+
+    def settle(self, loop: str, store: int, access: int) -> None:
+        """Mark the stores of a loop that may read what another turn of it stored.
+
+        `store` and `access` are the first ones of the loop. What a turn takes from memory and stores there
+        again is its own, where the place is the same and depends on the loop.
+        """
+        loads, loop = [e for e in self.accesses[access:] if e.kind == "load"], loop.removesuffix("_tail")
+        for number, each in enumerate(self.stores[store:], store):
+            above = [e for e in loads if e.parameter == each.parameter and e.line <= each.line]
+            places = {say(e.place.index).replace("_tail", "") for e in above}  # `x0_tail` is `x0` as well
+            moves = loop in {name.removesuffix("_tail") for name in free_positions(each.index)}
+            apart = moves and places <= {say(each.index).replace("_tail", "")}
+            if above and not apart and each.mode == "plain":
+                self.stores[number] = replace(each, value=Unread(each.parameter, each.value.dtype))

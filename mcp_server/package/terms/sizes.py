@@ -1,0 +1,76 @@
+"""Expressions of sizes in a wrapper or a kernel: as terms, in words, and as exact numbers.
+
+They are as `cexpr` (torch/_inductor/codegen/cpp_utils.py, 2.8-2.15) prints them: sums, products, rational
+factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+
+from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.syntax import NotRead, read_cpp
+from mcp_server.package.terms.term import Apply, Number, Size, Term, say, understood
+from mcp_server.package.terms.translate import Translator
+
+_LARGEST = 1 << 256
+_EXACT: dict[str, Callable[[Fraction, Fraction], Fraction | int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "remainder": operator.mod,
+    "floordiv": operator.floordiv,
+    "minimum": min,
+    "maximum": max,
+}
+
+
+def size_term(text: str) -> Term | None:
+    """A C++ expression over sizes as a term; None for other text."""
+    try:
+        return Translator(Size).term(read_cpp(text))
+    except (NotRead, RecursionError, IndexError):
+        return None
+
+
+def in_words(text: str) -> str:
+    """A C++ expression over sizes as a model has it: `s71 // 2`; as it is where it is not understood."""
+    term = size_term(text)
+    return say(term) if term is not None and understood(term) else text
+
+
+def evaluate(text: str, values: Mapping[str, int]) -> Fraction | None:
+    """The exact value of a shape expression; None for an unknown name, other syntax or division by zero."""
+    term = size_term(text)
+    try:
+        return _value(term, values) if term is not None else None
+    except (UnknownValue, ArithmeticError, ValueError, RecursionError):
+        return None
+
+
+def evaluate_whole(text: str, values: Mapping[str, int]) -> int | None:
+    """The value of a shape expression where it is a whole number; else None."""
+    value = evaluate(text, values)
+    return int(value) if value is not None and value.denominator == 1 else None
+
+
+def _value(term: Term, values: Mapping[str, int]) -> Fraction:
+    match term:
+        case Number(value=number):
+            result = Fraction(number)
+        case Size(name=name) if name in values:
+            result = Fraction(values[name])
+        case Apply(op="cast", args=(inner,)):
+            result = _value(inner, values)
+        case Apply(op="neg", args=(inner,)):
+            result = -_value(inner, values)
+        case Apply(op=op, args=(left, right)) if op in _EXACT:
+            result = Fraction(_EXACT[op](_value(left, values), _value(right, values)))
+        case _:
+            raise UnknownValue(say(term))
+    if abs(result) > _LARGEST:
+        raise UnknownValue(say(term))
+    return result

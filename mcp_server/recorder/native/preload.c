@@ -1,0 +1,88 @@
+// The recorder for packages that cannot be replaced: LD_PRELOAD of `dlsym`, through which every loader of
+// AOTInductor, in C++ and in Python, finds the functions of a package.
+#include "recorder.h"
+
+enum { LIBRARIES = 32 };
+typedef struct {
+  Shim shim;
+  Known known;
+  RunFunction run;
+} Wrapped;
+typedef struct {
+  AnyFunction function;
+  Known *known;
+} Counted;
+
+static Wrapped wrapped[LIBRARIES];
+static Counted counted[LIBRARIES];
+static int wrapped_count, counted_count;
+static void *(*real)(void *, const char *);
+
+#define RUN(k)                                                                                                 \
+  static Code run##k(Handle c, Handle *i, size_t n, Handle *o, size_t m, Handle s, Handle p) {                 \
+    return recorded(&wrapped[k].shim, &wrapped[k].known, wrapped[k].run, c, i, n, o, m, s, p);                 \
+  }                                                                                                            \
+  static Code count##k(uint64_t a, uint64_t b, uint64_t c, uint64_t d, uint64_t e, uint64_t f) {               \
+    Code code = counted[k].function(a, b, c, d, e, f);                                                         \
+    count_generation(counted[k].known);                                                                        \
+    return code;                                                                                               \
+  }
+#define EACH(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15) X(16) X(17) \
+  X(18) X(19) X(20) X(21) X(22) X(23) X(24) X(25) X(26) X(27) X(28) X(29) X(30) X(31)
+EACH(RUN)
+#define NAME(k) run##k,
+static const RunFunction RUNS[LIBRARIES] = {EACH(NAME)};
+#undef NAME
+#define NAME(k) count##k,
+static const AnyFunction COUNTS[LIBRARIES] = {EACH(NAME)};
+
+__attribute__((constructor)) static void find_real(void) {
+  const char *versions[] = {"GLIBC_2.34", "GLIBC_2.17", "GLIBC_2.2.5"};
+  for (int i = 0; i < 3 && !real; i++) *(void **)&real = dlvsym(RTLD_NEXT, "dlsym", versions[i]);
+}
+
+__attribute__((destructor)) static void end_of_process(void) {
+  if (wrapped_count) stop(&wrapped[0].shim);
+}
+
+static void *find(void *library, const char *name) { return real(library, name); }
+
+static const char *path_of(void *library) {
+  struct link_map *map = 0;
+  return dlinfo(library, RTLD_DI_LINKMAP, &map) || !map ? "?" : map->l_name;
+}
+
+static Known *known_of(const char *path) {
+  for (int i = 0; i < wrapped_count && i < LIBRARIES; i++)
+    if (!strcmp(wrapped[i].known.path, path)) return &wrapped[i].known;
+  return 0;
+}
+
+static void *wrap_run(void *library, void *function) {
+  int k = __atomic_fetch_add(&wrapped_count, 1, __ATOMIC_SEQ_CST);
+  if (k >= LIBRARIES) return function;
+  find_shim(&wrapped[k].shim, library, find);
+  if (!complete(&wrapped[k].shim)) return function;
+  snprintf(wrapped[k].known.path, sizeof wrapped[k].known.path, "%s", path_of(library));
+  wrapped[k].run = (RunFunction)function;
+  return (void *)RUNS[k];
+}
+
+static void *wrap_update(void *library, void *function) {
+  Known *known = known_of(path_of(library));
+  int k = known ? __atomic_fetch_add(&counted_count, 1, __ATOMIC_SEQ_CST) : LIBRARIES;
+  if (k >= LIBRARIES) return function;
+  counted[k] = (Counted){(AnyFunction)function, known};
+  return (void *)COUNTS[k];
+}
+
+__attribute__((visibility("default"))) void *dlsym(void *library, const char *name) {
+  if (!real) find_real();
+  // A plain tail call, since the answer to these depends on who asks.
+  if (library == RTLD_NEXT || library == RTLD_DEFAULT || strncmp(name, "AOTInductorModelContainer", 25)) return real(library, name);
+  void *function = real(library, name);
+  const char *rest = name + 25;
+  if (function && (!strcmp(rest, "Run") || !strcmp(rest, "RunSingleThreaded"))) return wrap_run(library, function);
+  if (function && (!strncmp(rest, "Update", 6) || !strncmp(rest, "Swap", 4))) return wrap_update(library, function);
+  return function;
+}

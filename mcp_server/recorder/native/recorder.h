@@ -1,0 +1,618 @@
+// Flight recorder of AOTInductor calls: the newest calls of each thread in a ring file, and the whole inputs
+// of calls that fail in a crash file. It never blocks a call, and it never ends the host: whatever goes wrong
+// with its own files switches it off. The layout of both files is read by recorder/ring.py.
+#pragma once
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef void *Handle;
+typedef int32_t Code;
+typedef Code (*RunFunction)(Handle, Handle *, size_t, Handle *, size_t, Handle, Handle);
+typedef Code (*AnyFunction)(uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t);
+
+// Functions of libtorch's C shim, found through the library of the package.
+typedef struct {
+  Code (*data)(Handle, void **), (*sizes)(Handle, int64_t **), (*strides)(Handle, int64_t **);
+  Code (*dim)(Handle, int64_t *), (*dtype)(Handle, int32_t *);
+  Code (*device_type)(Handle, int32_t *), (*device_index)(Handle, int32_t *);
+  size_t (*element_size)(int32_t);
+  Code (*new_handle)(Handle, Handle *), (*delete_handle)(Handle);
+  // The CUDA driver; null in a host without it.
+  int (*copy_to_host)(void *, uint64_t, size_t, void *), (*pin)(void *, size_t, unsigned), (*unpin)(void *);
+  int (*is_capturing)(void *, int *);
+} Shim;
+
+enum { VERSION = 2, HEADER = 1 << 16, MODELS = 64, MOST_SLOTS = 64, MOST_HELD = 64, LINE = 64 };
+enum { RECORD_MAGIC = 0xA0710CA2, ENTRY_MAGIC = 0xA0710CE2 };
+enum { NOT_KEPT, WHOLE, DIGEST, ON_DEVICE };            // Input.kept; ON_DEVICE: copied when the stream came to it
+enum { FATAL = 1, PAYLOAD, MAPS, STACK, RETURNED };     // Entry.kind
+enum { ADAPTIVE, INTEGERS, FULL, REDACTED };            // mode
+
+typedef struct {
+  uint32_t tid, used;
+  uint64_t at, sequence;
+  char pad[LINE - 24];
+} Slot;
+
+typedef struct {
+  char path[512], build_id[64];
+  uint32_t generation, pad[15];
+} Model;
+
+typedef struct {
+  char magic[8];
+  uint32_t version, header, pid, slots;
+  uint64_t slot_bytes, started_ns, missed;
+  uint32_t models, ended, mode, failures;
+  Slot slot[MOST_SLOTS];
+  Model model[MODELS];
+} Header;
+
+typedef struct {
+  uint32_t magic, length;
+  uint64_t sequence, begin_ns, end_ns;
+  uint32_t tid, model;
+  int32_t code;
+  uint32_t inputs, written; // all inputs of the call, and those that follow
+  uint32_t generation, generation_after, check;
+  uint64_t container, stream;
+  uint32_t stack, frames; // return addresses: bytes from the start of the record, and how many
+} Record;
+
+typedef struct {
+  uint8_t dim, kept;
+  int16_t dtype, device_type, device_index;
+  uint32_t nan, payload; // payload: bytes from the start of the record
+  uint64_t data, span, hash;
+  double low, high;
+  int64_t layout[]; // sizes, strides
+} Input;
+
+typedef struct {
+  uint32_t magic, kind;
+  uint64_t sequence, length, done; // bytes that follow, and those of them that could be written
+  uint32_t slot, input, tid, signal;
+  uint64_t address;
+} Entry;
+
+typedef struct {
+  Record *record;
+  uint64_t sequence;
+  uint32_t epoch;
+  int slot;
+} Call;
+
+static char *ring;
+static size_t ring_bytes;
+static uint32_t slot_count; // of ours: what the mapped header says may have been cut away
+static uint64_t slot_bytes;
+static int crash_file = -1, folder_file = -1, mode = ADAPTIVE, hold = 1, pinned, stacks;
+static char ring_name[64], crash_name[64];
+static uint32_t epoch = 1, active, next_slot, closing, watching;
+static uint64_t crash_at, crash_budget;
+static double share = 0.007; // of a call's time that recording may take
+static double mean_ns[MODELS], budget[MODELS];
+static Record *volatile in_flight[MOST_SLOTS];
+static struct sigaction before[65];
+static pthread_key_t thread_end;
+static __thread int my_slot = -1;
+static __thread uint32_t my_epoch, my_tid;
+static char *alternate_stacks;
+enum { STACK_BYTES = 1 << 16, SMALL = 1 << 14 };
+
+static inline Header *header(void) { return (Header *)ring; }
+
+static uint64_t now_ns(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_REALTIME, &t);
+  return t.tv_sec * 1000000000ull + t.tv_nsec;
+}
+
+static uint32_t thread_id(void) { return (uint32_t)syscall(SYS_gettid); }
+
+static const char *setting(const char *name, const char *otherwise) {
+  const char *found = getenv(name);
+  return found && *found ? found : otherwise;
+}
+
+// --- the crash file -------------------------------------------------------------------------------------
+
+// One entry, its payload straight from the host's memory: `write` answers EFAULT where that is gone.
+static void leave(Entry entry, const void *bytes) {
+  if (crash_file < 0) return;
+  entry.magic = ENTRY_MAGIC;
+  uint64_t whole = sizeof entry + ((entry.length + 7) & ~7ull);
+  uint64_t at = __atomic_fetch_add(&crash_at, whole, __ATOMIC_RELAXED);
+  if (at + whole > crash_budget) return;
+  if (pwrite(crash_file, &entry, sizeof entry, at) != sizeof entry) return;
+  while (entry.done < entry.length) {
+    ssize_t n = pwrite(crash_file, (const char *)bytes + entry.done, entry.length - entry.done,
+                       at + sizeof entry + entry.done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) break;
+    entry.done += n;
+  }
+  if (pwrite(crash_file, &entry, sizeof entry, at) < 0) return;
+}
+
+static void leave_inputs(Record *record, int slot) {
+  char *at = (char *)(record + 1);
+  for (uint32_t i = 0; hold && i < record->written && i < MOST_HELD; i++) { // others may be freed by now
+    Input *input = (Input *)at;
+    if (input->device_type == 0 && input->data && input->span && input->kept != WHOLE)
+      leave((Entry){.kind = PAYLOAD, .sequence = record->sequence, .length = input->span, .slot = slot,
+                    .input = i, .tid = record->tid},
+            (void *)input->data);
+    at = (char *)(input->layout + 2 * input->dim);
+  }
+}
+
+enum { MOST_FRAMES = 64 };
+
+static void leave_maps(void) {
+  char maps[1 << 15];
+  int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  for (ssize_t n; file >= 0 && (n = read(file, maps, sizeof maps)) > 0;)
+    leave((Entry){.kind = MAPS, .length = n, .tid = thread_id()}, maps);
+  if (file >= 0) close(file);
+}
+
+static void leave_stack(uint32_t slot, uint64_t sequence) {
+  void *frames[MOST_FRAMES];
+  int count = backtrace(frames, MOST_FRAMES);
+  leave((Entry){.kind = STACK, .sequence = sequence, .length = count * sizeof *frames, .slot = slot,
+                .tid = thread_id()}, frames);
+  leave_maps();
+}
+
+static void on_fatal(int number, siginfo_t *about, void *context) {
+  static int first, done;
+  (void)context;
+  if (number == SIGBUS && ring && (char *)about->si_addr >= ring && (char *)about->si_addr < ring + ring_bytes) {
+    // Somebody cut our own file short: the host reads and writes plain memory from now on.
+    closing = 1;
+    if (mmap(ring, ring_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == ring)
+      return;
+  }
+  if (!__atomic_exchange_n(&first, 1, __ATOMIC_SEQ_CST)) {
+    if (ring && !header()->ended) {
+      header()->failures++;
+      leave((Entry){.kind = FATAL, .tid = thread_id(), .signal = number, .address = (uint64_t)about->si_addr}, 0);
+      for (int pass = 0; pass < 2; pass++) // the thread that crashed first
+        for (int slot = 0; slot < MOST_SLOTS; slot++) {
+          Record *record = in_flight[slot];
+          if (record && !record->end_ns && (record->tid == thread_id()) == !pass) leave_inputs(record, slot);
+        }
+      leave_stack(0, 0);
+    }
+    __atomic_store_n(&done, 1, __ATOMIC_SEQ_CST);
+  } else {
+    struct timespec wait = {0, 10000000};
+    for (int i = 0; i < 200 && !__atomic_load_n(&done, __ATOMIC_SEQ_CST); i++) nanosleep(&wait, 0);
+  }
+  sigaction(number, &before[number], 0);
+  if (number != SIGABRT && about->si_code > 0) return; // the instruction faults again, under the handler before
+  syscall(SYS_tgkill, getpid(), thread_id(), number);
+}
+
+static const int FATAL_SIGNALS[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+enum { SIGNALS = sizeof FATAL_SIGNALS / sizeof *FATAL_SIGNALS };
+
+static void watch_signals(void) {
+  void *frame[1];
+  backtrace(frame, 1); // loads libgcc now, not in the handler
+  for (int i = 0; i < SIGNALS; i++) {
+    struct sigaction ours = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+    sigaction(FATAL_SIGNALS[i], &ours, &before[FATAL_SIGNALS[i]]);
+  }
+}
+
+// The handlers before ours are put back. False where somebody chained to ours, so that it must stay mapped.
+static int unwatch_signals(void) {
+  int ours_alone = 1;
+  for (int i = 0; i < SIGNALS; i++) {
+    struct sigaction current;
+    if (sigaction(FATAL_SIGNALS[i], 0, &current)) continue;
+    if (current.sa_sigaction == on_fatal)
+      sigaction(FATAL_SIGNALS[i], &before[FATAL_SIGNALS[i]], 0);
+    else
+      ours_alone = 0;
+  }
+  return ours_alone;
+}
+
+// --- the ring -------------------------------------------------------------------------------------------
+
+static int open_folder(const char *path) {
+  struct stat found;
+  if (mkdir(path, 0700) && errno != EEXIST) return -1;
+  int file = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  if (file >= 0 && (fstat(file, &found) || found.st_uid != geteuid() || (found.st_mode & 022))) {
+    close(file); // a folder of somebody else, or one that others may write to
+    return -1;
+  }
+  return file;
+}
+
+// Bytes of all recordings in the folder: the budget is for all of them.
+static uint64_t folder_bytes(void) {
+  uint64_t total = 0;
+  int copy = dup(folder_file);
+  DIR *folder = copy >= 0 ? fdopendir(copy) : 0;
+  struct stat found;
+  for (struct dirent *entry; folder && (entry = readdir(folder));)
+    if (strstr(entry->d_name, ".ring") || strstr(entry->d_name, ".crash"))
+      total += fstatat(folder_file, entry->d_name, &found, AT_SYMLINK_NOFOLLOW) ? 0 : (uint64_t)found.st_blocks * 512;
+  if (folder) closedir(folder);
+  return total;
+}
+
+static int reserve(int file) {
+  for (slot_count = MOST_SLOTS; slot_count >= 4; slot_count /= 2)
+    if (!posix_fallocate(file, 0, HEADER + slot_count * slot_bytes)) return 1; // a full tmpfs would be a SIGBUS later
+  return 0;
+}
+
+static void release_slot(void *epoch_of_slot) {
+  if (my_slot >= 0 && (uint32_t)(uintptr_t)epoch_of_slot == epoch && ring)
+    __atomic_store_n(&header()->slot[my_slot].used, 0, __ATOMIC_RELEASE);
+  my_slot = -1;
+}
+
+static void in_child(void) { // a forked process opens a ring of its own at its first call
+  epoch++;
+  ring = 0, active = 0, pinned = 0;
+  if (crash_file >= 0) close(crash_file);
+  crash_file = -1;
+  for (int i = 0; i < MOST_SLOTS; i++) in_flight[i] = 0;
+}
+
+static void open_ring(void) {
+  const char *folder = setting("AOTI_RECORDER_DIR", RECORDER_DIR), *names[] = {"adaptive", "ints", "full", "redact"};
+  const char *asked = setting("AOTI_RECORDER_MODE", RECORDER_MODE);
+  if (!strcmp(setting("AOTI_RECORDER", "1"), "0")) return;
+  for (int i = 0; i < 4; i++)
+    if (!strcmp(asked, names[i])) mode = i;
+  stacks = !strcmp(setting("AOTI_RECORDER_STACKS", "0"), "1");
+  hold = mode != REDACTED && strcmp(setting("AOTI_RECORDER_HOLD", "1"), "0");
+  slot_bytes = strtoull(setting("AOTI_RECORDER_SLOT_KB", RECORDER_SLOT_KB), 0, 10) * 1024;
+  uint64_t most = strtoull(setting("AOTI_RECORDER_BUDGET_MB", RECORDER_BUDGET_MB), 0, 10) << 20;
+  if (slot_bytes < 65536 || slot_bytes > (1ull << 32)) slot_bytes = 1 << 20;
+  slot_bytes &= ~4095ull;
+  if ((folder_file = open_folder(folder)) < 0) return;
+  uint64_t others = folder_bytes() + HEADER + MOST_SLOTS * slot_bytes;
+  if (others > most) return;
+  crash_budget = most - others;
+  int file = -1;
+  uint64_t started = now_ns();
+  for (int i = 0; i < 100 && file < 0; i++) {
+    snprintf(ring_name, sizeof ring_name, "%d-%llu-%d.ring", getpid(), (unsigned long long)started / 1000000, i);
+    file = openat(folder_file, ring_name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0 && errno != EEXIST) return;
+  }
+  if (file < 0) return;
+  size_t bytes = reserve(file) ? HEADER + slot_count * slot_bytes : 0;
+  char *mapped = bytes ? mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0) : MAP_FAILED;
+  close(file);
+  if (mapped == MAP_FAILED) {
+    unlinkat(folder_file, ring_name, 0);
+    return;
+  }
+  snprintf(crash_name, sizeof crash_name, "%.*s.crash", (int)(strlen(ring_name) - 5), ring_name);
+  crash_file = openat(folder_file, crash_name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+  Header *h = (Header *)mapped;
+  memcpy(h->magic, "AOTIREC2", 8);
+  h->version = VERSION, h->header = HEADER, h->pid = getpid(), h->slots = slot_count, h->slot_bytes = slot_bytes;
+  h->started_ns = started, h->mode = mode;
+  for (int i = 0; i < MODELS; i++) mean_ns[i] = 0, budget[i] = 2048;
+  crash_at = 0, ring_bytes = bytes;
+  __atomic_store_n(&ring, mapped, __ATOMIC_RELEASE);
+}
+
+static void start(void) {
+  static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+  static int once;
+  static uint32_t tried;
+  pthread_mutex_lock(&lock);
+  if (!once) {
+    once = 1;
+    pthread_key_create(&thread_end, release_slot);
+    pthread_atfork(0, 0, in_child);
+    alternate_stacks = malloc((size_t)MOST_SLOTS * STACK_BYTES);
+  }
+  if (tried != epoch) {
+    tried = epoch;
+    open_ring();
+    if (ring && !watching++) watch_signals();
+    if (ring && stacks) leave_maps();
+  }
+  pthread_mutex_unlock(&lock);
+}
+
+static int note_build_id(struct dl_phdr_info *about, size_t size, void *model) {
+  (void)size;
+  Model *found = model;
+  if (strcmp(about->dlpi_name, found->path)) return 0;
+  for (int i = 0; i < about->dlpi_phnum; i++) {
+    if (about->dlpi_phdr[i].p_type != PT_NOTE) continue;
+    const char *at = (const char *)about->dlpi_addr + about->dlpi_phdr[i].p_vaddr, *end = at + about->dlpi_phdr[i].p_memsz;
+    while (at + 12 <= end) {
+      const ElfW(Nhdr) *note = (const void *)at;
+      const char *name = at + sizeof *note, *text = name + ((note->n_namesz + 3) & ~3u);
+      if (note->n_type == 3 && note->n_namesz == 4 && !memcmp(name, "GNU", 4))
+        for (uint32_t k = 0; k < note->n_descsz && k < 31; k++)
+          snprintf(found->build_id + 2 * k, 3, "%02x", (unsigned char)text[k]);
+      at = text + ((note->n_descsz + 3) & ~3u);
+    }
+  }
+  return 1;
+}
+
+typedef struct {
+  char path[512];
+  uint32_t epoch, number;
+} Known; // a loaded library, and its number in the ring of this process
+
+static uint32_t number_of(Known *known) {
+  if (known->epoch == epoch || !ring) return known->number;
+  uint32_t number = __atomic_fetch_add(&header()->models, 1, __ATOMIC_SEQ_CST);
+  if (number < MODELS) {
+    Model *model = &header()->model[number];
+    memcpy(model->path, known->path, sizeof model->path);
+    dl_iterate_phdr(note_build_id, model);
+  }
+  known->number = number < MODELS ? number : MODELS - 1, known->epoch = epoch;
+  return known->number;
+}
+
+static int take_slot(void) {
+  Header *h = header();
+  for (uint32_t i = 0; i < slot_count; i++) { // the one that was free the longest
+    uint32_t slot = __atomic_fetch_add(&next_slot, 1, __ATOMIC_RELAXED) % slot_count, nobody = 0;
+    if (!__atomic_compare_exchange_n(&h->slot[slot].used, &nobody, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
+    my_slot = slot, my_epoch = epoch, my_tid = thread_id();
+    h->slot[slot].tid = my_tid;
+    pthread_setspecific(thread_end, (void *)(uintptr_t)epoch);
+    stack_t current, own = {.ss_sp = alternate_stacks + (size_t)slot * STACK_BYTES, .ss_size = STACK_BYTES};
+    if (alternate_stacks && !sigaltstack(0, &current) && (current.ss_flags & SS_DISABLE)) sigaltstack(&own, 0);
+    return 1;
+  }
+  __atomic_fetch_add(&h->missed, 1, __ATOMIC_RELAXED);
+  return 0;
+}
+
+static inline uint64_t mixed(uint64_t a, uint64_t b) {
+  unsigned __int128 product = (unsigned __int128)(a ^ 0x9E3779B97F4A7C15ull) * (b ^ 0xD6E8FEB86659FD93ull);
+  return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+enum { FLOAT32 = 6, BLOCKS = 16, DIGEST_COST = 512 };
+
+static void digest(Input *input) { // 16 blocks of 64 bytes, spread over the tensor
+  const char *bytes = (const char *)input->data;
+  uint64_t hash = input->span, step = (input->span / BLOCKS & ~63ull) + 64;
+  float low = 3.4e38f, high = -3.4e38f;
+  for (uint64_t at = 0; at + 64 <= input->span; at += step) {
+    uint64_t words[8];
+    float floats[16];
+    memcpy(words, bytes + at, 64), memcpy(floats, words, 64);
+    for (int k = 0; k < 8; k += 2) hash = mixed(hash ^ words[k], words[k + 1]);
+    for (int k = 0; k < 16 && input->dtype == FLOAT32; k++) {
+      input->nan |= floats[k] != floats[k];
+      low = floats[k] < low ? floats[k] : low, high = floats[k] > high ? floats[k] : high;
+    }
+  }
+  input->hash = hash, input->low = low, input->high = high, input->kept = DIGEST;
+}
+
+static inline int is_integer(int dtype) { return dtype <= 4 || dtype == 11 || (dtype >= 27 && dtype <= 29); }
+
+static size_t describe(const Shim *shim, Handle tensor, Input *input) {
+  int64_t *sizes = 0, *strides = 0, dim = 0, span = 1;
+  int32_t dtype = -1, type = -1, index = -1;
+  void *data = 0;
+  memset(input, 0, sizeof *input);
+  if (tensor) {
+    shim->dim(tensor, &dim), shim->sizes(tensor, &sizes), shim->strides(tensor, &strides);
+    shim->dtype(tensor, &dtype), shim->device_type(tensor, &type), shim->device_index(tensor, &index);
+    shim->data(tensor, &data);
+  }
+  dim = dim > 32 ? 32 : dim;
+  for (int k = 0; k < dim; k++) {
+    input->layout[k] = sizes[k], input->layout[dim + k] = strides[k];
+    span = sizes[k] && span ? span + (sizes[k] - 1) * strides[k] : 0;
+  }
+  input->dim = dim, input->dtype = dtype, input->device_type = type, input->device_index = index;
+  input->data = (uint64_t)data, input->span = tensor ? span * shim->element_size(dtype) : 0;
+  return sizeof *input + 16 * dim;
+}
+
+enum { CUDA = 1, PATTERN = 0xA5, PORTABLE = 1 };
+
+// Asks the stream to copy the input into the ring before the launches of the call: nothing waits for it.
+static int copy_from_device(const Shim *shim, const Input *input, char *to, Handle stream) {
+  int capturing = 1;
+  if (!shim->copy_to_host || !shim->pin || pinned < 0) return 0;
+  if (shim->is_capturing && (shim->is_capturing(stream, &capturing) || capturing)) return 0;
+  if (!pinned) pinned = shim->pin(ring, ring_bytes, PORTABLE) ? -1 : 1; // from pageable memory a copy would wait
+  if (pinned < 0) return 0;
+  memset(to, PATTERN, input->span);
+  return !shim->copy_to_host(to, input->data, input->span, stream);
+}
+
+static void keep(const Shim *shim, Record *record, Input *input, size_t *used, size_t room, double *left) {
+  int integer = is_integer(input->dtype), device = input->device_type == CUDA;
+  if (!input->data || !input->span || mode == REDACTED || (mode == INTEGERS && !integer)) return;
+  if (input->device_type > CUDA || *used + input->span + 8 > room) return;
+  // Small integers of a device are always copied: a crash leaves nothing of its memory, and the host does not wait.
+  int always = device && integer && input->span <= SMALL;
+  double cost = input->span;
+  if (mode != FULL && !always && (cost > *left || device)) return;
+  char *to = (char *)record + *used;
+  if (device && !copy_from_device(shim, input, to, (Handle)record->stream)) return;
+  if (!device) memcpy(to, (void *)input->data, input->span);
+  input->kept = device ? ON_DEVICE : WHOLE, input->payload = *used;
+  if (!device) *left -= cost;
+  *used += (input->span + 7) & ~7ull;
+}
+
+static void keep_inputs(const Shim *shim, Record *record, size_t *used, size_t room, double left) {
+  for (int integers = 1; integers >= 0; integers--) { // an index explains more faults than a float
+    char *at = (char *)(record + 1);
+    for (uint32_t i = 0; i < record->written; i++) {
+      Input *input = (Input *)at;
+      if (is_integer(input->dtype) == integers) {
+        keep(shim, record, input, used, room, &left);
+        if (!input->kept && input->device_type == 0 && input->data && input->span >= 64 && left >= DIGEST_COST)
+          digest(input), left -= DIGEST_COST;
+      }
+      at = (char *)(input->layout + 2 * input->dim);
+    }
+  }
+}
+
+static inline uint32_t check_of(uint64_t sequence, size_t at) { return (uint32_t)(sequence * 2654435761u) ^ (uint32_t)at; }
+
+static Call begin(const Shim *shim, Known *known, Handle container, Handle *inputs, size_t count, Handle stream) {
+  Call call = {.epoch = epoch};
+  __atomic_fetch_add(&active, 1, __ATOMIC_SEQ_CST); // before anything is read: `stop` unmaps what nobody uses
+  if (!closing && !__atomic_load_n(&ring, __ATOMIC_ACQUIRE)) start();
+  if (closing || !ring || ((my_slot < 0 || my_epoch != epoch) && !take_slot())) {
+    __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);
+    return call;
+  }
+  Header *h = header();
+  uint64_t begun = now_ns();
+  Slot *slot = &h->slot[my_slot];
+  char *base = ring + HEADER + my_slot * slot_bytes;
+  size_t stack = stacks ? MOST_FRAMES * sizeof(void *) : 0;
+  size_t most = sizeof(Record) + stack + count * (sizeof(Input) + 512), at = slot->at;
+  size_t written = count;
+  if (most > slot_bytes / 2) written = (slot_bytes / 2 - sizeof(Record)) / (sizeof(Input) + 512);
+  most = sizeof(Record) + stack + written * (sizeof(Input) + 512);
+  uint32_t model = number_of(known);
+  double left = mode == FULL ? (double)slot_bytes : budget[model];
+  size_t room = mode == FULL ? slot_bytes / 2 : (size_t)left + 2 * SMALL;
+  if (at + most + room > slot_bytes) at = 0;
+  Record *record = (Record *)(base + at);
+  memset(record, 0, sizeof *record);
+  record->sequence = ++slot->sequence, record->begin_ns = begun, record->tid = my_tid, record->model = model;
+  record->inputs = count, record->written = written, record->container = (uint64_t)container;
+  record->stream = (uint64_t)stream, record->generation = h->model[model].generation;
+  size_t used = sizeof *record;
+  for (size_t i = 0; i < written; i++) used += describe(shim, inputs[i], (Input *)((char *)record + used));
+  if (stacks && used + MOST_FRAMES * sizeof(void *) < slot_bytes - at) { // for a diagnosis: it takes microseconds
+    record->stack = used, record->frames = backtrace((void **)((char *)record + used), MOST_FRAMES);
+    used += record->frames * sizeof(void *);
+  }
+  keep_inputs(shim, record, &used, slot_bytes - at, left);
+  record->length = used, record->check = check_of(record->sequence, at);
+  slot->at = at + ((used + LINE - 1) & ~(size_t)(LINE - 1));
+  if (slot->at + sizeof(Record) < slot_bytes) ((Record *)(base + slot->at))->magic = 0;
+  __atomic_store_n(&record->magic, RECORD_MAGIC, __ATOMIC_RELEASE);
+  in_flight[my_slot] = record;
+  call.record = record, call.sequence = record->sequence, call.slot = my_slot;
+  double cost = now_ns() - begun;
+  if (mean_ns[model] > 0 && cost > (share * 1.15) * mean_ns[model]) budget[model] *= 0.9;
+  else if (cost < share * 0.85 * mean_ns[model]) budget[model] = budget[model] * 1.02 + 8;
+  if (budget[model] > slot_bytes / 4) budget[model] = slot_bytes / 4;
+  return call;
+}
+
+enum { MOST_FAILURES = 16 };
+
+static void end(Call call, Code code) {
+  Record *record = call.record;
+  if (!record || call.epoch != epoch) return;
+  if (record->sequence == call.sequence) {
+    uint64_t took = now_ns() - record->begin_ns;
+    uint32_t model = record->model;
+    record->code = code, record->generation_after = header()->model[model].generation;
+    mean_ns[model] = mean_ns[model] > 0 ? mean_ns[model] * 0.95 + took * 0.05 : took;
+    if (code && __atomic_fetch_add(&header()->failures, 1, __ATOMIC_RELAXED) < MOST_FAILURES) {
+      leave((Entry){.kind = RETURNED, .sequence = call.sequence, .slot = call.slot, .tid = record->tid}, 0);
+      leave_inputs(record, call.slot);
+      leave_stack(call.slot, call.sequence);
+    }
+    __atomic_store_n(&record->end_ns, record->begin_ns + took, __ATOMIC_RELEASE);
+  }
+  in_flight[call.slot] = 0;
+  __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);
+}
+
+// Runs the call with one more reference to each input, so that the handlers can still read it.
+static Code recorded(const Shim *shim, Known *known, RunFunction run, Handle container, Handle *inputs, size_t count,
+                     Handle *outputs, size_t results, Handle stream, Handle proxy) {
+  Handle held[MOST_HELD];
+  size_t holding = 0;
+  Call call = begin(shim, known, container, inputs, count, stream);
+  if (call.record && hold && crash_file >= 0)
+    for (; holding < count && holding < MOST_HELD; holding++)
+      if (!inputs[holding] || shim->new_handle(inputs[holding], &held[holding])) held[holding] = 0;
+  Code code = run(container, inputs, count, outputs, results, stream, proxy);
+  end(call, code);
+  while (holding--)
+    if (held[holding]) shim->delete_handle(held[holding]);
+  return code;
+}
+
+static void count_generation(Known *known) {
+  if (ring && known->epoch == epoch) __atomic_fetch_add(&header()->model[known->number].generation, 1, __ATOMIC_RELAXED);
+}
+
+static int complete(const Shim *shim) {
+  return shim->data && shim->sizes && shim->strides && shim->dim && shim->dtype && shim->device_type &&
+         shim->device_index && shim->element_size && shim->new_handle && shim->delete_handle;
+}
+
+static void find_shim(Shim *shim, void *library, void *(*find)(void *, const char *)) {
+  *(void **)&shim->data = find(library, "aoti_torch_get_data_ptr");
+  *(void **)&shim->sizes = find(library, "aoti_torch_get_sizes");
+  *(void **)&shim->strides = find(library, "aoti_torch_get_strides");
+  *(void **)&shim->dim = find(library, "aoti_torch_get_dim");
+  *(void **)&shim->dtype = find(library, "aoti_torch_get_dtype");
+  *(void **)&shim->device_type = find(library, "aoti_torch_get_device_type");
+  *(void **)&shim->device_index = find(library, "aoti_torch_get_device_index");
+  *(void **)&shim->element_size = find(library, "aoti_torch_dtype_element_size");
+  *(void **)&shim->new_handle = find(library, "aoti_torch_new_tensor_handle");
+  *(void **)&shim->delete_handle = find(library, "aoti_torch_delete_tensor_object");
+  *(void **)&shim->copy_to_host = find(library, "cuMemcpyDtoHAsync_v2");
+  *(void **)&shim->pin = find(library, "cuMemHostRegister_v2");
+  *(void **)&shim->unpin = find(library, "cuMemHostUnregister");
+  *(void **)&shim->is_capturing = find(library, "cuStreamIsCapturing");
+}
+
+// What is left at a clean end is removed, unless a call failed: then somebody will look at it.
+static int stop(const Shim *shim) {
+  int alone = unwatch_signals();
+  closing = 1;
+  if (!ring) return alone;
+  header()->ended = 1;
+  if (!header()->failures && strcmp(setting("AOTI_RECORDER_KEEP", "0"), "1")) {
+    unlinkat(folder_file, ring_name, 0);
+    unlinkat(folder_file, crash_name, 0);
+  }
+  if (!__atomic_load_n(&active, __ATOMIC_SEQ_CST)) {
+    if (pinned > 0 && shim->unpin) shim->unpin(ring);
+    munmap(ring, ring_bytes);
+    ring = 0;
+  }
+  return alone;
+}

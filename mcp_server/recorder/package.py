@@ -1,0 +1,97 @@
+"""Puts the recorder into a package, and takes it out again. The user's file is only read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zipfile
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import anyio.to_thread
+
+from mcp_server.errors import ProblemError
+from mcp_server.package.archive import Package, open_package
+from mcp_server.package.members import Container
+from mcp_server.recorder.library import RecorderOptions, build_library, exported_functions, symbols_of
+from mcp_server.runtime.context import Context
+
+ORIGINAL = ".orig"  # after the name of the library whose place the recorder takes; the loader looks for .so
+COPIED = 1 << 20
+
+
+def models_of(path: Path) -> list[Package]:
+    return [open_package(path, name) for name in open_package(path).models]
+
+
+def is_recorded(package: Package) -> bool:
+    """Whether the library of the package is the recorder, with the original beside it."""
+    library = package.files.library
+    return library is not None and package.files.named(library.name + ORIGINAL) is not None
+
+
+async def with_recorder(path: Path, target: Path, options: RecorderOptions, context: Context) -> list[str]:
+    """Write a package that records to `target`; the names of its models. Raises `ProblemError`."""
+    models = await anyio.to_thread.run_sync(models_of, path)
+    libraries: dict[str, Path] = {}
+    for model in models:
+        member = model.files.library
+        if member is None:
+            raise ProblemError(
+                "the package has no library to put a recorder before",
+                value=model.model_name,
+                allowed="a package of aoti_compile_and_package",
+                next_call="aoti-debug record --preload",
+            )
+        if is_recorded(model):
+            raise ProblemError(
+                "the package records already", value=str(path), allowed="--remove takes it out"
+            )
+        with model.container.open(member.name) as stream:
+            headers = symbols_of(exported_functions(stream))
+        libraries[member.name] = await build_library("shim.c", headers, options, context)
+    await anyio.to_thread.run_sync(_write, models[0].container, libraries, target)
+    return [model.model_name for model in models]
+
+
+async def without_recorder(path: Path, target: Path) -> list[str]:
+    """Write the package as it was before `with_recorder`. Raises `ProblemError` where none is in it."""
+    models = await anyio.to_thread.run_sync(models_of, path)
+    recorded = [model for model in models if is_recorded(model)]
+    if not recorded:
+        raise ProblemError(
+            "no recorder is in the package", value=str(path), allowed="one that `record` wrote"
+        )
+    await anyio.to_thread.run_sync(_write, models[0].container, {}, target)
+    return [model.model_name for model in recorded]
+
+
+def _write(container: Container, libraries: Mapping[str, Path], target: Path) -> None:
+    """Copy the members: each original under its new name behind the recorder, or back under its own name."""
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with zipfile.ZipFile(partial, "x", zipfile.ZIP_STORED, allowZip64=True) as archive:
+            names = {member.name for member in container.members}
+            for member in container.members:
+                if member.name + ORIGINAL in names:  # the recorder
+                    continue
+                name = (
+                    member.name + ORIGINAL if member.name in libraries else member.name.removesuffix(ORIGINAL)
+                )
+                with (
+                    container.open(member.name) as source,
+                    archive.open(zipfile.ZipInfo(name), "w", force_zip64=True) as file,
+                ):
+                    shutil.copyfileobj(source, file, COPIED)
+                if member.name in libraries:
+                    archive.write(libraries[member.name], member.name)
+        os.link(partial, target)  # unlike a rename, it fails where somebody made the file meanwhile
+    except FileExistsError as error:
+        raise ProblemError("the file is there already", value=str(target), allowed="a new file") from error
+    except OSError as error:
+        what = f"the package cannot be written: {error.strerror}"
+        raise ProblemError(what, value=str(target), allowed="a folder with room for it") from error
+    finally:
+        with suppress(OSError):
+            partial.unlink()

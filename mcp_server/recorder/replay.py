@@ -1,0 +1,178 @@
+"""Takes the call out of a recording that most likely failed, and makes its candidates again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import Finished
+from mcp_server.model import CallNumber, ModelLocation, PackageWorkload
+from mcp_server.package.archive import open_package
+from mcp_server.recorder.choice import Candidate, candidates
+from mcp_server.recorder.identity import build_id_of
+from mcp_server.recorder.ring import read_recording, recordings_in
+from mcp_server.recorder.stack import host_lines, read_maps
+from mcp_server.runtime.context import Context, gpus_of
+from mcp_server.worker.protocol import RebuildRequest, RecordedTensor
+
+MOST_READ = 8  # recordings of a folder, the newest
+MOST_REPLAYED = 8  # candidates that are made again
+REPLAY_S = 120.0
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """A candidate that was made again, and how that ended."""
+
+    candidate: Candidate
+    inputs: Path
+    finished: Finished
+
+
+@dataclass(frozen=True)
+class TakenCall:
+    """A call of a recording: the file of its inputs, which call it was, and where its host makes it."""
+
+    inputs: Path
+    number: CallNumber
+    lines: list[ModelLocation]
+    facts: list[str]
+
+
+async def take_call(context: Context, folder: Path, workload: PackageWorkload) -> TakenCall:
+    """The first candidate that fails when it is made again, else the first that can be made again.
+
+    `workload` is the package. Raises `ProblemError` where nothing can be made again, and says what was not
+    kept.
+    """
+    found = await candidates_in(folder, workload)
+    replayed: list[Replayed] = []
+    for candidate in [each for each in found if not each.missing][:MOST_REPLAYED]:
+        replayed.append(await _replay(candidate, len(replayed), workload, context))
+        if not replayed[-1].finished.ok:
+            break
+    if not replayed:
+        first = found[0]
+        raise ProblemError(
+            f"the values of {first.number} were not all kept ({first.why}): missing are {first.missing}",
+            value=str(folder),
+            allowed="a recording with mode full, or a larger --slot-kb",
+            next_call="aoti-debug record model.pt2 --mode full",
+        )
+    chosen = replayed[-1] if not replayed[-1].finished.ok else replayed[0]
+    call, recording = chosen.candidate.call, chosen.candidate.recording
+    last = max(each.sequence for each in recording.calls if each.slot == call.slot)
+    maps = read_maps(recording.maps)
+    found_lines = await anyio.to_thread.run_sync(lambda: list(host_lines(call.stack, maps)))
+    lines = [ModelLocation(file=e.file, line=e.line, code=_code(e.file, e.line)) for e in found_lines]
+    facts = list(_told(chosen, replayed, found))
+    if lines:
+        facts.append(
+            f"the host calls the package at {lines[0].file}:{lines[0].line}  {lines[0].code}".rstrip()
+        )
+    return TakenCall(
+        chosen.inputs,
+        CallNumber(number=call.sequence, of=last),
+        lines,
+        facts,
+    )
+
+
+async def candidates_in(folder: Path, workload: PackageWorkload) -> list[Candidate]:
+    """Calls of this package in the newest recordings, in the order in which to look at them."""
+    package = await anyio.to_thread.run_sync(open_package, workload.package, workload.model_name)
+    build_id = await anyio.to_thread.run_sync(build_id_of, package)
+    found: list[Candidate] = []
+    others: set[str] = set()
+    unreadable: list[ProblemError] = []
+    for path in recordings_in(folder)[:MOST_READ]:
+        try:
+            recording = await anyio.to_thread.run_sync(read_recording, path)
+        except ProblemError as problem:
+            unreadable.append(problem)
+            continue
+        for candidate in candidates(recording):
+            known = candidate.model.build_id
+            if build_id and known and known != build_id:
+                others.add(f"{Path(candidate.model.path).name} (build {known[:12]})")
+            else:
+                found.append(candidate)
+    if found:
+        return found
+    if unreadable and not others:
+        raise unreadable[0]
+    named = f"the package of its models: {', '.join(sorted(others))}" if others else "a recording with calls"
+    raise ProblemError(
+        "the recording has no call of this package",
+        value=str(folder),
+        allowed=named,
+        next_call=f"aoti-debug recordings {folder}",
+    )
+
+
+async def _replay(candidate: Candidate, number: int, workload: PackageWorkload, context: Context) -> Replayed:
+    inputs = context.directory / f"recorded-call-{number}.pt"
+    tensors: list[RecordedTensor] = [
+        {
+            "file": str(each.bytes.file) if each.bytes else "",
+            "offset": each.bytes.offset if each.bytes else 0,
+            "length": each.span,
+            "dtype": each.dtype,
+            "device": each.device,
+            "sizes": list(each.sizes),
+            "strides": list(each.strides),
+        }
+        for each in candidate.call.inputs
+    ]
+    request: RebuildRequest = {"operation": "rebuild", "tensors": tensors, "out": str(inputs)}
+    made = await context.worker("rebuild", request, name="rebuild-inputs", workload=workload)
+    if not made.finished.ok:
+        raise ProblemError(f"the recorded inputs could not be rebuilt: {made.why}", value=candidate.number)
+    asked = {
+        "package": str(workload.package),
+        "model_name": workload.model_name,
+        "device_index": workload.device_index,
+        "inputs": str(inputs),
+        "extra_imports": workload.extra_imports,
+    }
+    gpus = gpus_of("cuda" if candidate.call.on_device else "cpu", workload.device_index)
+    limited = workload.model_copy(update={"timeout_s": min(workload.timeout_s, REPLAY_S)})
+    done = await context.worker("run", asked, name="replay", workload=limited, gpus=gpus)
+    return Replayed(candidate, inputs, done.finished)
+
+
+def _code(file: str, line: int) -> str:
+    """The text of a line of the host, if its source is here."""
+    path = Path(file)
+    try:
+        with path.open(encoding="utf-8", errors="replace") as source:
+            return next((text.strip()[:200] for at, text in enumerate(source, 1) if at == line), "")
+    except OSError:
+        return ""
+
+
+def _told(chosen: Replayed, replayed: Sequence[Replayed], found: Sequence[Candidate]) -> Iterator[str]:
+    """What the reader has to know of the call: which it was, and what was tried before it."""
+    candidate, call = chosen.candidate, chosen.candidate.call
+    when = {each.kept for each in call.inputs if each.bytes is not None}
+    kept = "its inputs were copied " + " and ".join(sorted(when)) if when else "its inputs are empty"
+    yield f"the recording has {candidate.number}: {candidate.why}; {kept}"
+    after = call.generation if call.generation_after is None else call.generation_after
+    if after:
+        during = ", and again while it ran" if after > call.generation else ""
+        yield (
+            f"the host had updated the weights {call.generation} times before the call{during}; "
+            "it was made again with those of the package"
+        )
+    passed = [each for each in replayed if each.finished.ok and each is not chosen]
+    if passed:
+        yield f"{len(passed)} other recorded calls return when they are made again"
+    if chosen.finished.ok:
+        yield "made again by itself the call returns: its failure may need what ran beside it"
+    lost = [each for each in found if each.missing]
+    if lost:
+        yield f"{lost[0].number} could not be made again: {lost[0].missing} was not kept"

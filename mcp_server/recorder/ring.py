@@ -1,0 +1,342 @@
+"""Reads the files of the recorder (native/recorder.h): the ring with the newest calls, and the crash file.
+
+A file may be cut, of another version, or written by a hostile process. Sizes are compared with the file
+before anything is read, and nothing in it is executed. A ring may be read while its process writes to it: a
+record that was being written is left out.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from mcp_server.errors import ProblemError
+
+MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 2, 1 << 16, 64, 64
+MOST_RING, MOST_CRASH = 64 << 30, 16 << 30  # bytes; both files are mapped, not read
+MOST_INPUTS, MOST_DIM, MOST_FRAMES, MOST_ENTRIES = 4096, 32, 64, 100_000
+
+_HEADER = struct.Struct("<8sIIIIQQQIIII")
+_SLOT = struct.Struct("<IIQQ40x")
+_MODEL = struct.Struct("<512s64sI60x")
+_RECORD = struct.Struct("<IIQQQIIiIIIIIQQII")
+_INPUT = struct.Struct("<BBhhhIIQQQdd")
+_ENTRY = struct.Struct("<IIQQQIIIIQ")
+_RECORD_MAGIC, _ENTRY_MAGIC = 0xA0710CA2, 0xA0710CE2
+_LINE = 64
+
+MODES = ("adaptive", "ints", "full", "redact")
+Kept = Literal["no", "before the call", "statistics", "at failure"]
+
+# The numbers of torch::headeronly::ScalarType (torch/headeronly/core/ScalarType.h, 2.13), and bytes of each.
+DTYPES: dict[int, tuple[str, int]] = {
+    0: ("uint8", 1), 1: ("int8", 1), 2: ("int16", 2), 3: ("int32", 4), 4: ("int64", 8), 5: ("float16", 2),
+    6: ("float32", 4), 7: ("float64", 8), 9: ("complex64", 8), 10: ("complex128", 16), 11: ("bool", 1),
+    15: ("bfloat16", 2), 23: ("float8_e5m2", 1), 24: ("float8_e4m3fn", 1), 27: ("uint16", 2),
+    28: ("uint32", 4), 29: ("uint64", 8),
+}  # fmt: skip
+DEVICES = {0: "cpu", 1: "cuda"}
+_FATAL, _PAYLOAD, _MAPS, _STACK, _RETURNED = range(1, 6)
+_PATTERN = b"\xa5"  # what a copy from the device writes over
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Where the bytes of a tensor lie: in which file, from which offset, how many."""
+
+    file: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True)
+class RecordedInput:
+    """One input of a recorded call. `bytes` are those of its memory, from its first element to its last.
+
+    `kept` says when they were copied; an input that is mutated in place may have changed until `at failure`.
+    """
+
+    dtype: str
+    device: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    span: int
+    kept: Kept
+    bytes: Bytes | None = None
+    low: float | None = None
+    high: float | None = None
+    nan: bool = False
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call. `end_ns` is None while it is in flight; `code` is what `Run` returned, 0 for success.
+
+    `generation` counts updates and swaps of weights before the call, `generation_after` those until its end.
+    """
+
+    slot: int
+    sequence: int
+    thread: int
+    model: int
+    begin_ns: int
+    end_ns: int | None
+    code: int | None
+    generation: int
+    generation_after: int | None
+    on_device: bool
+    total_inputs: int
+    inputs: tuple[RecordedInput, ...]
+    stack: tuple[int, ...] = ()  # return addresses, innermost first
+
+    @property
+    def complete(self) -> bool:
+        """Whether the values of all inputs were kept."""
+        return self.total_inputs == len(self.inputs) and all(i.bytes or not i.span for i in self.inputs)
+
+
+@dataclass(frozen=True)
+class RecordedModel:
+    path: str
+    build_id: str
+    generation: int
+
+
+@dataclass(frozen=True)
+class Crash:
+    """What the handler of a fatal signal left: the signal's number, the address, the thread."""
+
+    signal: int
+    address: int
+    thread: int
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A process: its models, and the calls that the ring still has, in the order in which they began."""
+
+    path: Path
+    pid: int
+    started_ns: int
+    ended: bool
+    mode: str
+    missed: int
+    models: tuple[RecordedModel, ...]
+    calls: tuple[RecordedCall, ...]
+    crash: Crash | None = None
+    returned: frozenset[tuple[int, int]] = frozenset()
+    stacks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    maps: str = ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether a process of this id runs now; it may be a later one."""
+        return not self.ended and Path(f"/proc/{self.pid}").exists()
+
+
+def refused(what: str, path: Path) -> ProblemError:
+    return ProblemError(
+        f"this is not a recording: {what}",
+        value=str(path),
+        allowed="a .ring file of `aoti-debug record`, or a folder of them",
+    )
+
+
+@contextmanager
+def mapped(path: Path, least: int, most: int) -> Iterator[mmap.mmap]:
+    """The file in memory. Raises `ProblemError` for one that is too small, too large, or not a file."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise refused(error.strerror or "it cannot be opened", path) from error
+    try:
+        size = os.fstat(handle).st_size
+        if not least <= size <= most:
+            raise refused(f"it has {size} bytes, and one has {least} to {most}", path)
+        with mmap.mmap(handle, 0, prot=mmap.PROT_READ) as memory:
+            yield memory
+    except (ValueError, OSError) as error:
+        raise refused(str(error), path) from error
+    finally:
+        os.close(handle)
+
+
+def read_recording(path: Path) -> Recording:
+    """The ring at `path`, with the crash file beside it. Raises `ProblemError`."""
+    crash_path = path.with_suffix(".crash")
+    entries = read_crash(crash_path) if crash_path.is_file() and crash_path.stat().st_size else CrashFile()
+    with mapped(path, HEADER_BYTES, MOST_RING) as memory:
+        magic, version, header, pid, slots, slot_bytes, started, missed, models, ended, mode, _ = (
+            _HEADER.unpack_from(memory, 0)
+        )
+        if magic != MAGIC or version != VERSION:
+            raise refused(f"its first bytes are {bytes(magic)!r}, version {version}", path)
+        if header != HEADER_BYTES or not 0 < slots <= MOST_SLOTS or slot_bytes % _LINE or mode >= len(MODES):
+            raise refused("its header is damaged", path)
+        if HEADER_BYTES + slots * slot_bytes > len(memory):
+            raise refused(f"it is cut: {slots} slots of {slot_bytes} bytes do not fit", path)
+        calls = [c for s in range(slots) for c in _calls(memory, path, s, slot_bytes, entries)]
+        found = tuple(_model(memory, number) for number in range(min(models, MOST_MODELS)))
+    calls = [call for call in calls if call.model < len(found)]
+    return Recording(
+        path, pid, started, bool(ended), MODES[mode], missed, found,
+        tuple(sorted(calls, key=lambda call: call.begin_ns)),
+        entries.crash, frozenset(entries.returned), entries.stacks, entries.maps,
+    )  # fmt: skip
+
+
+def _model(memory: mmap.mmap, number: int) -> RecordedModel:
+    at = _HEADER.size + MOST_SLOTS * _SLOT.size + number * _MODEL.size
+    path, build_id, generation = _MODEL.unpack_from(memory, at)
+    text, digest = (raw.split(b"\0")[0].decode("utf-8", "replace") for raw in (path, build_id))
+    return RecordedModel("".join(c for c in text if c.isprintable()), digest[:62], generation)
+
+
+def _calls(
+    memory: mmap.mmap, path: Path, slot: int, slot_bytes: int, crash: CrashFile
+) -> Iterator[RecordedCall]:
+    base = HEADER_BYTES + slot * slot_bytes
+    _, _, _, newest = _SLOT.unpack_from(memory, _HEADER.size + slot * _SLOT.size)
+    at = 0
+    while at + _RECORD.size <= slot_bytes:
+        head = _RECORD.unpack_from(memory, base + at)
+        magic, length, sequence, check = head[0], head[1], head[2], head[12]
+        sane = magic == _RECORD_MAGIC and _RECORD.size <= length <= slot_bytes - at
+        if not sane or sequence > newest or check != (sequence * 2654435761 & 0xFFFFFFFF) ^ at:
+            at += _LINE
+            continue
+        call = _call(memory, path, slot, base + at, head, crash)
+        if call is None:
+            at += _LINE
+            continue
+        yield call
+        at += -(-length // _LINE) * _LINE
+
+
+def _call(
+    memory: mmap.mmap, path: Path, slot: int, start: int, head: tuple[int, ...], crash: CrashFile
+) -> RecordedCall | None:
+    (
+        _,
+        length,
+        sequence,
+        begin,
+        end,
+        thread,
+        model,
+        code,
+        total,
+        written,
+        before,
+        after,
+        _,
+        _,
+        _,
+        stack,
+        frames,
+    ) = head
+    if not written <= total <= MOST_INPUTS:
+        return None
+    inputs: list[RecordedInput] = []
+    at, last = start + _RECORD.size, start + length
+    for number in range(written):
+        if at + _INPUT.size > last:
+            return None
+        dim = memory[at]
+        if dim > MOST_DIM or at + _INPUT.size + 16 * dim > last:
+            return None
+        left_at_failure = crash.payloads.get((slot, sequence, number))
+        inputs.append(_input(memory, path, at, start, length, left_at_failure))
+        at += _INPUT.size + 16 * dim
+    done = end or None
+    fits = frames <= MOST_FRAMES and stack + 8 * frames <= length
+    addresses = struct.unpack_from(f"<{frames}Q", memory, start + stack) if fits else ()
+    return RecordedCall(
+        slot, sequence, thread, model, begin, done, code if done else None, before, after if done else None,
+        any(i.device.startswith("cuda") for i in inputs), total, tuple(inputs), addresses,
+    )  # fmt: skip
+
+
+def _input(
+    memory: mmap.mmap, path: Path, at: int, start: int, length: int, left_at_failure: Bytes | None
+) -> RecordedInput:
+    dim, kept, dtype, device, index, nan, payload, _, span, _, low, high = _INPUT.unpack_from(memory, at)
+    layout = struct.unpack_from(f"<{2 * dim}q", memory, at + _INPUT.size)
+    place = DEVICES.get(device, f"device type {device}")
+    name, _ = DTYPES.get(dtype, (f"dtype {dtype}", 0))
+    when: Kept = "no"
+    where: Bytes | None = None
+    if kept in (1, 3) and span and payload + span <= length:
+        here = memory[start + payload : start + payload + span] if kept == 3 else b""
+        if kept == 1 or here.strip(_PATTERN):  # else the stream never came to the copy
+            when, where = "before the call", Bytes(path, start + payload, span)
+    elif left_at_failure is not None and left_at_failure.length == span:
+        when, where = "at failure", left_at_failure
+    elif kept == 2:
+        when = "statistics"
+    measured = kept == 2 and dtype == 6
+    return RecordedInput(
+        name, f"{place}:{index}" if place == "cuda" else place, layout[:dim], layout[dim:], span, when, where,
+        low if measured else None, high if measured else None, bool(nan) and measured,
+    )  # fmt: skip
+
+
+@dataclass
+class CrashFile:
+    """The entries of a crash file: whole inputs by (slot, sequence, input), stacks by (slot, sequence)."""
+
+    crash: Crash | None = None
+    payloads: dict[tuple[int, int, int], Bytes] = field(default_factory=dict)
+    returned: set[tuple[int, int]] = field(default_factory=set)
+    stacks: dict[tuple[int, int], tuple[int, ...]] = field(default_factory=dict)
+    maps: str = ""
+
+
+MOST_MAPS = 4 << 20  # characters
+
+
+def read_crash(path: Path) -> CrashFile:
+    """Raises `ProblemError` for a file that cannot be mapped; what is damaged in it ends the reading."""
+    found = CrashFile()
+    with mapped(path, 1, MOST_CRASH) as memory:
+        at = 0
+        for _ in range(MOST_ENTRIES):
+            if at + _ENTRY.size > len(memory):
+                break
+            magic, kind, sequence, length, done, slot, number, thread, signal, address = _ENTRY.unpack_from(
+                memory, at
+            )
+            start = at + _ENTRY.size
+            if magic != _ENTRY_MAGIC or done > length or start + done > len(memory):
+                break
+            if kind == _FATAL:
+                found.crash = Crash(signal, address, thread)
+            elif kind == _PAYLOAD and done == length:
+                found.payloads[slot, sequence, number] = Bytes(path, start, length)
+            elif kind == _RETURNED:
+                found.returned.add((slot, sequence))
+            elif kind == _STACK and length <= 8 * 64:
+                found.stacks[slot, sequence] = struct.unpack_from(f"<{done // 8}Q", memory, start)
+            elif kind == _MAPS and len(found.maps) < MOST_MAPS:
+                found.maps += memory[start : start + min(done, MOST_MAPS)].decode("utf-8", "replace")
+            at = start + -(-length // 8) * 8
+    return found
+
+
+def recordings_in(folder: Path) -> list[Path]:
+    """The rings in a folder, the newest first. Raises `ProblemError` where there is none."""
+    paths = [folder] if folder.is_file() else sorted(folder.glob("*.ring")) if folder.is_dir() else []
+    if not paths:
+        raise ProblemError(
+            "no recording is there",
+            value=str(folder),
+            allowed="a folder with .ring files, or one of them",
+            next_call="aoti-debug record model.pt2 makes a package that records",
+        )
+    return sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)

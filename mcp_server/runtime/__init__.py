@@ -1,0 +1,1 @@
+"""What every tool gets: its directory, interpreter, children, the shared import and the steps kept."""

@@ -1,0 +1,396 @@
+"""The context of a tool call: directory, interpreter, children, leases and cost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, is_dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+from urllib.parse import quote
+
+import anyio
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_jsonable_python
+
+from mcp_server import worker
+from mcp_server.errors import ProblemError, read_json
+from mcp_server.interpreter import interpreter_help
+from mcp_server.jobs.child import Child, Starter
+from mcp_server.jobs.clock import JobClock
+from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.gpus import Waits
+from mcp_server.jobs.run import run
+from mcp_server.jobs.store import SCHEME, TEMPORARY
+from mcp_server.model import Artifact, Cost, Record, WorkloadBase
+from mcp_server.package.members import refuse_unsafe
+from mcp_server.runtime.failure import look_ahead
+from mcp_server.runtime.launchers import ONLY_FIRST, check_started, launched, separate_ranks
+from mcp_server.runtime.progress import in_words
+from mcp_server.runtime.shared_import import IMPORT_LIMIT_S, SharedImport, WarmImports, shared_import
+from mcp_server.runtime.step_cache import StepCache, keep, key_of
+from mcp_server.worker.events import Event, Failed, Phase, Refused
+from mcp_server.worker.main import OPERATIONS
+from mcp_server.worker.report import members
+
+SHARE_VARIABLE = "AOTI_DEBUG_SHARE_GPUS"
+SECOND_GPU = Path("/dev/nvidia1")
+DEVICES = Path("/dev")
+
+
+def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] | None:
+    """The GPU of a CUDA package; None for a CPU one, or when `AOTI_DEBUG_SHARE_GPUS=1` lets jobs share.
+
+    A workload of unknown device (None) leases GPU `device_index`, or the first, if the machine has a GPU. Any
+    /dev/nvidiaN shows that: a container may see only /dev/nvidia2.
+    """
+    if os.environ.get(SHARE_VARIABLE) == "1" or device_type == "cpu":
+        return None
+    if device_type is None and not any(DEVICES.glob("nvidia[0-9]*")):
+        return None
+    return (max(device_index, 0),)
+
+
+E = TypeVar("E", bound=Event)
+
+
+def read_events(path: Path, but: Sequence[type[Event]] = ()) -> tuple[Event, ...]:
+    """The events of a report, except those of the kinds `but`; empty without a file."""
+    left_out = tuple(map(_begin, but))
+    return tuple(_events(path, lambda line: not line.startswith(left_out)))
+
+
+def stream_events(path: Path, kind: type[E]) -> Iterator[E]:
+    """Iterate over the events of one kind; none without a file."""
+    begin = _begin(kind)
+    return (event for event in _events(path, lambda line: line.startswith(begin)) if isinstance(event, kind))
+
+
+def _begin(kind: type[Event]) -> str:
+    """How the line of an event begins (worker/report.py)."""
+    return f'{{"event": "{kind.event}"'
+
+
+def _events(path: Path, wanted: Callable[[str], bool]) -> Iterator[Event]:
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8", errors="replace") as file:
+        for line in filter(wanted, file):
+            with suppress(ValueError):  # a line that a crash cut short
+                facts = read_json(line)
+                if isinstance(facts, dict) and "event" in facts:
+                    yield decode(facts)
+
+
+_readers: dict[str, TypeAdapter[Event]] = {}
+
+
+def decode(facts: Mapping[str, object]) -> Event:
+    """One line of a report. What no class is for only names a phase; keys that the class lacks are left out.
+
+    Raises `ProblemError` for a line that lacks what its class needs.
+    """
+    name = str(facts["event"])
+    found: Event = Phase(name, str(facts.get("about", "")))
+    if name in Event.kinds:
+        if name not in _readers:
+            _readers[name] = TypeAdapter(Event.kinds[name])
+        try:
+            found = _readers[name].validate_python(facts)
+        except ValidationError as error:
+            what = f"the worker's event {name} is of another form: {error.errors()[0]['loc']}"
+            raise ProblemError(what, value=str(facts)[:200]) from error
+    object.__setattr__(found, "t", facts.get("t", 0.0))  # some are frozen
+    return found
+
+
+WORKER_MAIN = Path(worker.__file__).with_name("main.py")
+REPORT = "report.jsonl"
+
+# For every worker: output survives an abort, loading compiles no probe for each CPU ISA, and waiting threads
+# sleep. By default they spin, which is 25 times as slow on a busy machine.
+WORKER_ENV = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONFAULTHANDLER": "1",
+    "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    "OMP_WAIT_POLICY": "PASSIVE",
+}
+
+# Arguments of a request that name an archive for torch to load.
+ARCHIVES = frozenset({"package", "exported"})
+
+
+@dataclass
+class CostMeter:
+    runs: int = 0
+    compiles: int = 0
+    clock: JobClock = field(default_factory=JobClock)
+
+    def cost(self) -> Cost:
+        return Cost(
+            runs=self.runs,
+            compiles=self.compiles,
+            wall_s=round(self.clock.wall_s, 3),
+            waited_s=round(self.clock.waited_s, 3),
+        )
+
+
+@dataclass(frozen=True)
+class WorkerRun:
+    finished: Finished
+    events: tuple[Event, ...]
+    directory: Path
+    python: Path
+
+    def last(self, kind: type[E]) -> E | None:
+        return next((found for found in reversed(self.events) if isinstance(found, kind)), None)
+
+    def all(self, kind: type[E]) -> list[E]:
+        return [found for found in self.events if isinstance(found, kind)]
+
+    def phases(self, name: str) -> list[Phase]:
+        """Each time that the worker came to this phase."""
+        return [found for found in self.all(Phase) if found.event == name]
+
+    @property
+    def phase(self) -> str:
+        """The worker's last event: where it died, if it died."""
+        return self.events[-1].event if self.events else "starting"
+
+    @property
+    def why(self) -> str:
+        """The exception that ended the operation, else how the process ended."""
+        failed = self.last(Failed)
+        return failed.text if failed is not None else self.finished.ending
+
+
+@dataclass
+class Context:
+    """What a tool needs to run children.
+
+    `progress` gets one short line before each slow step. `launcher` is put before every child's command, for
+    example `srun --gpus=1`. `kept` are the finished steps of the job before it was resumed. `knows` gets the
+    partial result of a stopped step. `holder` names this job to others that wait for its GPU. `home` owns the
+    processes with torch imported that may outlive the job. `incomplete` says why output of a child was lost.
+    """
+
+    directory: Path
+    python: Path
+    progress: Callable[[str], None] = lambda _step: None
+    cost: CostMeter = field(default_factory=CostMeter)
+    kept: StepCache = field(default_factory=StepCache)
+    children: int = 0
+    launcher: tuple[str, ...] = ()
+    imports: SharedImport | None = None
+    home: WarmImports | None = None
+    knows: Callable[[Record], None] = lambda _result: None
+    holder: str = ""
+    incomplete: str = ""
+
+    def __post_init__(self) -> None:
+        self.children = max(self.children, self.kept.last)
+
+    @asynccontextmanager
+    async def sharing_imports(self) -> AsyncIterator[None]:
+        """Let requests to the worker share one import of torch where possible."""
+        if self.imports is not None:
+            yield
+            return
+        async with shared_import(self.directory / "import-torch", self.home) as self.imports:
+            try:
+                yield
+            finally:
+                self.imports = None
+
+    def expect(
+        self,
+        *,
+        env: Mapping[str, str] | None = None,
+        python: Path | None = None,
+        cwd: Path | None = None,
+        modules: tuple[str, ...] = (),
+    ) -> None:
+        """Start the shared import of torch and `modules` for later requests with this environment.
+
+        Nothing starts under a launcher, where each worker imports torch itself, nor in a resumed job, which
+        may need no worker.
+        """
+        if self.imports is not None and not self.launcher and not self.kept.last:
+            argv = (str(python or self.python), "-u", str(WORKER_MAIN))
+            asked = Command(argv, cwd or Path.cwd(), {**WORKER_ENV, **(env or {})}, IMPORT_LIMIT_S)
+            self.imports.expect(asked, modules)
+
+    async def run(self, command: Command, name: str, *, runs: int = 0) -> Finished:
+        return await self.run_in(self.fresh(name), command, runs=runs)
+
+    async def run_in(
+        self,
+        directory: Path,
+        command: Command,
+        start: Callable[[], Awaitable[Starter]] | None = None,
+        *,
+        runs: int = 0,
+    ) -> Finished:
+        """Run a child in a directory from `fresh`, or reuse its cached result.
+
+        `start` returns the starter of the child; `runs` counts the runs of the workload in it.
+        """
+        key = key_of(command, directory)
+        kept = self.kept.take(key, command, directory)
+        if kept is not None:
+            await look_ahead(kept.output)
+            return kept
+        self.progress(in_words(directory.name.split("-", 1)[1], command.argv))
+        first = () if runs or not self.launcher else ONLY_FIRST
+        argv = launched(self.launcher, (*first, *command.argv), directory)
+        env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
+        asks = command.asks and not self.launcher  # a launcher's processes may be on other machines
+        started = replace(command, argv=argv, env=env, asks=asks)
+        with self.cost.clock.child():
+            starter = await start() if start else Child.start
+            waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
+            finished = await run(started, directory, start=starter, waits=waits)
+            self.incomplete = self.incomplete or finished.incomplete
+            separate_ranks(finished.output, self.launcher)
+            await look_ahead(finished.output)
+            check_started(finished, self.launcher)
+        keep(key, directory, finished)
+        self.cost.runs += runs
+        return finished
+
+    def fresh(self, name: str) -> Path:
+        """A new directory `NN-name`."""
+        self.children += 1
+        directory = self.directory / f"{self.children:02d}-{name}"
+        directory.mkdir(parents=True)
+        return directory
+
+    async def worker(
+        self,
+        operation: str,
+        request: Mapping[str, object],
+        *,
+        name: str | None = None,
+        env: Mapping[str, str] | None = None,
+        unset: Sequence[str] = (),
+        timeout_s: float = 300,
+        python: Path | None = None,
+        cwd: Path | None = None,
+        gpus: tuple[int, ...] | None = None,
+        prefix: Sequence[str] = (),
+        directory: Path | None = None,
+        streamed: Sequence[type[Event]] = (),
+        alone: bool = False,
+        workload: WorkloadBase | None = None,
+    ) -> WorkerRun:
+        """Run one operation of the worker; a crash of the workload is a result.
+
+        With `workload`, in its environment (and `env`), directory, interpreter and time limit.
+        `prefix` is put before the interpreter (a sanitizer, a debugger); `directory`, from `fresh`, is for
+        requests that name files in it. `events` omits the reports named in `streamed`. `gpus` are leased
+        (default: the request's GPU, else the first; () for none). `alone` shares no import of torch: forks of
+        one process inherit its memory layout and contents.
+        Raises `ProblemError` if the worker rejects the request or the interpreter cannot run it, and
+        `PackageError` for an unsafe archive, before a worker starts.
+        """
+        directory = directory or self.fresh(name or operation)
+        if workload is not None:
+            env = {**workload.env, **(env or {})}
+            python, cwd, timeout_s = workload.python, cwd or workload.cwd, workload.timeout_s
+        interpreter = python or self.python
+        check_interpreter(interpreter)
+        traits = OPERATIONS[operation]
+        if gpus is None and traits.leases:
+            gpus = gpus_of(None, int(str(request.get("device_index", -1))))
+        for archive in ARCHIVES & request.keys():
+            await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
+        own = {}
+        # A compile keeps its cache of earlier ones in the temporary folder of the user.
+        if "package" in request and traits.loads and "TMPDIR" not in (env or {}):
+            own["temporary"] = str(self.temporary())
+        asked = directory / "request.json"
+        asked.write_text(json.dumps({**request, **own, "operation": operation}, default=encoded, indent=1))
+        argv = (*prefix, str(interpreter), "-u", str(WORKER_MAIN), str(asked), str(directory / REPORT))
+        variables = {**WORKER_ENV, **(env or {})}
+        command = Command(
+            argv=argv,
+            cwd=cwd or Path.cwd(),
+            env={name: value for name, value in variables.items() if name not in unset},
+            timeout_s=timeout_s,
+            gpus=gpus,
+            asks=traits.leases,
+            unset=tuple(unset),
+        )
+        shared = self.imports if not (prefix or self.launcher or alone) else None
+        start = partial(shared.starter, operation, command) if shared is not None else None
+        finished = await self.run_in(directory, command, start, runs=traits.runs)
+        if shared is not None and shared.lost(finished):
+            (directory / REPORT).unlink(missing_ok=True)
+            finished = await self.run_in(directory, command)
+        self.cost.compiles += traits.compiles and not finished.reused
+        done = WorkerRun(finished, read_events(directory / REPORT, streamed), directory, interpreter)
+        _raise_refusal(done)
+        return done
+
+    def temporary(self) -> Path:
+        """The folder for temporary files of this job; `remove_temporary` ends it."""
+        folder = self.directory / TEMPORARY
+        folder.mkdir(exist_ok=True)
+        return folder
+
+    def remove_temporary(self) -> None:
+        """Remove what loaders unpacked, and what crashes left of it."""
+        shutil.rmtree(self.directory / TEMPORARY, ignore_errors=True)
+
+    def artifact(self, path: Path, what: str) -> Artifact:
+        """`path` as an artifact of this job. Raises `ProblemError` if it does not exist."""
+        if not path.exists():
+            raise ProblemError("the step left no such file", value=str(path))
+        return Artifact(
+            uri=f"{SCHEME}{self.directory.name}/{quote(os.path.relpath(path, self.directory))}",
+            path=path,
+            bytes=path.stat().st_size,
+            what=what,
+        )
+
+    def python_for(self, workload: WorkloadBase) -> Path:
+        return workload.python or self.python
+
+
+def encoded(value: object) -> object:
+    """A part of a request as JSON; of a record the fields that are set."""
+    return members(value) if is_dataclass(value) else to_jsonable_python(value)
+
+
+def _raise_refusal(done: WorkerRun) -> None:
+    """Raise `ProblemError` when the worker refused the request, or the interpreter cannot run the worker."""
+    refused, failed = done.last(Refused), done.last(Failed)
+    if refused is not None:
+        raise ProblemError(refused.what, value=refused.value, allowed=refused.allowed)
+    what = ""
+    if done.finished.ending == "not_started":
+        what = "cannot start the interpreter: " + done.finished.note
+    elif not done.events and done.finished.ending == "exit":
+        text = done.finished.stderr.read_bytes()[-4000:].decode("utf-8", "replace").strip()
+        last = text.splitlines()[-1] if text else "it printed nothing"
+        last = "".join(char for char in last if char.isprintable())[:300]
+        what = "this Python cannot run the worker: " + last
+    elif failed is not None and failed.during == "importing_torch":
+        what = f"torch cannot be imported ({failed.text[:300]})"
+    if what:
+        raise ProblemError(what, value=str(done.python), next_call=interpreter_help(), asks="python")
+
+
+def check_interpreter(python: Path) -> None:
+    """Raise `ProblemError` unless `python` is a file that may be executed."""
+    what = ""
+    if not python.exists():
+        what = "no such interpreter"
+    elif not python.is_file() or not os.access(python, os.X_OK):
+        what = "the interpreter is not an executable file"
+    if what:
+        raise ProblemError(what, value=str(python), next_call=interpreter_help())

@@ -1,0 +1,284 @@
+"""Processes that have imported torch and fork a worker for each request, also between the calls of a server.
+
+A request is forked when a process of its own would find the same there: the same interpreter, no wrapper
+around it, and an environment that differs at most in variables which nothing reads before the request does.
+A tool that knows which requests will come says so early, and the import runs at the same time as the
+program's own run, which uses one core for most of its compile.
+
+The processes make no tensor and touch no device (worker/fork_server.py). They end with the server, however it
+ends, as any supervised child does. A server ends one earlier that waited long, served many requests, grew, or
+whose files changed on the disk since it loaded them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import repeat
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+
+from mcp_server import worker
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.child import Child, Starter
+from mcp_server.jobs.command import Command, Finished
+from mcp_server.jobs.fork_server import ForkServer, fork_server
+from mcp_server.jobs.supervisor import private_memory
+from mcp_server.worker.main import OPERATIONS
+
+FORK_SERVER = Path(worker.__file__).with_name("fork_server.py")
+
+# Read when the request is carried out: by the worker, and by the wrapper of a package at its first run
+# (torch/csrc/inductor/aoti_runtime/model_base.h, 2.13; probes/native/runtime.cpp).
+# OMP_NUM_THREADS is not: libgomp reads it when loaded.
+READ_LATE = frozenset(
+    {
+        "AOTI_DEBUG_STACKS_AFTER",
+        "AOTI_RUNTIME_CHECK_INPUTS",
+        "AOTI_DEBUG_JOURNAL",
+        "AOTI_DEBUG_JOURNAL_LIMIT",
+        "AOTI_DEBUG_SYNC",
+        "AOTI_DEBUG_STOP_AT",
+    }
+)
+
+IMPORT_LIMIT_S = 60.0
+IDLE_VARIABLE = "AOTI_DEBUG_WARM_S"
+LOADED = "loaded.json"
+LOOK_S = 2.0
+
+State = tuple[int, int, int]  # time of the last change in ns, bytes, inode
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When a process is ended: seconds without a request, requests, bytes of its own, processes at a time."""
+
+    idle_s: float = 600.0
+    requests: int = 1000
+    memory_bytes: int = 1 << 30
+    processes: int = 4
+
+
+def limits_here() -> Limits:
+    """The limits, with the time that AOTI_DEBUG_WARM_S asks for; 0 keeps nothing warm.
+
+    Raises ProblemError for what is no number of seconds.
+    """
+    asked = os.environ.get(IDLE_VARIABLE, "")
+    try:
+        idle_s = float(asked) if asked else Limits.idle_s
+    except ValueError:
+        idle_s = -1.0
+    if not 0 <= idle_s < float("inf"):
+        raise ProblemError(f"{IDLE_VARIABLE} is no time", value=asked, allowed="seconds, 0 for none")
+    return Limits(idle_s=idle_s)
+
+
+@dataclass
+class Imported:
+    """One fork server, with the surroundings of `command`; `server` is None before it is ready, and after.
+
+    `loaded` is the file in which it lists what it has loaded, if it may be used by later jobs, and `seen` is
+    the state of each of these files when it was ready. `users` are jobs.
+    """
+
+    command: Command
+    modules: tuple[str, ...] = ()
+    loaded: Path | None = None
+    server: ForkServer | None = None
+    users: int = 0
+    requests: int = 0
+    used_at: float = field(default_factory=time.monotonic)
+    began_ns: int = field(default_factory=time.time_ns)
+    seen: dict[str, State] = field(default_factory=dict)
+    tried: anyio.Event = field(default_factory=anyio.Event)
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+
+    async def serve(self, directory: Path, before: anyio.Event | None) -> None:
+        """Import once `before` is set, then fork until this is cancelled."""
+        interpreter, unbuffered = self.command.argv[:2]
+        asked = Command(
+            argv=(interpreter, unbuffered, str(FORK_SERVER), str(self.loaded or ""), *self.modules),
+            cwd=self.command.cwd,
+            env=early(self.command.env),
+            timeout_s=IMPORT_LIMIT_S,
+            unset=self.command.unset,
+        )
+        try:
+            with self.scope:
+                if before is not None:
+                    await before.wait()
+                directory.mkdir(parents=True, exist_ok=True)
+                async with fork_server(asked, directory) as self.server:
+                    if self.server is not None and self.loaded is not None:
+                        with suppress(OSError, ValueError):
+                            seen = {path: _state(path) for path in json.loads(self.loaded.read_text())}
+                            # None of them when one was changed while they were loaded.
+                            unchanged = max(state[0] for state in seen.values()) < self.began_ns
+                            self.seen = seen if unchanged else {}
+                    self.tried.set()
+                    await anyio.sleep_forever()
+        except OSError as error:  # no room for what it prints: everything starts as usual
+            logging.getLogger(__name__).warning("no fork server: %s", error)
+        finally:
+            self.server = None
+            self.tried.set()
+
+    @property
+    def usable(self) -> bool:
+        """Whether a new job may have it: it is being made, or it is ready and what it loaded is unchanged."""
+        if not self.tried.is_set():
+            return True
+        alive = self.server is not None and not self.server.lost
+        return alive and bool(self.seen) and all(_state(path) == state for path, state in self.seen.items())
+
+    def worn(self, limits: Limits) -> bool:
+        """Whether it waited long, served many requests, grew, or is gone."""
+        if self.server is None or self.server.lost or self.requests >= limits.requests:
+            return True
+        idle = time.monotonic() - self.used_at >= limits.idle_s
+        return idle or not 0 < private_memory(self.server.pid) <= limits.memory_bytes
+
+
+def _state(path: str) -> State:
+    """What changes when a file is written or replaced, and a directory when something in it is."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - thousands of them, for each job
+    except OSError:
+        return (0, 0, 0)
+    return (found.st_mtime_ns, found.st_size, found.st_ino)
+
+
+def early(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that something may read during the import."""
+    return {name: value for name, value in env.items() if name not in READ_LATE}
+
+
+def surroundings(command: Command) -> tuple[str, dict[str, str], frozenset[str], Path | None]:
+    """What two commands must have in common. The directory counts where modules are searched from it."""
+    path = command.env.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    relative = bool(path) and not all(entry.startswith("/") for entry in path.split(os.pathsep))
+    return command.argv[0], early(command.env), frozenset(command.unset), command.cwd if relative else None
+
+
+class WarmImports:
+    """The fork servers of one server, which end with its `tasks`, or those of one job (not `later_jobs`)."""
+
+    def __init__(self, tasks: TaskGroup, limits: Limits | None = None, *, later_jobs: bool = True) -> None:
+        self._tasks = tasks
+        self._later_jobs = later_jobs
+        self.limits = limits or Limits()
+        self.kept: list[Imported] = []
+        tasks.start_soon(self._watch)
+
+    def take(
+        self, command: Command, modules: tuple[str, ...], before: anyio.Event | None, directory: Path
+    ) -> Imported:
+        """A fresh one with these surroundings and `modules` imported, or a new one."""
+        self._end_some()
+        asked = surroundings(command)
+        fitting = [
+            one
+            for one in self.kept
+            if surroundings(one.command) == asked and set(modules) <= set(one.modules)
+        ]
+        found = next((one for one in fitting if one.usable), None)
+        if found is None:
+            cwd = asked[3] or directory  # no directory of the user's is kept busy
+            loaded = directory / LOADED if self._later_jobs else None
+            found = Imported(replace(command, cwd=cwd), modules, loaded)
+            self.kept.append(found)
+            self._tasks.start_soon(found.serve, directory, before)
+        found.users += 1
+        found.used_at = time.monotonic()
+        return found
+
+    def leave(self, imported: Imported) -> None:
+        imported.users -= 1
+        imported.used_at = time.monotonic()
+        self._end_some()
+
+    async def _watch(self) -> None:
+        for _ in repeat(None):  # until the server cancels it
+            await anyio.sleep(min(LOOK_S, max(0.1, self.limits.idle_s)))
+            self._end_some()
+
+    def _end_some(self) -> None:
+        """End what no job uses and none should use again; the longest unused where there are too many."""
+        free = sorted((one for one in self.kept if not one.users), key=lambda one: one.used_at)
+        surplus = max(0, len(self.kept) - self.limits.processes)
+        for place, one in enumerate(free):
+            if place < surplus or (one.tried.is_set() and one.worn(self.limits)):
+                self.kept.remove(one)
+                one.scope.cancel()
+
+
+@dataclass
+class SharedImport:
+    """The fork servers of one job: one for each of the surroundings that were expected.
+
+    When none was, the first request that may be forked says which they are.
+    """
+
+    home: WarmImports
+    directory: Path
+    servers: list[Imported] = field(default_factory=list)
+
+    def expect(self, command: Command, modules: tuple[str, ...] = ()) -> None:
+        """Begin to import torch, and `modules` after it, for requests that are surrounded as `command` is.
+
+        One import after another, in the order in which they were expected.
+        """
+        if self._of(command) is None:
+            before = self.servers[-1].tried if self.servers else None
+            directory = self.directory / str(len(self.servers) + 1)
+            self.servers.append(self.home.take(command, modules, before, directory))
+
+    async def starter(self, operation: str, command: Command) -> Starter:
+        """How to start `command`, a worker that carries `operation` out, with nothing put before it."""
+        if not OPERATIONS[operation].forks or "LD_PRELOAD" in command.env:
+            return Child.start
+        if not self.servers:
+            self.expect(command)
+        imported = self._of(command)
+        if imported is None:
+            return Child.start
+        await imported.tried.wait()
+        imported.requests += 1
+        return imported.server.start if imported.server is not None else Child.start
+
+    def lost(self, finished: Finished) -> bool:
+        """Whether this may be the end of a server, and not that of a forked worker."""
+        servers = [imported.server for imported in self.servers if imported.server is not None]
+        return any(server.lost for server in servers) and finished.signal == "SIGKILL"
+
+    def _of(self, command: Command) -> Imported | None:
+        asked = surroundings(command)
+        return next((one for one in self.servers if surroundings(one.command) == asked), None)
+
+
+@asynccontextmanager
+async def shared_import(directory: Path, home: WarmImports | None = None) -> AsyncIterator[SharedImport]:
+    """For as long as the context lasts; `directory`, made when it is needed, gets what a server prints.
+
+    Fork servers live in `home`, or end with the context.
+    """
+    if home is None:
+        async with anyio.create_task_group() as tasks:
+            yield SharedImport(WarmImports(tasks, later_jobs=False), directory)
+            tasks.cancel_scope.cancel()
+        return
+    shared = SharedImport(home, directory)
+    try:
+        yield shared
+    finally:
+        for imported in shared.servers:
+            home.leave(imported)

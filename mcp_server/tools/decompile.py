@@ -1,0 +1,277 @@
+"""`decompile`: a package without its source as a PyTorch program, and whether both give the same outputs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import anyio.to_thread
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import Artifact, PackageWorkload, Record
+from mcp_server.package.launches import shim_operator
+from mcp_server.package.pytorch.alone import Alone
+from mcp_server.package.pytorch.calls import COMMON
+from mcp_server.package.pytorch.program import PytorchProgram, write_program
+from mcp_server.package.pytorch.weights import write_weights
+from mcp_server.package.view import PackageView, view_package
+from mcp_server.plurals import counted
+from mcp_server.probes.build import instrument
+from mcp_server.probes.commands import Options
+from mcp_server.runtime.context import Context
+from mcp_server.tools.requests import run_request
+from mcp_server.worker import events
+from mcp_server.worker.events import Schema
+
+RANKS = ("different", "not_run", "rounding", "equal")
+PROGRAM, WEIGHTS = "model.py", "weights.safetensors"
+MOST_LISTED = 20
+MOST_COMPARED = 60
+
+
+class NotReadLaunch(Record):
+    """A launch that the program does not have, and why."""
+
+    launch: int
+    kernel: str
+    why: str
+
+
+class ComparedOutput(Record):
+    """One output of the package beside the program's."""
+
+    output: int
+    agreement: Literal["equal", "rounding", "different"]
+    shape: list[int]
+    largest_difference: float | None = None
+
+
+class ComparedLaunch(Record):
+    """A launch of the package beside the program's on the launch's own inputs; `tensor` differs most."""
+
+    launch: int
+    kernel: str
+    agreement: Literal["equal", "rounding", "different", "not_run"]
+    tensor: str = ""
+    largest_difference: float | None = None
+    why: str = ""
+
+
+class Decompiled(Record):
+    """The written files, what could not be read, and how the outputs compare."""
+
+    summary: str
+    outcome: Literal["written", "agrees", "differs", "program_failed", "package_failed"]
+    program: Path
+    weights: Path | None = None
+    launches: int
+    read: int
+    not_read: list[NotReadLaunch] = Field(default_factory=list)
+    missing_weights: list[str] = Field(default_factory=list)
+    outputs: list[ComparedOutput] = Field(default_factory=list)
+    by_launch: list[ComparedLaunch] = Field(default_factory=list)
+    error: str = ""
+    code: str = ""
+    artifacts: list[Artifact] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What running both said; `error` is the program's or, if that ran, the package's."""
+
+    outcome: Literal["written", "agrees", "differs", "program_failed", "package_failed"] = "written"
+    outputs: tuple[ComparedOutput, ...] = ()
+    by_launch: tuple[ComparedLaunch, ...] = ()
+    error: str = ""
+
+    def __str__(self) -> str:
+        return self._of_outputs() + self._of_launches()
+
+    def _of_launches(self) -> str:
+        count = {rank: [e for e in self.by_launch if e.agreement == rank] for rank in RANKS}
+        ran = len(self.by_launch) - len(count["not_run"])
+        if not ran:
+            return ""
+        told = (
+            f" Of {counted(ran, 'launch')}, each on its own inputs, {len(count['equal'])} are equal bit for "
+        )
+        told += f"bit and {len(count['rounding'])} up to rounding"
+        if not count["different"]:
+            return f"{told}."
+        first = count["different"][0]
+        by = f" by up to {first.largest_difference:.3g}" if first.largest_difference is not None else ""
+        told += f"; {len(count['different'])} differ: launch {first.launch}, {first.kernel}, "
+        told += f"in {first.tensor}{by}"
+        return f"{told}{': ' if first.why else ''}{first.why}."
+
+    def _of_outputs(self) -> str:
+        match self.outcome:
+            case "program_failed":
+                return f" It fails on these inputs: {self.error}"
+            case "package_failed":
+                return f" The package fails on these inputs, the program does not: {self.error}"
+            case "differs":
+                wrong = [each for each in self.outputs if each.agreement == "different"]
+                if not wrong:
+                    return " It has another number of outputs than the package."
+                told = f" Output {wrong[0].output} differs by up to {wrong[0].largest_difference or 0:.3g}:"
+                return (
+                    f"{told} the package does not compute what its source says, or a launch is read wrongly."
+                )
+            case "agrees":
+                largest = max((each.largest_difference or 0.0 for each in self.outputs), default=0.0)
+                if not largest:
+                    return " It gives the outputs of the package bit for bit."
+                return f" Its outputs are those of the package up to rounding (at most {largest:.2g})."
+        return ""
+
+
+async def decompile(
+    context: Context, workload: PackageWorkload, *, out: Path | None, launches: Sequence[int]
+) -> Decompiled:
+    """Write the program of a package; with inputs, run both and compare. Raises `ProblemError`."""
+    folder = new_folder(out) if out is not None else context.directory / "decompiled"
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    known = len(view.wrapper.launches)
+    if not view.package.wrapper_text:
+        raise ProblemError(
+            "the package does not hold the source of its wrapper",
+            value=str(workload.package),
+            allowed="a package as torch 2.8 and later write it, with its .wrapper.cpp",
+        )
+    if wrong := [number for number in launches if not 0 <= number < known]:
+        raise ProblemError("no such launch", value=str(wrong[0]), allowed=f"0 to {known - 1}")
+    schemas = await schemas_of(context, view, workload)
+    program = await anyio.to_thread.run_sync(lambda: write_program(view, schemas, launches or None))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PROGRAM).write_text(program.text)
+    weights, missing = None, {}
+    if not launches and any(not each.folded for each in view.package.constants):
+        weights = folder / WEIGHTS
+        missing = await anyio.to_thread.run_sync(write_weights, view.package, weights)
+    compared = Comparison()
+    if workload.inputs is not None and not launches:
+        compared = await _compare(context, workload, program, folder / PROGRAM, weights)
+    names = {each.name: each.fqn for each in view.package.constants}
+    read = len(program.launches) - len(program.not_read)
+    artifacts = []
+    if out is None:
+        artifacts = [context.artifact(folder / PROGRAM, "the package as a program")]
+        artifacts += [context.artifact(weights, "its weights")] if weights else []
+    return Decompiled(
+        summary=_summary(folder / PROGRAM, program) + str(compared),
+        outcome=compared.outcome,
+        program=folder / PROGRAM,
+        weights=weights,
+        launches=len(program.launches),
+        read=read,
+        not_read=[
+            NotReadLaunch(launch=each.index, kernel=each.kernel, why=each.not_read)
+            for each in program.not_read[:MOST_LISTED]
+        ],
+        missing_weights=[f"{names[name]}: {why}" for name, why in missing.items()][:MOST_LISTED],
+        outputs=list(compared.outputs),
+        by_launch=sorted(compared.by_launch, key=lambda each: RANKS.index(each.agreement))[:MOST_COMPARED],
+        error=compared.error,
+        code=program.text_of(launches) if launches else "",
+        artifacts=artifacts,
+    )
+
+
+def _summary(path: Path, program: PytorchProgram) -> str:
+    missed = program.not_read
+    read = len(program.launches) - len(missed)
+    told = f"Wrote {path}: {read} of {counted(len(program.launches), 'launch')} as PyTorch."
+    if missed:
+        told += f" Launch {missed[0].index}, {missed[0].kernel}, raises an error: {missed[0].not_read}."
+    return told
+
+
+def new_folder(path: Path) -> Path:
+    """A folder that is not there yet, or empty. Raises `ProblemError`."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ProblemError("the folder is not empty", value=str(path), allowed="a new folder")
+    if not os.access(path.parent if not path.exists() else path, os.W_OK):
+        raise ProblemError("the folder cannot be written", value=str(path), allowed="a folder of yours")
+    return path
+
+
+async def schemas_of(context: Context, view: PackageView, workload: PackageWorkload) -> Mapping[str, Schema]:
+    """The operators that the package calls, as the installed torch declares them; few without a torch."""
+    nodes = [*view.wrapper.launches, *(view.wrapper.folding.launches if view.wrapper.folding else ())]
+    shims = {shim_operator(each.callee) for each in nodes if each.kind in ("extern", "fallback_shim")}
+    if not shims - COMMON.keys():
+        return {}
+    try:
+        run = await context.worker("schemas", {"shims": sorted(shims)}, workload=workload)
+    except ProblemError:
+        return {}
+    return {each.shim: each for each in run.all(Schema)}
+
+
+async def _compare(
+    context: Context, workload: PackageWorkload, written: PytorchProgram, path: Path, weights: Path | None
+) -> Comparison:
+    """The outputs of both for the same inputs, and each launch where the package can be given probes."""
+    request = {**run_request(workload), "program": str(path), "weights": str(weights or "")}
+    alone = [
+        {"launch": each.index, **asdict(each.alone), "takes": _places(each.alone)}
+        for each in written.launches
+        if each.alone is not None
+    ]
+    env: Mapping[str, str] = {}
+    try:
+        probed = await instrument(
+            workload.package, Options(), context, python=workload.python, env=workload.env
+        )
+        request |= {"package": str(probed.package), "launches": alone}
+        env = probed.environment
+    except ProblemError:  # then only the outputs are compared
+        pass
+    run = await context.worker("verify", request, workload=workload, env=env)
+    ran, compared, bits = run.last(events.ProgramRan), run.last(events.Compared), run.last(events.SameBits)
+    by_launch = _by_launch(written, run.all(events.LaunchVerified))
+    if ran is None or ran.error:
+        error = ran.error if ran else run.finished.note
+        return Comparison("program_failed", by_launch=by_launch, error=error)
+    if compared is None or bits is None:
+        error = run.finished.note or "it did not return"
+        return Comparison("package_failed", by_launch=by_launch, error=error)
+    outputs = tuple(
+        ComparedOutput(
+            output=number,
+            agreement="equal" if same else "rounding" if each.equal else "different",
+            shape=each.shape[0],
+            largest_difference=None if same else each.max_abs,
+        )
+        for number, (each, same) in enumerate(zip(compared.outputs, bits.outputs, strict=False))
+    )
+    agrees = compared.equal and all(each.agreement != "different" for each in by_launch)
+    return Comparison("agrees" if agrees else "differs", outputs, by_launch)
+
+
+def _places(alone: Alone) -> dict[str, tuple[str, int]]:
+    return {name: (place.variable, place.turn) for name, place in alone.takes.items()}
+
+
+def _by_launch(written: PytorchProgram, seen: Sequence[events.LaunchVerified]) -> tuple[ComparedLaunch, ...]:
+    """Each launch of the program; of one that ran several times the worst."""
+    worst: dict[int, events.LaunchVerified] = {}
+    for each in sorted(seen, key=lambda each: RANKS.index(each.agreement)):
+        worst.setdefault(each.launch, each)
+    found = []
+    for launch in written.launches:
+        of = worst.get(launch.index) or events.LaunchVerified(
+            launch.index, "not_run", why=launch.not_read or "the call did not come to it with probes"
+        )
+        told = {"agreement": of.agreement, "tensor": of.tensor, "why": of.why}
+        found.append(
+            ComparedLaunch.model_validate(
+                {"launch": launch.index, "kernel": launch.kernel, "largest_difference": of.largest, **told}
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,187 @@
+"""`record`: a package, or a preloaded library, that keeps the latest calls. `recordings`: what was kept."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+
+import anyio.to_thread
+from pydantic import Field
+
+from mcp_server.errors import ProblemError
+from mcp_server.model import Artifact, Record
+from mcp_server.package.archive import open_package
+from mcp_server.plurals import counted
+from mcp_server.recorder.library import RecorderOptions, build_library
+from mcp_server.recorder.package import with_recorder, without_recorder
+from mcp_server.recorder.ring import RecordedCall, Recording, read_recording, recordings_in
+from mcp_server.runtime.context import Context
+
+MOST_LISTED = 20
+MOST_CALLS = 10
+
+
+def default_folder() -> str:
+    """In memory where the system has that: a file on a disk would be written again and again."""
+    memory = Path("/dev/shm")
+    root = memory if os.access(memory, os.W_OK) else Path("/tmp")
+    return str(root / f"aoti-debug-recordings-{os.getuid()}")
+
+
+def is_in_memory(folder: str, mounts: Path = Path("/proc/mounts")) -> bool:
+    """Whether a folder lies in memory: CUDA pins no memory of a file on a disk (H100, CUDA 13.0)."""
+    path = os.path.realpath(folder)
+    found = [line.split()[1:3] for line in mounts.read_text().splitlines()] if mounts.exists() else []
+    holding = [(place, kind) for place, kind in found if f"{path}/".startswith(f"{place.rstrip('/')}/")]
+    return max(holding, default=("", ""), key=lambda each: len(each[0]))[1] in ("tmpfs", "ramfs")
+
+
+class Recorded(Record):
+    """What was written, where a host keeps its calls, and what reads them."""
+
+    summary: str
+    package: Path | None = None
+    library: Path | None = None
+    models: list[str] = Field(default_factory=list)
+    recordings: str = ""
+    environment: dict[str, str] = Field(default_factory=dict)
+    command: str = ""
+    artifacts: list[Artifact] = Field(default_factory=list)
+
+
+def new_package(asked: Path | None, package: Path, kind: str) -> Path:
+    """The file to write, by default beside the package. Raises `ProblemError` for one that exists."""
+    target = asked or package.with_name(f"{package.stem}.{kind}.pt2")
+    if target.exists() or target.is_symlink():
+        raise ProblemError("the file is there already", value=str(target), allowed="a new file")
+    return target
+
+
+async def record(context: Context, package: Path, out: Path | None, options: RecorderOptions) -> Recorded:
+    """Write the package with the recorder in it. Raises `ProblemError`."""
+    target = new_package(out, package, "recorded")
+    models = await with_recorder(package, target, options, context)
+    told = f"Wrote {target}: load it in place of {package.name}. Hosts stay as they are."
+    device = await anyio.to_thread.run_sync(lambda: open_package(package).device_type)
+    if device == "cuda" and not is_in_memory(options.directory):
+        told += f" Values on the GPU are not kept in {options.directory}: give a folder in memory (/dev/shm)."
+    return Recorded(
+        summary=told,
+        package=target,
+        models=models,
+        recordings=options.directory,
+        command=f"aoti-debug diagnose --recording {options.directory} {package}",
+    )
+
+
+async def remove(package: Path, out: Path | None) -> Recorded:
+    """Write the package as it was before it recorded. Raises `ProblemError`."""
+    target = new_package(out, package, "plain")
+    models = await without_recorder(package, target)
+    return Recorded(summary=f"Wrote {target} without the recorder.", package=target, models=models)
+
+
+async def preload(context: Context, out: Path | None, options: RecorderOptions) -> Recorded:
+    """The library that records whatever package its process loads."""
+    library = await build_library("preload.c", {}, options, context)
+    if out is not None:
+        try:
+            with out.open("xb") as file:
+                file.write(library.read_bytes())
+        except FileExistsError as error:
+            raise ProblemError("the file is there already", value=str(out), allowed="a new file") from error
+        except OSError as error:
+            raise ProblemError(f"the library cannot be written: {error.strerror}", value=str(out)) from error
+    return Recorded(
+        summary="Start the host with this environment. It records each package that it loads.",
+        library=out or library,
+        recordings=options.directory,
+        environment={"LD_PRELOAD": str(out or library)},
+        command=f"aoti-debug diagnose --recording {options.directory} model.pt2",
+    )
+
+
+class CallRow(Record):
+    """One call: `number` counts the calls of its thread."""
+
+    call: str
+    thread: int
+    began: str
+    state: str
+    inputs: str
+    values: str
+
+
+class ProcessRow(Record):
+    """One process and its calls. `calls` are those that failed or were in flight, then the newest."""
+
+    recording: Path
+    process: int
+    state: str
+    models: list[str]
+    kept: int
+    missed: int
+    calls: list[CallRow]
+
+
+class Recordings(Record):
+    """The recordings of a folder, the newest first."""
+
+    summary: str
+    processes: list[ProcessRow]
+    unreadable: list[str] = Field(default_factory=list)
+
+
+async def recordings(folder: Path) -> Recordings:
+    """Read what is kept in `folder`, also while a process writes to it. Raises `ProblemError`."""
+    rows, unreadable = [], []
+    for path in recordings_in(folder)[:MOST_LISTED]:
+        try:
+            rows.append(_process(await anyio.to_thread.run_sync(read_recording, path)))
+        except ProblemError as problem:
+            unreadable.append(str(problem))
+    if not rows:
+        raise ProblemError("no recording can be read", value="; ".join(unreadable)[:400])
+    troubled = sum("in flight" in call.state or "failed" in call.state for row in rows for call in row.calls)
+    return Recordings(
+        summary=f"{counted(troubled, 'call')} failed or in flight, in {counted(len(rows), 'recording')}.",
+        processes=rows,
+        unreadable=unreadable,
+    )
+
+
+def _process(found: Recording) -> ProcessRow:
+    first = sorted(found.calls, key=lambda call: (call.code == 0, -call.begin_ns))[:MOST_CALLS]
+    state = "runs" if found.alive else "ended" if found.ended else "died"
+    if found.crash is not None:
+        state = f"died of signal {found.crash.signal} in thread {found.crash.thread}"
+    return ProcessRow(
+        recording=found.path,
+        process=found.pid,
+        state=state,
+        models=[model.path for model in found.models],
+        kept=len(found.calls),
+        missed=found.missed,
+        calls=[_row(call) for call in first],
+    )
+
+
+def state_of(call: RecordedCall) -> str:
+    if call.end_ns is None:
+        return "in flight"
+    took = f"{(call.end_ns - call.begin_ns) / 1e6:.3f} ms"
+    return took if call.code == 0 else f"failed with code {call.code} after {took}"
+
+
+def _row(call: RecordedCall) -> CallRow:
+    began = datetime.fromtimestamp(call.begin_ns / 1e9, timezone.utc)
+    kept = sum(1 for each in call.inputs if each.bytes is not None or not each.span)
+    return CallRow(
+        call=f"{call.slot}:{call.sequence}",
+        thread=call.thread,
+        began=began.isoformat(timespec="milliseconds"),
+        state=state_of(call),
+        inputs=", ".join(f"{each.dtype}{list(each.sizes)}" for each in call.inputs[:8]),
+        values=f"{kept} of {call.total_inputs} kept",
+    )

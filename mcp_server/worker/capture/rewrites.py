@@ -1,0 +1,431 @@
+"""Constructs that stop an export or a compile, each with what is written in its place: rows of a table.
+
+A rewrite changes the syntax tree of one function of the model. Every row was measured with torch 2.13: the
+program fails with `text` in its error, and passes with the rewrite, with eager's numbers.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import re
+from dataclasses import dataclass
+from typing import Any, Callable, List, Optional
+
+Node = Any  # a statement or an expression
+VALUE = r"data-dependent|Data-dependent|Could not guard on|Could not extract specialized integer"
+SIZE = r"Constraints violated|specialized it to be a constant|generated guard|not all values of"
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """`made` gives what is written for a node at the failing line, or None where the row does not fit.
+
+    `text` is in the error; `changes` says what a reader should know of the new form.
+    """
+
+    name: str
+    text: str
+    made: Callable[[Node, Any], Optional[List[Node]]]
+    action: str
+    changes: str = ""
+    stage: str = "export"
+
+
+def parsed(text: str, **parts: Node) -> Node:
+    """An expression from a template whose names are replaced by nodes."""
+    tree = ast.parse(text, mode="eval").body
+
+    class Fill(ast.NodeTransformer):
+        def visit_Name(self, node: ast.Name) -> Node:
+            return copy.deepcopy(parts[node.id]) if node.id in parts else node
+
+    return Fill().visit(tree)
+
+
+def calls_method(node: Node, *names: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
+
+
+def without_conversion(node: Node) -> Node:
+    """`bool(x.any().item())` is a test of `x.any()`."""
+    while True:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
+            if node.func.id not in ("bool", "int", "float"):
+                return node
+            node = node.args[0]
+        elif calls_method(node, "item") and not node.args:
+            node = node.func.value
+        else:
+            return node
+
+
+class Unconverted(ast.NodeTransformer):
+    """Tests on tensors in place of tests on the numbers in them; sizes become tensors."""
+
+    def visit_Call(self, node: ast.Call) -> Node:
+        inner = without_conversion(node)
+        return inner if inner is not node else self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> Node:
+        node = self.generic_visit(node)  # type: ignore[assignment]
+        if is_size(node.left):
+            node.left = parsed("torch.scalar_tensor(N)", N=node.left)
+        return node
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> Node:
+        parts = [self.visit(each) for each in node.values]
+        joined = parts[0]
+        for each in parts[1:]:
+            joined = ast.BinOp(joined, ast.BitAnd() if isinstance(node.op, ast.And) else ast.BitOr(), each)
+        return joined
+
+    def visit_UnaryOp(self, node: ast.UnaryOp) -> Node:
+        inner = self.visit(node.operand)
+        return parsed("torch.logical_not(X)", X=inner) if isinstance(node.op, ast.Not) else node
+
+
+def is_size(node: Node) -> bool:
+    """`x.shape[0]`, `x.size(0)`, `len(x)`."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
+    named_len = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
+    return (calls_method(node, "size") and bool(node.args)) or named_len
+
+
+def chosen(test: Node, first: Node, second: Node) -> Node:
+    return parsed("torch.where(C, A, B)", C=Unconverted().visit(copy.deepcopy(test)), A=first, B=second)
+
+
+def only(statements: List[Node], kind: Any) -> Any:
+    return statements[0] if len(statements) == 1 and isinstance(statements[0], kind) else None
+
+
+def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    """`if`: both sides return, or both set one variable."""
+    if not isinstance(node, ast.If):
+        return None
+    first, second = only(node.body, ast.Return), only(node.orelse or after[:1], ast.Return)
+    if first is not None and second is not None and first.value and second.value:
+        made = ast.Return(chosen(node.test, first.value, second.value))
+        return [made] if node.orelse else [made, *after[1:]]
+    first = only(node.body, (ast.Assign, ast.AugAssign))
+    second = only(node.orelse, (ast.Assign, ast.AugAssign)) if node.orelse else None
+    if first is None or (node.orelse and second is None):
+        return of_long_branch(node, after)
+    target = assigned(first)
+    if target is None or (second is not None and assigned(second) != target):
+        return None
+    name = ast.Name(target, ast.Load())
+    other = value_of(second) if second is not None else name
+    return [ast.Assign([ast.Name(target, ast.Store())], chosen(node.test, value_of(first), other)), *after]
+
+
+class Renamed(ast.NodeTransformer):
+    """Variables under other names."""
+
+    def __init__(self, names: Any) -> None:
+        self.names = names
+
+    def visit_Name(self, node: ast.Name) -> Node:
+        return ast.Name(self.names.get(node.id, node.id), node.ctx)
+
+
+def of_long_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    """`if` with several assignments: both sides are computed, and each variable that is used later chosen."""
+    made: List[Node] = []
+    sides = []
+    for side, block in (("then", node.body), ("other", node.orelse)):
+        names: dict[str, str] = {}
+        for statement in block:
+            target = assigned(statement)
+            if target is None:
+                return None
+            value = Renamed(names).visit(copy.deepcopy(value_of(statement)))
+            names[target] = f"{target}_{side}"
+            made.append(ast.Assign([ast.Name(names[target], ast.Store())], value))
+        sides.append(names)
+    loaded = {each.id for statement in after for each in ast.walk(statement) if isinstance(each, ast.Name)}
+    for name in sorted({*sides[0], *sides[1]} & loaded):
+        first, second = (ast.Name(side.get(name, name), ast.Load()) for side in sides)
+        made.append(ast.Assign([ast.Name(name, ast.Store())], chosen(node.test, first, second)))
+    return [*made, *after]
+
+
+def assigned(node: Node) -> Optional[str]:
+    target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+    target = node.target if isinstance(node, ast.AugAssign) else target
+    return target.id if isinstance(target, ast.Name) else None
+
+
+def value_of(node: Node) -> Node:
+    if isinstance(node, ast.AugAssign):
+        return ast.BinOp(ast.Name(node.target.id, ast.Load()), node.op, node.value)  # type: ignore[union-attr]
+    return node.value
+
+
+def of_loop(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    """`while test: x = f(x)` with one variable."""
+    body = only(node.body, (ast.Assign, ast.AugAssign)) if isinstance(node, ast.While) else None
+    name = assigned(body) if body is not None else None
+    if name is None or node.orelse:
+        return None
+    test = Unconverted().visit(copy.deepcopy(node.test))
+    text = f"torch._higher_order_ops.while_loop(lambda {name}: T, lambda {name}: (V,), ({name},))[0]"
+    made = parsed(text, T=test, V=value_of(body))
+    return [ast.Assign([ast.Name(name, ast.Store())], made), *after]
+
+
+def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    if not isinstance(node, ast.Assert):
+        return None
+    test = Unconverted().visit(copy.deepcopy(node.test))
+    message = node.msg if node.msg is not None else ast.Constant("assertion failed")
+    return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *after]
+
+
+def without_check(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    """`if i.numel() == 0: continue`: operators take an empty tensor as well."""
+    skips = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Continue) is not None
+    return [*after] if skips else None
+
+
+def of_try(node: Node, after: List[Node]) -> Optional[List[Node]]:
+    return [*node.body, *after] if isinstance(node, ast.Try) and not node.finalbody else None
+
+
+def in_expression(
+    change: Callable[[Node, Any], Optional[Node]],
+) -> Callable[[Node, Any], Optional[List[Node]]]:
+    """A rewrite of an expression, as one of the statement that holds it."""
+
+    def made(statement: Node, context: Any) -> Optional[List[Node]]:
+        found: List[Node] = []
+
+        class Change(ast.NodeTransformer):
+            def visit(self, node: Node) -> Node:
+                new = change(node, context.module) if isinstance(node, ast.expr) else None
+                if new is not None:
+                    found.append(node)
+                    return new
+                return self.generic_visit(node)
+
+        new = Change().visit(copy.deepcopy(statement))
+        return [new, *context.after] if found else None
+
+    return made
+
+
+def on_statement(
+    change: Callable[[Node, List[Node]], Optional[List[Node]]],
+) -> Callable[[Node, Any], Optional[List[Node]]]:
+    return lambda statement, context: change(statement, context.after)
+
+
+def no_int(node: Node, _module: Any) -> Optional[Node]:
+    """`int(k.max())` of a tensor is `k.max().item()`."""
+    named = (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("int", "float")
+    )
+    if not named or len(node.args) != 1 or is_size(node.args[0]):
+        return None
+    inner = node.args[0]
+    if calls_method(inner, "item"):
+        return inner
+    return parsed("X.item()", X=inner) if isinstance(inner, (ast.Call, ast.Name, ast.Subscript)) else None
+
+
+def stacked(node: Node, _module: Any) -> Optional[Node]:
+    """`torch.tensor([x.mean(), x.max()])`."""
+    if (
+        not calls_method(node, "tensor", "as_tensor")
+        or not node.args
+        or not isinstance(node.args[0], ast.List)
+    ):
+        return None
+    return parsed("torch.stack(L)", L=node.args[0])
+
+
+def either(node: Node, _module: Any) -> Optional[Node]:
+    return chosen(node.test, node.body, node.orelse) if isinstance(node, ast.IfExp) else None
+
+
+def picked_module(node: Node, _module: Any) -> Optional[Node]:
+    """`self.experts[k.item()](x)`: all of them, and the row that is wanted."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
+        return None
+    index = without_conversion(node.func.slice)
+    if index is node.func.slice or len(node.args) != 1:
+        return None
+    text = "torch.stack([each(X) for each in M]).index_select(0, K.reshape(1))[0]"
+    return parsed(text, X=node.args[0], M=node.func.value, K=index)
+
+
+def cut_table(node: Node, module: Any) -> Optional[Node]:
+    """`x + self.table`: as many rows of a fixed table as the input has."""
+    if not isinstance(node, ast.BinOp):
+        return None
+    for own, other, left in ((node.right, node.left, False), (node.left, node.right, True)):
+        if not (
+            isinstance(own, ast.Attribute) and isinstance(own.value, ast.Name) and own.value.id == "self"
+        ):
+            continue
+        table = next((v for m in module.modules() if (v := getattr(m, own.attr, None)) is not None), None)
+        if getattr(table, "dim", lambda: 0)() < 1 or not isinstance(other, ast.Name):
+            continue
+        part = parsed("T[torch.arange(X.shape[0], device=X.device)]", T=own, X=other)
+        return ast.BinOp(part, node.op, other) if left else ast.BinOp(other, node.op, part)
+    return None
+
+
+_ROOT = {
+    "sqrt": "N ** 0.5",
+    "log2": "torch.log2(torch.scalar_tensor(N))",
+    "log": "torch.log(torch.scalar_tensor(N))",
+}
+
+
+def symbolic_math(node: Node, _module: Any) -> Optional[Node]:
+    """`math.sqrt(n)` of a size."""
+    of_math = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    if not of_math or not isinstance(node.func.value, ast.Name) or node.func.value.id != "math":
+        return None
+    text = _ROOT.get(node.func.attr)
+    return parsed(text, N=node.args[0]) if text else None
+
+
+def with_start(node: Node, _module: Any) -> Optional[Node]:
+    """`x[:n]` with a length from a value: the generated code lacks the start (2.8-2.15)."""
+
+    class Start(ast.NodeTransformer):
+        changed = False
+
+        def visit_Slice(self, each: ast.Slice) -> Node:
+            if each.lower is None and each.upper is not None:
+                self.changed = True
+                each.lower = ast.Constant(0)
+            return each
+
+    if not isinstance(node, ast.Subscript):
+        return None
+    start = Start()
+    new = start.visit(copy.deepcopy(node))
+    return new if start.changed else None
+
+
+def copied_branch(node: Node, _module: Any) -> Optional[Node]:
+    """A branch of `torch.cond` that returns its input: a copy of it."""
+    if not calls_method(node, "cond") or len(node.args) < 3:
+        return None
+    new = copy.deepcopy(node)
+    for place in (1, 2):
+        branch = new.args[place]
+        if isinstance(branch, ast.Lambda):
+            branch.body = parsed("X.clone()", X=branch.body)
+    return new
+
+
+def tensor_state(node: Node, _module: Any) -> Optional[Node]:
+    """A number that a `while_loop` carries: as a tensor."""
+    if not calls_method(node, "while_loop") and not (
+        isinstance(node, ast.Call) and getattr(node.func, "id", "") == "while_loop"
+    ):
+        return None
+    new = copy.deepcopy(node)
+    state = new.args[2] if len(new.args) > 2 else None
+    if not isinstance(state, ast.Tuple):
+        return None
+    state.elts = [parsed("torch.tensor(N)", N=e) if isinstance(e, ast.Constant) else e for e in state.elts]
+    return new
+
+
+def no_numbers(statement: Node, context: Any) -> Optional[List[Node]]:
+    """A returned number is a tensor."""
+    if not isinstance(statement, ast.Return) or not isinstance(statement.value, ast.Tuple):
+        return None
+    kept = [
+        parsed("torch.tensor(N)", N=e)
+        if isinstance(e, ast.Constant) and isinstance(e.value, (int, float))
+        else e
+        for e in statement.value.elts
+    ]
+    changed = any(a is not b for a, b in zip(kept, statement.value.elts))
+    return [ast.Return(ast.Tuple(kept, ast.Load())), *context.after] if changed else None
+
+
+def no_pointer(node: Node, _module: Any) -> Optional[Node]:
+    return ast.Constant(0) if calls_method(node, "data_ptr") else None
+
+
+CLASSES = ("num_classes", "n_classes", "classes", "num_labels", "num_experts")
+
+
+def one_hot(node: Node, module: Any) -> Optional[Node]:
+    """`F.one_hot(i)`: the number of classes that the module knows."""
+    if not calls_method(node, "one_hot") or len(node.args) != 1 or node.keywords:
+        return None
+    names = [
+        n
+        for n in ("num_classes", "n_classes", "classes", "num_labels")
+        if isinstance(getattr(module, n, None), int)
+    ]
+    return parsed(f"F(X, self.{names[0]})", F=node.func, X=node.args[0]) if names else None
+
+
+BOTH = "both sides are computed"
+ANY = f"{VALUE}|{SIZE}"
+REWRITES = [
+    Rewrite("branch", ANY, on_statement(of_branch), "choose with torch.where", BOTH),
+    Rewrite("conditional expression", ANY, in_expression(either), "choose with torch.where", BOTH),
+    Rewrite(
+        "check for none",
+        VALUE,
+        on_statement(without_check),
+        "leave out the check",
+        "empty parts are computed",
+    ),
+    Rewrite("loop", VALUE, on_statement(of_loop), "loop with while_loop"),
+    Rewrite(
+        "assertion",
+        VALUE,
+        on_statement(of_assert),
+        "assert with torch._assert_async",
+        "it raises at run time",
+    ),
+    Rewrite("number of a tensor", f"{VALUE}|item", in_expression(no_int), "take the number with .item()"),
+    Rewrite(
+        "choice of a module",
+        VALUE,
+        in_expression(picked_module),
+        "compute all and select one",
+        "all are computed",
+    ),
+    Rewrite("one-hot", f"{VALUE}|one_hot", in_expression(one_hot), "give the number of classes"),
+    Rewrite(
+        "tensor of tensors", f"not allocated yet|{VALUE}", in_expression(stacked), "join with torch.stack"
+    ),
+    Rewrite("fixed table", SIZE, in_expression(cut_table), "take as many rows as the input has"),
+    Rewrite(
+        "math on a size",
+        f"{SIZE}|_sym_|SpecViolation",
+        in_expression(symbolic_math),
+        "use operators on symbols",
+    ),
+    Rewrite("try", f"{ANY}|fake tensor call", on_statement(of_try), "leave out try and except"),
+    Rewrite(
+        "aliasing branch", "aliasing during", in_expression(copied_branch), "return a copy from the branch"
+    ),
+    Rewrite("address", "[Dd]ata pointer", in_expression(no_pointer), "leave out the address"),
+    Rewrite(
+        "open slice", "'None' was not declared", in_expression(with_start), "write the start", "", "compile"
+    ),
+    Rewrite(
+        "number in a loop", "FakeTensorUpdater", in_expression(tensor_state), "carry a tensor", "", "compile"
+    ),
+    Rewrite("returned number", r"\[TensorBox", no_numbers, "return tensors only", "", "compile"),
+]
+
+
+def fitting(text: str, stage: str) -> List[Rewrite]:
+    """The rows whose error it may be."""
+    return [each for each in REWRITES if each.stage == stage and re.search(each.text, text)]

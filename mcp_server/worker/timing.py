@@ -1,0 +1,156 @@
+"""Times a call as it is, and with one thing changed: pairs in turns, within one process.
+
+Other processes and clocks differ by more than most changes win (seen: medians of 1.2 and 1.6 ms for the same
+program), so that only pairs of one process are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import statistics
+import time
+from typing import Any, Callable, Iterator, List, Tuple
+
+import torch
+
+from . import events
+from .compare import compare_all
+from .inputs import flatten, read
+from .loading import load
+from .process import synchronize
+from .protocol import TimingRequest
+from .report import Report
+from .tensors import only_tensors
+
+LEAST, MOST = 5, 60  # pairs
+WARM = 3  # calls before the first pair
+BLOCK_S = 0.02  # shorter calls are timed several at a time
+
+
+@contextlib.contextmanager
+def threads(number: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def flushed() -> Iterator[None]:
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def operate(request: TimingRequest, report: Report) -> None:
+    """Event `launch_time` for each symbol of the forwarders, `pairs_timed` for each change that applies."""
+    loader = load(request, report)
+    flat = flatten(read(request["inputs"]), loader.get_call_spec()[0])
+
+    def as_it_is() -> Any:
+        # A package may update its inputs, and takes them over: each call gets its own list.
+        with torch.no_grad():
+            return loader.run(list(flat))
+
+    report.phase("calling", "0")
+    expected = [each.clone() for each in only_tensors(as_it_is())]
+    for _ in range(WARM):
+        as_it_is()
+    synchronize()
+    changes: List[Tuple[str, Any, Callable[[], Any]]] = []
+    if not any(each.is_cuda for each in expected):
+        if torch.get_num_threads() > 1:
+            changes.append(("one thread", lambda: threads(1), as_it_is))
+        changes.append(("flushed denormals", flushed, as_it_is))
+    if request.get("other"):
+        rebuilt = request.copy()
+        rebuilt["package"] = request["other"]
+        second = load(rebuilt, report)
+
+        def other() -> Any:
+            with torch.no_grad():
+                return second.run(list(flat))
+
+        changes.append(("folded constants", contextlib.nullcontext, other))
+    launches(request, as_it_is, report)
+    for name, around, changed in changes:
+        report.phase("timing", name)
+        budget = request.get("seconds", 5.0) / len(changes)
+        report.event(pairs(name, around, as_it_is, changed, expected, budget))
+
+
+def pairs(
+    name: str,
+    around: Callable[[], Any],
+    plain: Callable[[], Any],
+    changed: Callable[[], Any],
+    expected: List[torch.Tensor],
+    budget_s: float,
+) -> events.PairsTimed:
+    """Medians of both, and the quartiles of the ratios of pairs."""
+    with around():
+        same = compare_all(expected, only_tensors(changed())).equal
+        changed()
+    often = max(int(BLOCK_S / max(timed(plain, 1), 1e-6)), 1)
+    firsts: List[float] = []
+    seconds: List[float] = []
+    began = time.monotonic()
+    while len(firsts) < LEAST or (len(firsts) < MOST and time.monotonic() - began < budget_s):
+        firsts.append(timed(plain, often))
+        with around():
+            seconds.append(timed(changed, often))
+    ratios = sorted(first / second for first, second in zip(firsts, seconds))
+    low, _, high = statistics.quantiles(ratios, n=4)
+    middle = statistics.median(ratios)
+    return events.PairsTimed(
+        name, statistics.median(firsts), statistics.median(seconds), middle, low, high, len(ratios), same
+    )
+
+
+def timed(call: Callable[[], Any], often: int) -> float:
+    """Seconds of one call."""
+    begin = time.perf_counter()
+    for _ in range(often):
+        call()
+    synchronize()
+    return (time.perf_counter() - begin) / often
+
+
+def launches(request: TimingRequest, call: Callable[[], Any], report: Report) -> None:
+    """What each kernel and operator of the package takes, where forwarders are loaded before it."""
+    path = request.get("forwarders")
+    if not path:
+        return
+    library = ctypes.CDLL(path)
+    count = ctypes.c_int.in_dll(library, "aoti_debug_count").value
+    times = (ctypes.c_longlong * count).in_dll(library, "aoti_debug_ns")
+    calls = (ctypes.c_longlong * count).in_dll(library, "aoti_debug_calls")
+    names = (ctypes.c_char_p * count).in_dll(library, "aoti_debug_names")
+    is_on = ctypes.c_int.in_dll(library, "aoti_debug_on")
+    rounds = max(min(int(0.5 / max(timed(call, 1), 1e-6)), 200), 3)
+    is_on.value = 1
+    begin = time.perf_counter()
+    for _ in range(rounds):
+        call()
+    whole = (time.perf_counter() - begin) / rounds
+    is_on.value = 0
+    for number in range(count):
+        if calls[number]:
+            name = (names[number] or b"").decode()
+            seconds = times[number] / rounds / 1e9
+            report.event(events.LaunchTime(name, seconds, calls[number] / rounds, whole))
+
+
+def operate_load(request: TimingRequest, report: Report) -> None:
+    """Event `loaded_in`: how long the usual loading function takes, which looks at the machine as well."""
+    report.phase("loading", request["package"])
+    from torch._inductor.package import load_package
+
+    begin = time.perf_counter()
+    load_package(request["package"], request.get("model_name", "model"))
+    report.event(events.LoadedIn(time.perf_counter() - begin))

@@ -1,0 +1,475 @@
+"""The command line as a user meets it: real processes, help, and what the README says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from mcp_server import __version__
+from mcp_server.cli import main
+from mcp_server.cli.help import COMMANDS, OPTIONS
+from mcp_server.operations.arguments import Operation
+from mcp_server.operations.table import OPERATIONS
+from mcp_server.runtime.progress import WORDS, in_words
+from mcp_server.tools.machine import Compiler, Machine, checkup
+from mcp_server.worker.main import OPERATIONS as REQUESTS
+from tests.conftest import ZooPackage
+from tests.server.clients import ROOT
+from tests.support.command import CLI, environment
+from tests.zoo.names import thorough
+from tools import demo_picture
+from tools.made import MADE
+
+# The command line as a user meets it: a real process, its exit code, its two streams.
+
+GOOD = '[{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}]'
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+Typed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a command line in a pipe, with a state directory of its own."""
+    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+    env.pop("FORCE_COLOR", None)
+
+    def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        env = {**environment(tmp_path), **variables}
+        argv = [*CLI, *arguments]
+        return subprocess.run(
+            argv, cwd=tmp_path, env=env, capture_output=True, text=True, check=False, timeout=300
+        )
+
+    return run
+
+
+@pytest.fixture
+def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Runs a command line inside this process: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AOTI_DEBUG_STATE", str(tmp_path / "state"))
+
+    def typed(*arguments: str) -> tuple[int, str, str]:
+        code = main.run(list(arguments))
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return typed
+
+
+def test_help_lists_every_operation(typed: Typed) -> None:
+    """The help names each command of the table and the exit codes."""
+    code, out, _ = typed("--help")
+    assert code == 0
+    assert all(operation.name.replace("_", "-") in out for operation in OPERATIONS)
+    assert "3 inconclusive" in out
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_each_help_has_examples(typed: Typed, operation: Operation) -> None:
+    """Every command's help describes its options and ends in examples that begin with the command."""
+    code, out, _ = typed(operation.name, "-h")
+    assert code == 0
+    assert f"aoti-debug {operation.name.replace('_', '-')}" in out.split("Examples:")[1]
+
+
+def test_version(run: Run) -> None:
+    """--version prints the version and nothing else."""
+    assert run("--version").stdout == f"{__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["diagnose"], "nothing to work on"),
+        (["diagnose", "no.pt2"], "package does not exist"),
+        (["diagnose", "no.py", "--env", "A"], "--env wants NAME=VALUE"),
+        (["diagnose", "no.pt2", "--timeout-s", "0"], "--timeout-s is out of range"),
+        (["diagnose", "m.pt2", "extra"], "a .pt2 takes no arguments"),
+        (["run_deterministic", "no.py", "--repeats", "0"], "--repeats is out of range"),
+        (["explain-error"], "either as text or as a log file"),
+        (["compile-with-flags"], "missing argument"),
+        (["diagnos"], "no such command"),
+        (["wait_job"], "no such command"),
+    ],
+)
+def test_wrong_calls(typed: Typed, arguments: list[str], said: str) -> None:
+    """A wrong call says what is wrong on stderr, prints nothing on stdout and exits with 2."""
+    code, out, err = typed(*arguments)
+    assert code == 2
+    assert said in err
+    assert out == ""
+    assert "Traceback" not in err
+
+
+def test_a_wrong_call_of_the_process(run: Run) -> None:
+    """The process exits with the same code, and without a traceback."""
+    done = run("diagnose", "no.pt2")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: package does not exist")
+
+
+def test_text_is_plain_in_a_pipe(run: Run) -> None:
+    """Without a terminal there is no colour and nothing is folded; progress stays out of stdout."""
+    done = run("explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks1" + " x" * 200)
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "index" in done.stdout
+
+
+def test_json_is_the_result(run: Run) -> None:
+    """--json prints one JSON object and nothing else, with control characters of the log gone."""
+    done = run(
+        "explain_error", "--text", "RuntimeError: index out of bounds: 0 <= tmp4 < ks1\x1b[31m", "--json"
+    )
+    result = json.loads(done.stdout)
+    assert result["known"] and "index_out_of_bounds" in result["candidates"]
+    assert "\x1b" not in done.stdout
+
+
+@pytest.mark.slow
+def test_exit_codes_of_a_run(run: Run, zoo: ZooPackage) -> None:
+    """0 for a workload that runs, 1 for one that fails; the same data as JSON."""
+    package = str(zoo("ranker"))
+    fine = run("run-deterministic", package, "-i", GOOD, "--repeats", "1", "--json")
+    assert fine.returncode == 0, fine.stderr
+    assert json.loads(fine.stdout)["pattern"] == "clean"
+    failing = run(
+        "run-deterministic",
+        package,
+        "-i",
+        GOOD.replace('"low": 0, "high": 9', '"low": 90, "high": 99'),
+        "--repeats",
+        "1",
+    )
+    assert failing.returncode == 1, failing.stderr
+    assert "index out of bounds" in failing.stdout
+
+
+def test_an_interrupt_ends_the_child(run: Run, tmp_path: Path) -> None:
+    """Ctrl-C during a run exits with 130, without a traceback, and leaves no process."""
+    (tmp_path / "slow.py").write_text(
+        "import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)"
+    )
+    argv = [*CLI, "run-deterministic", "slow.py"]
+    with subprocess.Popen(
+        argv,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        limit = time.monotonic() + 60
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+            assert time.monotonic() < limit and process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+def test_doctor(run: Run) -> None:
+    """doctor names each need with its purpose, and how to get what is missing; this machine can compile.
+
+    The first line says so, also where there is no GPU.
+    """
+    done = run("doctor", "--json")
+    found = json.loads(done.stdout)
+    needs = {need["name"]: need for need in found["needs"]}
+    assert done.returncode == 0, done.stdout
+    assert found["summary"].startswith(("what is essential is there", "everything is there"))
+    assert needs["torch"]["standing"] == "ok"
+    assert all(need["how"] for need in needs.values() if need["standing"] != "ok")
+
+
+def test_doctor_without_torch(run: Run) -> None:
+    """An interpreter without torch is the essential thing that is missing: exit 1 and the way out."""
+    done = run("doctor", "--python", "/usr/bin/python3")
+    if "none in" not in done.stdout:
+        pytest.skip("the system's python has torch")
+    assert done.returncode == 1
+    assert "AOTI_DEBUG_PYTHON" in done.stdout
+
+
+def test_a_launcher_comes_from_the_configuration(run: Run, tmp_path: Path) -> None:
+    """AOTI_DEBUG_LAUNCHER is put before every child's argument list."""
+    (tmp_path / "seen.py").write_text("import os; print('launched with', os.environ['MARK'])")
+    call = ("run-deterministic", "seen.py", "--repeats", "1", "--json")
+    done = run(*call, AOTI_DEBUG_LAUNCHER="/usr/bin/env MARK=it")
+    assert done.returncode == 0, done.stderr
+    log = json.loads(done.stdout)["runs"][0]["log"]["path"]
+    assert "launched with it" in Path(log).read_text()
+
+
+# What the command line says before anything runs: help, and answers to calls that are wrong.
+
+WRONG = [
+    (
+        "diagnose reco.py --batch 8",
+        "no such option: --batch",
+        "try: aoti-debug diagnose reco.py -- --batch 8",
+    ),
+    ("diagnose reco.py --symptm nan", "did you mean --symptom?", "try: aoti-debug diagnose --help"),
+    ("diagnose", "nothing to work on: give a script (.py)", "try: aoti-debug diagnose serve.py"),
+    ("diagnose bad.pt", "a file of tensors is not a workload: bad.pt", "--inputs bad.pt"),
+    ("diagnose bad.pt reco.pt2", "a file of tensors", "try: aoti-debug diagnose reco.pt2 --inputs bad.pt"),
+    ("diagnose reco.py --symptom odd", "no such choice: odd", "nan, crash, hang, memory, slow or slow-load"),
+    ("diagnose reco.py --budget-s 0", "--budget-s is out of range: 0.0", "expected: 1 to 86400"),
+    ("diagnose reco.pt2 -i nofile.pt", "--inputs does not exist", "nofile.pt"),
+    ("diagnose none.py", "script does not exist", "none.py"),
+    ("diagnose reco.py -i bad.pt", "--inputs does not apply to a script", "with package or exported"),
+    ("diagnse reco.py", "no such command 'diagnse'", "try: aoti-debug --help"),
+    ("inspect-package", "missing argument 'PACKAGE'", "try: aoti-debug inspect-package --help"),
+    ("sweep cases.yaml --out o --retries x", "--retries", "try: aoti-debug sweep --help"),
+]
+
+
+@pytest.mark.parametrize(("line", "what", "then"), WRONG, ids=lambda text: text[:40])
+def test_a_wrong_call_is_answered_in_one_style(
+    line: str,
+    what: str,
+    then: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`error:` in a shell's words, then what to do; status 2, and nothing of the parser's own style."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("reco.py", "reco.pt2", "bad.pt"):
+        Path(name).write_bytes(b"")
+    assert main.run(line.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and what in said and then in said, said
+    assert "Usage" not in said and "argument '" not in said.replace("missing argument '", "")
+
+
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main.run([*command.split(), "--help"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_root_help_groups_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command stands in a group, with a sentence that is not cut and does not only repeat its name."""
+    said = help_of("", capsys)
+    assert re.findall(r"^(\S[^:\n]*):$", said, re.MULTILINE) == [
+        *("Options", "Start here", "Look closer", "Fix and report", "Record, repeat, serve")
+    ]
+    rows = dict(re.findall(r"^  ([a-z-]+)  +(\S.*)$", said.partition("Start here:")[2], re.MULTILINE))
+    assert set(rows) >= {operation.name.replace("_", "-") for operation in OPERATIONS}
+    for name, text in rows.items():
+        assert not text.endswith("...") and text.lower() != name.replace("-", " ")
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
+def test_help_speaks_as_a_shell_does(operation: object, capsys: pytest.CaptureFixture[str]) -> None:
+    """No help names a tool with underscores, or an address that only an MCP client can open."""
+    name = getattr(operation, "name", "")
+    said = help_of(name.replace("_", "-"), capsys)
+    assert "aoti-debug://" not in said
+    tools = [each.name for each in OPERATIONS if "_" in each.name]
+    assert not [tool for tool in tools if re.search(rf"\b{tool}\b", said)]
+
+
+def test_help_is_about_what_is_there() -> None:
+    """Each text belongs to a command or an argument: one that is gone takes its help along."""
+    arguments = {name for operation in OPERATIONS for name in operation.arguments.model_fields}
+    assert set(OPTIONS) <= arguments and set(COMMANDS) == {operation.name for operation in OPERATIONS}
+
+
+def test_progress_is_told_in_words() -> None:
+    """Each request to the worker has words of its own; a script is named, a numbered step is its kind."""
+    asked = {name.replace("_", "-") for name in REQUESTS} - {"rebuild", "record"}  # run under other names
+    assert asked <= set(WORDS)
+    assert in_words("capture", ["python", "/a/reco.py", "-v"]) == "running reco.py, its compile included"
+    assert in_words("again-1") == in_words("again") and in_words("odd_step") == "odd step"
+
+
+def test_doctor_says_first_what_to_do_without_torch() -> None:
+    """One line says it; torch is not reported missing a second time as unknown."""
+    compiler = Compiler(path="/usr/bin/g++", works=True, links_cxx_runtime="libstdc++.so.6")
+    machine = Machine(
+        platform="linux",
+        machine="x86_64",
+        cpu_flags=[],
+        temp_directory="/tmp",
+        temp_free_bytes=None,
+        compiler=compiler,
+        tools={},
+        python="/usr/bin/python3",
+        unknown=["torch, triton, CUDA and GPUs: torch cannot be imported"],
+    )
+    found = checkup(machine)
+    assert found.summary == "no torch: activate the environment that has your torch, then run this again"
+    assert not found.healthy and not found.unknown
+
+
+# The README's tables agree with the code, and its commands run literally after `make demo`.
+
+README = (ROOT / "README.md").read_text()
+TEXTS = [README, *(path.read_text() for path in sorted((ROOT / "docs").rglob("*.md")))]
+README_COMMANDS = sorted(
+    {line for text in TEXTS for line in re.findall(r"^ *\$ (aoti-debug .+)$", text, re.MULTILINE)}
+)
+
+
+def options_of(words: list[str]) -> set[str]:
+    """Options before `--`: what follows belongs to the workload."""
+    ours = words[: words.index("--")] if "--" in words else words
+    return {word for word in ours if word.startswith("-")}
+
+
+@pytest.mark.parametrize("line", README_COMMANDS)
+def test_a_shown_command_exists(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The command and each of its options are in the command's own help."""
+    _, name, *rest = shlex.split(line)
+    assert main.run([name, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(
+        re.search(rf"(^|[ ,]){re.escape(option)}\b", shown, re.MULTILINE) for option in options_of(rest)
+    )
+
+
+def test_every_operation_has_a_section() -> None:
+    """The page of tools has each operation, and what waits for and stops a job."""
+    rows = set(re.findall(r"^## ([a-z_]+)$", (ROOT / "docs" / "tools.md").read_text(), re.MULTILINE))
+    assert rows == {operation.name for operation in OPERATIONS} | {"wait_job", "stop_job"}
+
+
+def test_the_readme_is_short() -> None:
+    """What it is, a picture and a command that works as pasted come in the first 20 lines of about 100."""
+    lines = README.splitlines()
+    assert len(lines) <= 112 and "OWNER" not in README.replace("<!-- mcp-name: io.github.OWNER", "")
+    first = "\n".join(lines[:20])
+    assert "AOTInductor package" in first and "docs/demo.svg" in first and "$ make demo" in first
+
+
+def test_make_targets_exist() -> None:
+    """Every `make` target that a text names is one of the Makefile."""
+    texts = [*TEXTS, (ROOT / ".github" / "CONTRIBUTING.md").read_text()]
+    shown = {name for text in texts for name in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE)}
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert shown and shown <= targets
+
+
+TEXT = README + (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```console\n(.*?)```", TEXT, re.DOTALL)
+README_COMMANDS = [
+    line[2:] for block in BLOCKS for line in block.splitlines() if line.startswith("$ aoti-debug ")
+]
+# A server; what names a job in a different state, and kernels, weights and recordings that the demo has not.
+ENDLESS_OR_ELSEWHERE = re.compile(
+    r"aoti-debug serve\b|--ray\b|--resume|cpp_fused_0|scale\.pt|\"shape\"|record"
+)
+HANDLE = re.compile(r"\bjob_[0-9a-f]{8}\b")
+
+SERVE = """
+import argparse, torch
+given = argparse.ArgumentParser()
+given.add_argument("--batch", type=int, default=8)
+rows = given.parse_args().batch
+model = torch._inductor.aoti_load_package("model.pt2")
+users, items = torch.load("batch.pt")
+print(model(users[:rows], items[:rows]))
+"""
+LOG = "RuntimeError: index out of bounds: 0 <= tmp4 < ks1\n"
+
+
+def said(line: str, directory: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """What a shell prints for the line, with the environment's programs on its PATH and nothing else set."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"])
+    surroundings = {"HOME": str(directory), "AOTI_DEBUG_STATE": str(directory / "state"), "PATH": path, **env}
+    return subprocess.run(
+        ["bash", "-c", line],
+        cwd=directory,
+        env=surroundings,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every file that a command below names; the model is that of the demo."""
+    made = said(f"cd {ROOT} && {sys.executable} -m examples.demo", ROOT, AOTI_DEBUG_MADE=str(MADE))
+    assert made.returncode == 0, made.stderr
+    go_on = re.search(r"To go on with these files: cd (\S+) && export PATH=(\S+):\$PATH", made.stderr)
+    assert go_on and go_on[2] == str(Path(sys.executable).parent)
+    folder = tmp_path_factory.mktemp("readme")
+    demo = Path(go_on[1])
+    for name, source in {"ranker.pt2": "ranker.pt2", "model.pt2": "ranker.pt2"}.items():
+        shutil.copy(demo / source, folder / name)
+    for name, source in {"bad.pt": "bad.pt", "batch.pt": "good.pt"}.items():
+        shutil.copy(demo / source, folder / name)
+    for name in ("nightly", "calls"):
+        (folder / name).mkdir()
+    shutil.copy(demo / "ranker.pt2", folder / "nightly" / "candidate.pt2")
+    shutil.copy(demo / "bad.pt", folder / "calls")
+    shutil.copy(demo / "good.pt", folder / "calls" / "one.pt")
+    (folder / "serve.py").write_text(SERVE)
+    (folder / "crash.log").write_text(LOG)
+    (folder / "cpp_host").write_text("#!/bin/sh\necho 'no such option' >&2\nexit 3\n")
+    (folder / "cpp_host").chmod(0o755)
+    sweep = (ROOT / "docs" / "sweep.md").read_text(encoding="utf-8")
+    cases = re.search(r"```yaml\n(.*?)```", sweep, re.DOTALL)
+    assert cases, "the page shows the file that the README's command names"
+    (folder / "cases.yaml").write_text(cases[1])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def handle(directory: Path) -> str:
+    """The job of a diagnosis that was made: the README's handle stands for such a one."""
+    found = HANDLE.search(said("aoti-debug diagnose ranker.pt2 --inputs bad.pt", directory).stdout)
+    assert found
+    return found[0]
+
+
+@pytest.mark.slow
+def test_the_readme_shows_commands() -> None:
+    """The tests below have something to run."""
+    assert len(README_COMMANDS) >= 8
+
+
+@pytest.mark.slow
+def test_the_picture_is_what_the_demo_prints(directory: Path) -> None:
+    """docs/demo.svg is drawn anew from the program; numbers of generated lines differ between CPUs."""
+    numbers = re.compile(r"(?<=kernel\.cpp:)\d+|(?<=tmp)\d+")
+    assert (directory / "bad.pt").is_file()  # made by the demo
+    drawn = numbers.sub("N", demo_picture.drawn(demo_picture.printed()))
+    assert drawn == numbers.sub("N", demo_picture.TARGET.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(c, marks=thorough if " sweep " in c or "--bundle" in c else [])
+        for c in README_COMMANDS
+        if not ENDLESS_OR_ELSEWHERE.search(c)
+    ],
+)
+def test_a_command_works_as_shown(command: str, directory: Path, handle: str) -> None:
+    """A result and a documented exit code: not "wrong call" (2), and no traceback."""
+    for left in ("out", "results", "fault.zip"):
+        path = directory / left
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    done = said(HANDLE.sub(handle, command), directory)
+    assert done.returncode in (0, 1, 3), f"{done.returncode}: {done.stderr[-2000:]}"
+    assert done.stdout + done.stderr and "Traceback" not in done.stderr + done.stdout

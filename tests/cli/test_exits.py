@@ -1,0 +1,535 @@
+"""Exit codes, and what is said about wrong calls. docs/cli.md has the table of the codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import re
+import sys
+import traceback
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.cli import main
+from mcp_server.cli.main import Exit, exit_code
+from mcp_server.jobs.manager import JOBS_VARIABLE
+from mcp_server.jobs.store import Store
+from mcp_server.model import Outcome, Record, Verdict
+from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.table import OPERATIONS, command_name
+from mcp_server.operations.work import CARD, remember
+from mcp_server.operations.workload import LAUNCHER_VARIABLE
+from mcp_server.package import dataflow, kernels, wrapper
+from tests.conftest import ZooPackage
+from tests.server.clients import ROOT
+from tests.support.stdio import Speaker, serving
+from tests.zoo.names import THOROUGH, thorough
+
+# Exit codes say what a script that calls `aoti-debug` wants to know: docs/cli.md has the table.
+#
+# The same calls show that the event loop never reads a package: it answers all other requests meanwhile.
+
+
+class Step(Record):
+    """What results of steps have in common, as far as the exit code looks at it."""
+
+    outcome: str = ""
+    failure: str | None = None
+    fault: str | None = None
+    pattern: str = "clean"
+    undecided: str = ""
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("no_fault", 0), ("fault", 1), ("inconclusive", 3)])
+def test_a_verdict_by_its_outcome(outcome: Outcome, code: int) -> None:
+    """A verdict that does not know is not a pass."""
+    assert exit_code(Verdict(outcome=outcome, summary="")) == code
+
+
+@pytest.mark.parametrize(
+    ("result", "code"),
+    [
+        (Step(), Exit.OK),
+        (Step(failure="SIGSEGV"), Exit.FAULT),
+        (Step(fault="read"), Exit.FAULT),
+        (Step(pattern="flaky"), Exit.FAULT),
+        (Step(undecided="no torch"), Exit.INCONCLUSIVE),
+        # compare-with-eager
+        (Step(outcome="agrees"), Exit.OK),
+        (Step(outcome="differs"), Exit.FAULT),
+        (Step(outcome="inconclusive"), Exit.INCONCLUSIVE),
+        (Step(outcome="inconclusive", failure="eager fails"), Exit.FAULT),
+        # try-fix
+        (Step(outcome="fixed"), Exit.OK),
+        (Step(outcome="passes"), Exit.OK),
+        (Step(outcome="harmful"), Exit.FAULT),
+        (Step(outcome="same"), Exit.FAULT),
+        (Step(outcome="changed"), Exit.FAULT),
+        (Step(outcome="no_failure"), Exit.INCONCLUSIVE),
+        (Step(outcome="not_applicable"), Exit.INCONCLUSIVE),
+        # reduce and bisect have the failure of the program
+        (Step(outcome="reduced", failure="crash"), Exit.FAULT),
+        (Step(outcome="replayed"), Exit.OK),
+        (Step(outcome="not_reduced", failure="crash"), Exit.FAULT),
+        (Step(outcome="decision", failure="crash"), Exit.FAULT),
+        (Step(outcome="not_found", failure="crash"), Exit.FAULT),
+        (Step(outcome="rounding", failure="differs"), Exit.OK),
+    ],
+)
+def test_a_step_by_what_it_saw(result: Step, code: Exit) -> None:
+    """Failing runs, faults that a checker saw, repeats that do not all pass, and outcomes that decide."""
+    assert exit_code(result) == code
+
+
+CALLS = {
+    "diagnose": ["PACKAGE"],
+    "check-devices": ["--package", "PACKAGE"],
+    "run-deterministic": ["PACKAGE", "--repeats", "1"],
+    "dump-kernel-io": ["--package", "PACKAGE"],
+    "decompile": ["PACKAGE"],
+    "locate-fault": ["PACKAGE", "--plain-runs", "0"],
+    "trace-launches": ["PACKAGE"],
+    "try-fix": ["PACKAGE", "--change", "0: clamp 0 31"],
+    "compare-with-eager": ["--package", "PACKAGE", "--exported", "EXPORTED"],
+    "compile-with-flags": ["EXPORTED"],
+    "reduce": ["--exported", "EXPORTED"],
+    "bisect": ["--exported", "EXPORTED"],
+}
+"""How each command that runs something is called, without inputs."""
+OTHERS = (
+    *("explain-error", "inspect-package", "record", "recordings"),
+    *("report", "bundle", "doctor", "sweep"),
+)
+
+ASSERTION = "index out of bounds: 0 <= tmp4 < ks1"
+GOOD, BAD, PICKLED = "ranker.inputs.pt", "ranker.bad-index.pt", "pickled.pt"
+NO_TORCH = dict.fromkeys(CALLS, 2) | {"diagnose": 3, "check-devices": 3}
+UNREADABLE = dict.fromkeys(CALLS, 2) | {"diagnose": 1, "check-devices": 1, "run-deterministic": 1}
+# What reads inputs in ways of its own; the others read them as run-deterministic does.
+REFUSING = (
+    set(CALLS) - {"compile-with-flags"}
+    if THOROUGH
+    else {"diagnose", "check-devices", "run-deterministic", "try-fix"}
+)
+BY_INPUTS = {
+    GOOD: {
+        "diagnose": 0,
+        "check-devices": 0,
+        "run-deterministic": 0,
+        "dump-kernel-io": 0,
+        "decompile": 0,
+        "locate-fault": 0,
+        "trace-launches": 0,
+        "try-fix": 3,  # no failure to mend
+        "compare-with-eager": 0,
+        **({"reduce": 2, "bisect": 2} if THOROUGH else {}),  # no failure to keep; each compiles
+    },
+    BAD: {
+        "diagnose": 1,
+        "check-devices": 0,  # compares no values
+        "run-deterministic": 1,
+        "dump-kernel-io": 1,
+        "decompile": 1,
+        "locate-fault": 1,
+        "trace-launches": 1,
+        "try-fix": 0,  # the change mends it
+        "compare-with-eager": 1,
+    },
+    PICKLED: {name: code for name, code in NO_TORCH.items() if name in REFUSING},
+}
+
+
+def test_the_tables_have_every_command() -> None:
+    """The one above has all that run something, and docs/cli.md has one row for each command."""
+    steps = {command_name(operation.name) for operation in OPERATIONS}
+    assert steps == {*CALLS, "explain-error", "inspect-package", "record", "recordings"}
+    text = (ROOT / "docs" / "cli.md").read_text()
+    table = text.split("What that means for each command:")[1].split("Every command ends")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`([a-z-]+)`", row)} == {*CALLS, *OTHERS}
+
+
+@pytest.fixture
+def files(zoo: ZooPackage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The words of `CALLS` as paths; relative ones are of the zoo."""
+    monkeypatch.chdir(zoo("ranker").parent)
+    monkeypatch.setenv("AOTI_DEBUG_STATE", str(tmp_path / "state"))
+    return {"PACKAGE": "ranker.pt2", "EXPORTED": "ranker.exported.pt2"}
+
+
+def typed(command: str, names: dict[str, str], *more: str) -> int:
+    return main.run([command, *(names.get(word, word) for word in CALLS[command]), *more])
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_a_wrong_argument(command: str, files: dict[str, str]) -> None:
+    """An option that there is not, and a file that there is not: 2."""
+    assert typed(command, files, "--nope") == 2
+    assert typed(command, {"PACKAGE": "none.pt2", "EXPORTED": "none.pt2"}) == 2
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> str:
+    """An interpreter that finds no torch."""
+    program = tmp_path / "python"
+    program.write_text(f'#!/bin/sh\nexec {os.path.realpath(sys.executable)} -S -E "$@"\n')
+    program.chmod(0o755)
+    return str(program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", CALLS)
+def test_no_torch(command: str, files: dict[str, str], bare_python: str) -> None:
+    """A single step could not run; a diagnosis, and a check of inputs, are inconclusive."""
+    inputs = () if command == "compile-with-flags" else ("-i", GOOD)
+    assert typed(command, files, *inputs, "--python", bare_python) == NO_TORCH[command]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", CALLS)
+def test_an_unreadable_package(command: str, files: dict[str, str], tmp_path: Path) -> None:
+    """A package that was cut: what diagnoses or loads it finds the fault, the others cannot do their work."""
+    cut = tmp_path / "cut.pt2"
+    cut.write_bytes(Path("ranker.pt2").read_bytes()[:5000])
+    inputs = () if command == "compile-with-flags" else ("-i", GOOD)
+    names = {"PACKAGE": str(cut), "EXPORTED": str(cut)}
+    assert typed(command, names, *inputs, "--python", sys.executable) == UNREADABLE[command]
+
+
+class Touch:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, (f"touch {self.path}",)
+
+
+def write_pickled(path: Path, touched: Path) -> None:
+    """A file in the form of torch.save whose pickle runs a command."""
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("pickled/data.pkl", pickle.dumps([Touch(touched)], protocol=2))
+        archive.writestr("pickled/version", "3\n")
+        archive.writestr("pickled/byteorder", "little")
+
+
+@pytest.fixture
+def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Stacks of what opens an archive, parses a wrapper or builds a dataflow where an event loop runs."""
+    found: list[str] = []
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if asyncio._get_running_loop() is not None:
+                frames = [f for f in traceback.extract_stack() if "mcp_server" in f.filename]
+                found.append(
+                    " < ".join(f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames[:-6:-1])
+                )
+            return function(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(zipfile.ZipFile, "__init__", watched(zipfile.ZipFile.__init__))
+    monkeypatch.setattr(wrapper, "read_cpp_kernels", watched(kernels.read_cpp_kernels))
+    monkeypatch.setattr(dataflow.Dataflow, "__init__", watched(dataflow.Dataflow.__init__))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("inputs", "command", "code"),
+    [
+        pytest.param(
+            inputs, command, code, marks=thorough if inputs == GOOD and command != "diagnose" else ()
+        )
+        for inputs, codes in BY_INPUTS.items()
+        for command, code in codes.items()
+    ],
+)
+def test_by_the_inputs(
+    inputs: str, command: str, code: int, files: dict[str, str], tmp_path: Path, on_the_loop: list[str]
+) -> None:
+    """No fault, a fault, and pickled inputs, which are refused and never run.
+
+    Whatever a command does with a package, it does in a thread.
+    """
+    path, touched = Path(inputs), tmp_path / "touched"
+    if inputs == PICKLED:
+        path = tmp_path / PICKLED
+        write_pickled(path, touched)
+    assert typed(command, files, "-i", str(path), "--python", sys.executable) == code
+    assert not touched.exists()
+    assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        pytest.param(["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt"], 1, marks=thorough),
+        pytest.param(["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD], 1, marks=thorough),
+        pytest.param(["compile-with-flags", "ranker.exported.pt2"], 0, marks=thorough),
+        (["reduce", "--package", "ranker.pt2", "-i", GOOD, "--scope", "launch", "--launch", "0"], 0),
+    ],
+)
+def test_other_forms(
+    words: list[str], code: int, files: dict[str, str], zoo: ZooPackage, on_the_loop: list[str]
+) -> None:
+    """The same of NaN, of a program that is compiled first, and of one launch."""
+    zoo("logarithm")
+    assert main.run([*words, "--python", sys.executable]) == code
+    assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks1"], 0),
+        (["explain-error", "--text", "all is well"], 0),
+        (["explain-error", "--text", ASSERTION, "--package", "ranker.pt2"], 0),
+        (["inspect-package", "ranker.pt2", "--assertion", ASSERTION], 0),
+        (["inspect-package", "ranker.pt2", "--kernel", "none"], 2),
+        (["report", "job_00000000", "--out", "out"], 2),
+        (["bundle", "job_00000000", "--out", "out.zip"], 2),
+        (["sweep", "none.yaml", "--out", "out"], 2),
+    ],
+)
+def test_commands_that_run_nothing(
+    arguments: list[str], code: int, files: dict[str, str], on_the_loop: list[str]
+) -> None:
+    """They answer, or cannot."""
+    assert main.run(arguments) == code
+    assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))
+
+
+# Two tables of wrong calls, typed and sent by a client: what is said about them. Never a stack.
+
+LONG = "a" * 300
+SPECS = ("run-deterministic", "model.pt2", "-i")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory with a pipe, a text, a package that is none, and jobs of all kinds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AOTI_DEBUG_STATE", str(tmp_path / "state"))
+    os.mkfifo(tmp_path / "pipe.log")
+    (tmp_path / "plain.txt").write_text("text\n")
+    (tmp_path / "x.py").write_text("")
+    (tmp_path / "model.pt2").write_text("no archive")
+    (tmp_path / "bomb.yaml").write_text(
+        "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
+        + "".join(f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 9))
+        + "cases: *a8\n"
+    )
+    (tmp_path / "deep.yaml").write_text("cases: " + "[" * 100_000)
+    store = Store(tmp_path / "state")
+    jobs = {name: store.create(kind) for name, kind in (("run", "run_deterministic"), ("bad", "diagnose"))}
+    remember(jobs["run"].path, "run_deterministic", DiagnoseArguments(script="x.py"))
+    (jobs["bad"].path / CARD).write_text('{"operation": "diagnose", "base": "/", "arguments": {"script": 3}}')
+    running = store.create("diagnose")
+    remember(running.path, "diagnose", DiagnoseArguments(script="x.py"))
+    deep = store.create("diagnose")
+    (deep.path / CARD).write_text("[" * 100_000)
+    (deep.path / "job.json").write_text("[" * 100_000)
+    for job in (*jobs.values(), deep):
+        job.release()
+    (tmp_path / "ids.json").write_text(
+        json.dumps({**{name: job.id for name, job in jobs.items()}, "running": running.id, "deep": deep.id})
+    )
+    yield tmp_path
+    running.release()
+
+
+WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
+    # jobs
+    (["diagnose", "--resume", "job_1a2b3c4d"], {}, "no such job"),
+    (["diagnose", "--resume", "../../../etc"], {}, "not a job handle"),
+    (["diagnose", "--resume", "RUN"], {}, "not a diagnosis that can be taken up again"),
+    (["diagnose", "--resume", "BAD"], {}, "damaged, or of another version"),
+    (["diagnose", "--resume", "DEEP"], {}, "not a diagnosis that can be taken up again"),
+    (["diagnose", "--resume", "RUNNING"], {}, "the job still runs"),
+    (["report", "job_1a2b3c4d", "--out", "out"], {}, "no such job"),
+    # what is named is no file, no program, no place
+    (["explain-error", "--log", "pipe.log"], {}, "log is a pipe, not a file"),
+    (["explain-error", "--log", "/dev/zero"], {}, "log is a device, not a file"),
+    (["explain-error", "--log", "/proc/kmsg"], {}, "the log is a file of the kernel"),
+    (["diagnose", "--log", "/proc/self/environ"], {}, "the log is a file of the kernel"),
+    (["explain-error", "--log", f"{LONG}.log"], {}, "log cannot be reached: the path is too long"),
+    (["explain-error", "--log", "x.py/y"], {}, "log cannot be reached"),
+    (["diagnose", "~nosuchuser/x.py"], {}, "no such home directory"),
+    (["run-deterministic", "x.py", "--python", "~nosuchuser/x"], {}, "no such home directory"),
+    (["run-deterministic", "x.py", "--cwd", LONG], {}, "cwd cannot be reached"),
+    (["diagnose", "."], {}, "command is a directory"),
+    (["diagnose", "no-such-program"], {}, "no such program"),
+    (["diagnose", "./plain.txt"], {}, "command is not executable"),
+    # values that nothing can have
+    ([*SPECS, '[{"shape": [2], "dtype": "flot32"}]'], {}, "inputs[0]: unknown dtype"),
+    ([*SPECS, '[{"shape": [2], "low": 3, "high": 2}]'], {}, "low is greater than high"),
+    ([*SPECS, '[{"shape": [2], "low": 3}]'], {}, "low is greater than high"),
+    ([*SPECS, '[{"shape": [2], "dtype": "int64", "low": 0, "high": 1e100}]'], {}, "has no such values"),
+    ([*SPECS, '[{"shape": [2], "dtype": "uint8", "low": -1}]'], {}, "expected: 0 to 255"),
+    ([*SPECS, "[" * 100_000], {}, "is not JSON"),
+    (["sweep", "bomb.yaml", "--out", "out"], {}, "stands for more than"),
+    (["sweep", "deep.yaml", "--out", "out"], {}, "the cases cannot be read"),
+    (["serve", "--http", "--port", "0", "--allow-host", "*"], {}, "no host name"),
+    (["serve", "--http", "--port", "0", "--allow-host", "box:8765"], {}, "no host name"),
+    (["serve", "--share-jobs"], {}, "these options are for HTTP"),
+    # settings
+    (["doctor"], {LAUNCHER_VARIABLE: "nolauncher --x"}, "the program in AOTI_DEBUG_LAUNCHER is not there"),
+    (["doctor"], {LAUNCHER_VARIABLE: "no 'end"}, "AOTI_DEBUG_LAUNCHER is no command line"),
+    (["doctor"], {JOBS_VARIABLE: "many"}, "AOTI_DEBUG_JOBS is no number of jobs"),
+]
+
+
+@pytest.mark.parametrize(
+    ("typed", "variables", "said"), WRONG_CALLS, ids=[" ".join(c[0])[:60] for c in WRONG_CALLS]
+)
+def test_a_wrong_call_is_told_in_a_line(
+    folder: Path,
+    typed: list[str],
+    variables: dict[str, str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit code 2, nothing on standard output, on standard error what is wrong and no stack."""
+    ids = json.loads((folder / "ids.json").read_text())
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    code = main.run([ids.get(word.lower(), word) if word.isupper() else word for word in typed])
+    out, err = capsys.readouterr()
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ") and said in err
+    assert "Traceback" not in err and len(err) < 2_000
+
+
+RESULT = 0
+"""Not an error of the protocol: the tool's result says what is wrong, with `isError`."""
+INVALID = -32602
+UNKNOWN_METHOD = -32601
+
+SPEC = {"shape": [2]}
+
+
+def tool(name: str, **arguments: Any) -> tuple[str, dict[str, Any]]:
+    return "tools/call", {"name": name, "arguments": arguments}
+
+
+def resource(uri: str) -> tuple[str, dict[str, Any]]:
+    return "resources/read", {"uri": uri}
+
+
+def package(**arguments: Any) -> tuple[str, dict[str, Any]]:
+    return tool("run_deterministic", package="broken.pt2", **arguments)
+
+
+WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
+    # names and types
+    (tool("diagnos"), RESULT, "unknown tool 'diagnos' (did you mean 'diagnose'?)"),
+    (tool("diagnose", scrpt="x.py"), RESULT, "unknown argument 'scrpt' (did you mean 'script'?)"),
+    (tool("diagnose", script=3), RESULT, "argument 'script'"),
+    (tool("diagnose", script=["x.py"]), RESULT, "argument 'script'"),
+    (tool("diagnose", script="x.py", budget_s="60"), RESULT, "argument 'budget_s'"),
+    (tool("diagnose", script="x.py", budget_s=1e12), RESULT, "allowed: 1 to 86400"),
+    (tool("diagnose", script="x.py", wait_s=-1), RESULT, "argument 'wait_s'"),
+    (tool("diagnose", script="x.py", symptom="odd"), RESULT, "argument 'symptom'"),
+    (tool("inspect_package"), RESULT, "missing argument 'package'"),
+    (tool("inspect_package", package="x.py", offset=-1), RESULT, "argument 'offset'"),
+    (tool("compile_with_flags", exported="x.py", flags={"A": None}), RESULT, "argument 'flags"),
+    # what does not go together
+    (tool("diagnose"), RESULT, "no workload given"),
+    (tool("diagnose", script="x.py", package="broken.pt2"), RESULT, "more than one workload given"),
+    (tool("diagnose", script="x.py", inputs="x.py"), RESULT, "inputs does not apply to a script"),
+    (tool("check_devices", inputs=[SPEC]), RESULT, "inputs are checked against a package"),
+    (tool("dump_kernel_io"), RESULT, "give one model"),
+    (tool("compare_with_eager", package="broken.pt2"), RESULT, "nothing to compare with"),
+    (tool("reduce"), RESULT, "no model given"),
+    (tool("explain_error"), RESULT, "either as text or as a log file"),
+    (tool("inspect_package", package="broken.pt2", launch=1, kernel="k"), RESULT, "more than one question"),
+    # paths
+    (tool("diagnose", script="none.py"), RESULT, "script does not exist"),
+    (tool("diagnose", script="."), RESULT, "script is a directory, not a file"),
+    (tool("diagnose", script="a\0b"), RESULT, "a path holds a NUL byte"),
+    (tool("diagnose", script=LONG), RESULT, "the path is too long"),
+    (tool("diagnose", script="~nosuchuser/x.py"), RESULT, "no such home directory"),
+    (tool("diagnose", script="x.py", cwd="none"), RESULT, "cwd does not exist"),
+    (tool("diagnose", script="x.py", python="x.py"), RESULT, "python is not executable"),
+    (tool("diagnose", command=["no-such-program"]), RESULT, "no such program"),
+    (tool("explain_error", log="pipe.log"), RESULT, "log is a pipe, not a file"),
+    (tool("explain_error", log="/dev/zero"), RESULT, "log is a device, not a file"),
+    (tool("diagnose", log="/proc/self/environ"), RESULT, "the log is a file of the kernel"),
+    (tool("inspect_package", package="broken.pt2"), RESULT, "broken.pt2"),
+    # values that nothing can have
+    (
+        tool("run_deterministic", script="x.py", env={"": "1"}),
+        RESULT,
+        "not a name of an environment variable",
+    ),
+    (tool("run_deterministic", script="x.py", env={"A": "\0"}), RESULT, "NUL character"),
+    (package(inputs=[{"shape": [-1]}]), RESULT, "inputs[0].shape[0]"),
+    (package(inputs=[{**SPEC, "dtype": "flot32"}]), RESULT, "inputs[0]: unknown dtype"),
+    (package(inputs=[{**SPEC, "low": 3, "high": 2}]), RESULT, "low is greater than high"),
+    (package(inputs=[{**SPEC, "dtype": "int64", "high": 1e100}]), RESULT, "has no such values"),
+    (package(inputs="[" * 100_000), RESULT, "is not JSON"),
+    # jobs
+    (tool("wait_job", job_id="../../etc"), RESULT, "not a job handle"),
+    (tool("wait_job", job_id="job_00000000"), RESULT, "no such job"),
+    (tool("stop_job", job_id="job_00000000"), RESULT, "no such job"),
+    (tool("diagnose", log="job_00000000"), RESULT, "no such job"),
+    # resources and prompts
+    (resource("aoti-debug://jobs/job_00000000/output.log"), INVALID, "no such job"),
+    (resource("aoti-debug://jobs/..%2f..%2fetc/passwd"), INVALID, ""),
+    (resource("aoti-debug://jobs/job_00000000/x?offset=abc"), INVALID, "offset is no number of bytes"),
+    (resource("aoti-debug://kernels/k?package=none.pt2"), INVALID, "package does not exist"),
+    (resource("aoti-debug://nothing"), INVALID, ""),
+    (("prompts/get", {"name": "none"}), INVALID, "unknown prompt 'none'"),
+    (("prompts/get", {"name": "debug_weights"}), INVALID, "missing argument 'workload'"),
+    (("no/such/method", {}), UNKNOWN_METHOD, ""),
+]
+
+
+@pytest.fixture(scope="module")
+def speaker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Speaker]:
+    """A server in a directory with a script, a pipe, and a file that is no package."""
+    folder = tmp_path_factory.mktemp("folder")
+    (folder / "x.py").write_text("")
+    (folder / "broken.pt2").write_bytes(b"PK\3\4 cut")
+    os.mkfifo(folder / "pipe.log")
+    with serving(folder, project=folder) as speaker:
+        yield speaker
+
+
+@pytest.mark.parametrize(("asked", "code", "words"), WRONG)
+def test_a_bad_input_is_answered(
+    speaker: Speaker, asked: tuple[str, dict[str, Any]], code: int, words: str
+) -> None:
+    """At once, with its code and what is wrong, in a few lines without a stack; then the server goes on."""
+    number = speaker.ask(*asked)
+    while (heard := speaker.hear()).get("id") != number:
+        pass
+    if code == RESULT:
+        assert heard["result"]["isError"], heard
+        said = heard["result"]["content"][0]["text"]
+    else:
+        assert heard["error"]["code"] == code, heard
+        said = heard["error"]["message"]
+    assert words in said
+    assert "Traceback" not in said and "defect" not in said and len(said) < 2_000
+    assert speaker.ping() < 2
+
+
+def test_a_thousand_requests_at_once(tmp_path: Path) -> None:
+    """Sent without waiting, as an agent with many threads may: each has its own answer, and none is lost."""
+    with serving(tmp_path) as speaker:
+        asked = [speaker.ask(("ping", "tools/list", "prompts/list")[n % 3]) for n in range(1_000)]
+        answers = [speaker.hear() for _ in asked]
+        assert sorted(answer["id"] for answer in answers) == asked
+        assert all("result" in answer for answer in answers)

@@ -1,0 +1,279 @@
+"""A diagnosis that was stopped or had a budget says what it knows, and goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.gpus import Waits, leased
+from mcp_server.jobs.manager import Job, Manager
+from mcp_server.jobs.store import Store
+from mcp_server.jobs.supervisor import children_of
+from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload, Verdict, Workload
+from mcp_server.operations.arguments import DiagnoseArguments, validated
+from mcp_server.operations.table import command_line
+from mcp_server.operations.work import recorded_request, remember, resumed
+from mcp_server.runtime.context import Context
+from mcp_server.runtime.progress import in_words
+from mcp_server.runtime.step_cache import StepCache
+from mcp_server.server.running import answered
+from tests.conftest import ZooPackage
+from tests.zoo.names import THOROUGH, thorough
+
+# A stopped diagnosis says what it knows, and is taken up again where it was.
+
+CLI = [sys.executable, "-c", "from mcp_server.cli.main import main; main()"]
+UNKNOWN = "job_00000000"
+
+
+def asked_before(store: Store, operation: str, arguments: DiagnoseArguments) -> str:
+    """The handle of an ended job that was asked this."""
+    job = store.create(operation)
+    remember(job.path, operation, arguments)
+    job.release()
+    return job.id
+
+
+def test_a_handle_as_the_log_brings_back_what_was_asked(tmp_path: Path) -> None:
+    """The workload is that of the job, its paths as they were meant; the budget is the new one."""
+    store = Store(tmp_path)
+    before = DiagnoseArguments(script="serve.py", script_args=["-v"], env={"A": "1"}, budget_s=20)
+    handle = asked_before(store, "diagnose", before)
+    for text in (handle, f"aoti-debug://jobs/{handle}"):
+        again, job = resumed(store, DiagnoseArguments(log=text, budget_s=90))
+        assert isinstance(again, DiagnoseArguments) and job == handle
+        assert (again.script, again.script_args, again.env) == ("serve.py", ["-v"], {"A": "1"})
+        assert (again.budget_s, again.cwd) == (90, str(Path.cwd()))
+
+
+def test_only_a_diagnosis_is_taken_up(tmp_path: Path) -> None:
+    """A job of another kind, one whose card is gone, and an unknown one are refused; a file is a log."""
+    store = Store(tmp_path)
+    handle = asked_before(store, "trace_launches", DiagnoseArguments())
+    bare = store.create("diagnose")
+    bare.release()
+    for text in (handle, bare.id, UNKNOWN):
+        with pytest.raises(ProblemError):
+            resumed(store, DiagnoseArguments(log=text))
+    assert recorded_request(bare.path) is None
+    plain = DiagnoseArguments(log="crash.log")
+    assert resumed(store, plain) == (plain, "")
+
+
+def test_a_running_job_is_not_taken_up(tmp_path: Path) -> None:
+    """Two turns of one job at a time would mix their evidence."""
+    store = Store(tmp_path)
+    job = store.create("diagnose")
+    with pytest.raises(ProblemError, match="still runs"):
+        Store(tmp_path).reopen(job.id)
+    job.release()
+    again = Store(tmp_path).reopen(job.id)
+    assert again.path == job.path and store.is_running(store.find(job.id))
+    again.release()
+
+
+def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:
+    """The result so far comes with the handle, now and from the disk, and with the call that goes on."""
+    known = Verdict(outcome="inconclusive", summary="the run failed; its cause is not known yet")
+
+    async def work(job: Job) -> Verdict:
+        job.knows(known)
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def stopped() -> list[dict[str, Any]]:
+        store = Store(tmp_path)
+        async with Manager.open(store) as manager:
+            job = manager.start("diagnose", work)
+            await manager.wait(job.id, 0.05)
+            now = await manager.stop(job.id)
+        async with Manager.open(store) as manager:
+            return [await answered(now), await answered(await manager.wait(job.id, 0))]
+
+    now, later = anyio.run(stopped)
+    assert now["state"] == "stopped" and now["result"]["summary"] == known.summary
+    assert {**later, "wall_s": 0} == {**now, "wall_s": 0}
+    (step,) = now["next_steps"]
+    assert validated(DiagnoseArguments, step["arguments"]).log == now["job_id"]
+
+
+@pytest.mark.slow
+def test_ctrl_c_and_resume_on_the_command_line(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Ctrl-C prints what is known and how to go on; going on proves the fault.
+
+    It comes while the call is made, which takes a second: later steps may be over before it arrives.
+    """
+    package = zoo("ranker")
+    inputs = package.with_name("ranker.bad-index.pt")
+    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path)}
+    argv = [*CLI, "diagnose", str(package), "--inputs", str(inputs)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=env) as child:
+        assert child.stderr is not None
+        for line in child.stderr:
+            if "making the call" in line:
+                child.send_signal(signal.SIGINT)
+                break
+        out, err = child.communicate(timeout=30)
+    assert child.returncode == 130 and "Stopped during" in out, (out, err)
+    handle = err.rsplit("--resume ", 1)[1].split()[0]
+    argv = [*CLI, "diagnose", "--resume", handle, "--json"]
+    done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=120)
+    verdict = Verdict.model_validate(json.loads(done.stdout))
+    assert (verdict.category, verdict.confidence) == ("index_out_of_bounds", "proven")
+    refused = subprocess.run([*argv, "--log", "x"], capture_output=True, text=True, env=env, timeout=60)
+    assert refused.returncode == 2 and "--resume" in refused.stderr
+
+
+@pytest.mark.slow
+def test_a_budget_that_ended_names_the_command_that_goes_on(tmp_path: Path) -> None:
+    """The command that is printed, and the tool call beside it, take the job up where the budget ended."""
+    script = tmp_path / "slow.py"
+    script.write_text("import time\ntime.sleep(30)\n")
+    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+    argv = [*CLI, "diagnose", "--script", str(script), "--budget-s", "4"]
+    done = subprocess.run([*argv, "--json"], capture_output=True, text=True, env=env, timeout=60)
+    verdict = Verdict.model_validate(json.loads(done.stdout))
+    again = validated(DiagnoseArguments, dict(verdict.next_steps[0].arguments))
+    assert isinstance(again, DiagnoseArguments)
+    before, handle = resumed(Store(tmp_path / "state"), again)
+    assert isinstance(before, DiagnoseArguments)
+    assert (before.script, before.budget_s, handle) == (str(script), 120, again.log)
+    assert verdict.summary.endswith(f"aoti-debug diagnose --resume {handle} --budget-s 120")
+    assert command_line(verdict.next_steps[0]).startswith(f"aoti-debug diagnose --resume {handle} ")
+
+
+# A diagnosis keeps to its budget, can be stopped at any time, and goes on where it was.
+
+
+def context_of(job: Path, **more: object) -> Context:
+    """A turn of the job in that directory, with what earlier turns kept."""
+    job.mkdir(exist_ok=True)
+    return Context(directory=job, python=Path(sys.executable), kept=StepCache.read(job), **more)  # type: ignore[arg-type]
+
+
+def bad_index(zoo: ZooPackage) -> PackageWorkload:
+    package = zoo("ranker")
+    return PackageWorkload(package=package, inputs=package.with_name("ranker.bad-index.pt"))
+
+
+def diagnosed(context: Context, workload: Workload, budget_s: float = 120) -> Verdict:
+    async def work() -> Verdict:
+        return await diagnose(context, workload, budget_s=budget_s)
+
+    return anyio.run(work)
+
+
+def stopped_at(step: str, context: Context, workload: Workload) -> Verdict:
+    """What a diagnosis knows that is cancelled when `step` begins."""
+    known: list[Record] = []
+
+    async def work() -> None:
+        with anyio.CancelScope() as scope:
+            context.progress = lambda line: scope.cancel() if line == in_words(step) else None
+            context.knows = known.append
+            await diagnose(context, workload)
+
+    anyio.run(work)
+    (verdict,) = known
+    assert isinstance(verdict, Verdict)
+    return verdict
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_shared_processes")
+@pytest.mark.parametrize("budget_s", [5, 20] if THOROUGH else [5])
+def test_the_budget_holds(tmp_path: Path, budget_s: float) -> None:
+    """A program that takes longer is ended in time; that it was is said, and nobody is accused of hanging."""
+    script = tmp_path / "slow.py"
+    script.write_text("import time\ntime.sleep(600)\n")
+    began = time.monotonic()
+    found = diagnosed(context_of(tmp_path / "job"), ScriptWorkload(script=script, cwd=tmp_path), budget_s)
+    assert time.monotonic() - began < budget_s + 2
+    assert (found.outcome, found.category) == ("inconclusive", None)
+    messages = [found.summary, *found.decisions, *(e.fact for e in found.evidence)]
+    assert any("budget" in line for line in messages), messages
+    assert children_of(os.getpid()) == []
+    assert f"The budget of {budget_s} s ended during capture. Known so far: " in found.summary
+    assert "To continue: aoti-debug diagnose --resume job --budget-s 120" in found.summary
+    assert found.next_steps[0].arguments == {"log": "job", "budget_s": 120}
+
+
+@pytest.mark.slow
+def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that waits for twice the budget gets its verdict; the wait is in the cost."""
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr("mcp_server.runtime.context.DEVICES", tmp_path)
+    monkeypatch.setattr("mcp_server.jobs.gpus.lease_root", lambda: tmp_path / "leases")
+    messages: list[str] = []
+    context = context_of(tmp_path / "job", progress=messages.append)
+    found: list[Verdict] = []
+
+    async def other_job(started: anyio.Event) -> None:
+        async with leased(["0"], Waits("diagnose job_0000000a")):
+            started.set()
+            await anyio.sleep(10)
+
+    async def work() -> None:
+        started = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(other_job, started)
+            await started.wait()
+            program = CommandWorkload(argv=["sh", "-c", "echo broken >&2; exit 3"], cwd=tmp_path)
+            found.append(await diagnose(context, program, budget_s=5))
+
+    began = time.monotonic()
+    anyio.run(work)
+    wall_s = time.monotonic() - began
+    cost = found[0].cost
+    assert cost.runs == 1 and "budget" not in found[0].summary
+    assert 8 < cost.waited_s <= cost.wall_s <= wall_s < cost.waited_s + 5
+    assert "waiting for GPU 0, in use by diagnose job_0000000a" in messages
+    assert found[0].next_steps, "nothing names the cause, so that something has to be done next"
+
+
+@pytest.mark.slow
+def test_a_stopped_diagnosis_says_what_it_knows(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The failure was seen, its cause was not: no more is claimed, and where it stopped is reported."""
+    found = stopped_at("index-values", context_of(tmp_path / "job"), bad_index(zoo))
+    assert found.confidence != "proven" and found.cost.runs == 1
+    assert found.decisions[-1] == "stopped during look_at_indices"
+
+
+@pytest.mark.slow
+@thorough
+def test_going_on_gathers_nothing_twice(zoo: ZooPackage, tmp_path: Path) -> None:
+    """After a stop the verdict is the same as without one, and the run that was made is not repeated."""
+    job = tmp_path / "job"
+    stopped_at("index-values", context_of(job), bad_index(zoo))
+    found = diagnosed(context_of(job), bad_index(zoo))
+    assert (found.category, found.confidence) == ("index_out_of_bounds", "proven")
+    assert any("index-values" in path.name for path in job.iterdir())
+    again = diagnosed(context_of(job), bad_index(zoo))
+    assert again.cost.runs == 0
+    assert again.evidence and [e.fact for e in again.evidence] == [e.fact for e in found.evidence]
+
+
+@pytest.mark.slow
+@thorough
+def test_other_inputs_are_other_evidence(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The same path with another content is asked anew: what was seen before says nothing of it."""
+    inputs = tmp_path / "batch.pt"
+    package = zoo("ranker")
+    workload = PackageWorkload(package=package, inputs=inputs)
+    inputs.write_bytes(package.with_name("ranker.bad-index.pt").read_bytes())
+    assert diagnosed(context_of(tmp_path / "job"), workload).outcome == "fault"
+    inputs.write_bytes(package.with_name("ranker.inputs.pt").read_bytes())
+    found = diagnosed(context_of(tmp_path / "job"), workload)
+    assert (found.outcome, found.cost.runs > 0) == ("no_fault", True)

@@ -1,0 +1,344 @@
+"""Streams and disks that are full, closed or read by nobody."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.jobs.store import Store
+from mcp_server.model import Verdict
+from mcp_server.operations.arguments import DiagnoseArguments
+from mcp_server.operations.work import CARD, remember
+from mcp_server.server.standard_streams import LossyStream
+from tests.server.clients import ROOT
+from tests.server.small_disk import SmallDisk, small_disk
+from tests.support.command import CLI, environment
+from tests.support.stdio import serving
+
+# Streams that are full, closed or read by nobody, and signals: a real process, as a shell starts it.
+
+EXPLAIN = [*CLI, "explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks1"]
+
+
+def shell(tmp_path: Path, redirection: str, command: list[str] = EXPLAIN) -> tuple[int, str, str]:
+    """Exit code, output and errors of a command whose streams are redirected."""
+    done = subprocess.run(
+        ["sh", "-c", f'exec "$@" {redirection}', "sh", *command],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        ("> /dev/full", "error: the result cannot be written to standard output: the disk is full\n"),
+        (">&-", "error: standard output is closed: nobody would see the result\n"),
+    ],
+)
+def test_an_output_that_takes_nothing(tmp_path: Path, redirection: str, said: str) -> None:
+    """A result that reaches nobody is a failure (2) that is said, and not exit code 1: a fault."""
+    code, _, err = shell(tmp_path, redirection)
+    assert (code, err.startswith(said), "Traceback" in err) == (2, True, False)
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_help_on_a_full_disk(tmp_path: Path, option: str) -> None:
+    """The same for what our own code does not print."""
+    code, _, err = shell(tmp_path, "> /dev/full", [*CLI, option])
+    assert (code, err) == (2, "error: it could not be done: the disk is full\n")
+
+
+@pytest.mark.parametrize("redirection", ["2> /dev/full", "2>&-"])
+def test_errors_that_reach_nobody(tmp_path: Path, redirection: str) -> None:
+    """Progress that cannot be printed is no failure."""
+    code, out, _ = shell(tmp_path, redirection)
+    assert code == 0 and "tmp4" in out
+
+
+def test_a_disk_that_takes_nothing(tmp_path: Path) -> None:
+    """Where no job can be stored, neither there nor in the temporary directory, that is what is said."""
+    done = subprocess.run(
+        EXPLAIN,
+        cwd=tmp_path,
+        env={**environment(tmp_path), "TMPDIR": str(tmp_path / "tmp")},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+    )
+    assert done.returncode == 2 and "cannot store a job" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_what_is_known(tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM and SIGHUP end a diagnosis as Ctrl-C does: verdict, how to go on, 128 + n, no process."""
+    script = tmp_path / "slow.py"
+    script.write_text("import os, time; open('pid', 'w').write(str(os.getpid())); time.sleep(300)")
+    argv = [*CLI, "diagnose", "slow.py"]
+    with subprocess.Popen(
+        argv,
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        _until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text() != "", process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + number
+    assert out.startswith("INCONCLUSIVE") and "aoti-debug diagnose --resume job_" in err
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+def _until(seen: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    limit = time.monotonic() + 90
+    while not seen():
+        assert time.monotonic() < limit and process.poll() is None
+        time.sleep(0.05)
+
+
+WRITES = (
+    "import sys\n"
+    "from mcp_server.server.standard_streams import log_briefly\n"
+    "log_briefly()\n"
+    "for n in range(4000): sys.stderr.write(f'line {n} ' + 'x' * 200 + '\\n')\n"
+    "print('done')\n"
+)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_errors_that_nobody_reads_hold_nobody_up(kind: str) -> None:
+    """A megabyte to a pipe and to a socket that are never read: the process goes on and ends."""
+    ours, theirs = (end.detach() for end in socket.socketpair()) if kind == "socket" else os.pipe()
+    try:
+        done = subprocess.run(
+            [CLI[0], "-c", WRITES], cwd=ROOT, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True
+        )
+        assert done.stdout == b"done\n"
+        assert os.read(ours, 7) == b"line 0 "
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_what_was_dropped_is_counted() -> None:
+    """The first line that gets through again says how much is missing before it."""
+    taken: list[bytes] = []
+    open_now = False
+
+    def write(data: bytes) -> int:
+        if not open_now:
+            raise BlockingIOError
+        taken.append(data)
+        return len(data)
+
+    stream = LossyStream(2, write)
+    stream.write("lost\n")
+    stream.write("lost too\n")
+    open_now = True
+    stream.write("seen\n")
+    stream.write("and this\n")
+    assert b"".join(taken) == b"\n[14 bytes were dropped here: nobody read them]\nseen\nand this\n"
+
+
+# A full disk, or one that fills during a run: a clear error, no stack, and nothing is lost.
+
+FLOOD = "import sys\nfor _ in range(40_000):\n    print('x' * 100)\nsys.exit(3)\n"
+LIMIT_BYTES = 1 << 20
+
+Typed = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
+    """With the parameter "alone" no other directory for temporary files can be written."""
+    with small_disk(tmp_path / "disk", alone=getattr(request, "param", "") == "alone") as disk:
+        yield disk
+
+
+@pytest.fixture
+def typed(disk: SmallDisk, tmp_path: Path) -> Typed:
+    """Runs a command line with the state directory on the small disk, and the temporary one as said."""
+
+    def typed(*arguments: str, temporary: Path = disk.path) -> subprocess.CompletedProcess[str]:
+        variables = {"AOTI_DEBUG_STATE": str(disk.path / "state"), "TMPDIR": str(temporary)}
+        return subprocess.run(
+            disk.command(disk.path, *CLI, *arguments),
+            env={**environment(tmp_path), **variables},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+
+    return typed
+
+
+def refused(done: subprocess.CompletedProcess[str], words: str) -> None:
+    """Exit status 2, nothing on standard output, and a few lines that say why."""
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert words in done.stderr and "Traceback" not in done.stderr and len(done.stderr) < 1_000, done.stderr
+
+
+@pytest.mark.parametrize("command", ["diagnose", "run-deterministic"])
+def test_output_that_the_disk_did_not_take(tmp_path: Path, command: str) -> None:
+    """4 MB of output where no file may exceed 1 MiB: the reason and the remedy are in the result."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT_BYTES, LIMIT_BYTES))
+
+    (tmp_path / "flood.py").write_text(FLOOD)
+    done = subprocess.run(
+        [*CLI, command, "flood.py", "--json"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        preexec_fn=limit,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode in (1, 3), done.stderr
+    result = json.loads(done.stdout)
+    said = result["summary"] if command == "diagnose" else " ".join(result["notes"])
+    assert "output of the workload is incomplete, since File too large: set AOTI_DEBUG_STATE" in said
+
+
+def test_a_disk_that_the_output_fills(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
+    """4 MB of output on a disk of 1 MB: the run is judged by its end, and the result says what is missing."""
+    (tmp_path / "flood.py").write_text(FLOOD)
+    done = typed("run-deterministic", str(tmp_path / "flood.py"), "--repeats", "1", "--json")
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    result = json.loads(done.stdout)
+    assert "output of the workload is incomplete, since the disk is full" in " ".join(result["notes"])
+    assert result["runs"][0]["failure"]["returncode"] == 3
+
+
+def test_a_capture_on_a_disk_that_fills(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
+    """The program runs to its own end, though nothing of it can be kept; the disk is named, no stack."""
+    done_file = tmp_path / "done"
+    (tmp_path / "flood.py").write_text(FLOOD.replace("sys.exit(3)", f"open({str(done_file)!r}, 'w').close()"))
+    done = typed("diagnose", str(tmp_path / "flood.py"), "--json")
+    assert done_file.exists()
+    assert "the disk is full" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr and "defect" not in done.stderr
+    assert done.returncode in (2, 3), done
+
+
+@pytest.mark.parametrize("disk", ["alone"], indirect=True)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["diagnose", "SCRIPT"],
+        ["run-deterministic", "SCRIPT"],
+        ["explain-error", "--text", "boom"],
+        ["doctor"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_no_job_fits_on_a_full_disk(
+    disk: SmallDisk, typed: Typed, tmp_path: Path, arguments: list[str]
+) -> None:
+    """Where the temporary directory is full too, the command says so; no part of a job is left."""
+    (tmp_path / "x.py").write_text("")
+    disk.fill()
+    script = str(tmp_path / "x.py")
+    refused(typed(*(script if word == "SCRIPT" else word for word in arguments)), "the disk is full")
+    disk.free()
+    assert list(disk.seen.glob("state/jobs/*")) == []
+
+
+def test_the_temporary_directory_stands_in(disk: SmallDisk, typed: Typed, tmp_path: Path) -> None:
+    """With room elsewhere the command does its work there, and says so."""
+    disk.fill()
+    done = typed("explain-error", "--text", "boom", temporary=tmp_path)
+    assert done.returncode == 0 and "boom" in done.stdout, done
+    assert "the disk is full" in done.stderr and f"using {tmp_path}/aoti-debug-" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "name"), [("report", "out"), ("bundle", "out.zip")])
+def test_a_report_or_bundle_that_finds_no_room(
+    disk: SmallDisk, typed: Typed, tmp_path: Path, command: str, name: str
+) -> None:
+    """It is refused, nothing half-written is left, the verdict stays, and once there is room it works."""
+    verdict = tmp_path / "verdict.json"
+    verdict.write_text(Verdict(outcome="no_fault", summary="Nothing is wrong.").model_dump_json())
+    before = verdict.read_bytes()
+    (disk.seen / "state").mkdir(mode=0o700)
+    (disk.seen / "state" / "jobs").mkdir(mode=0o700)
+    disk.fill()
+    out = disk.path / name
+    done = typed(command, str(verdict), "--out", str(out))
+    refused(done, f"the {command} cannot be written: the disk is full")
+    assert verdict.read_bytes() == before
+    disk.free()
+    done = typed(command, str(verdict), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("disk", ["alone"], indirect=True)
+def test_a_job_that_is_resumed_on_a_full_disk_is_not_lost(
+    disk: SmallDisk, typed: Typed, tmp_path: Path
+) -> None:
+    """What it was asked and what it had found stay, and it can be resumed once there is room."""
+    (tmp_path / "x.py").write_text("raise RuntimeError('boom')\n")
+    store = Store(disk.seen / "state")
+    job = store.create("diagnose")
+    remember(job.path, "diagnose", DiagnoseArguments(script=str(tmp_path / "x.py")))
+    (job.path / "result.json").write_text('{"kept": true}')
+    job.release()
+    before = {path.name: path.read_bytes() for path in job.path.iterdir() if path.name != "running.lock"}
+    assert CARD in before
+    disk.fill()
+    refused(typed("diagnose", "--resume", job.id), "the disk is full")
+    assert {name: (job.path / name).read_bytes() for name in before} == before
+    disk.free()
+    assert typed("diagnose", "--resume", job.id).returncode in (1, 3)
+
+
+@pytest.mark.parametrize("disk", ["alone"], indirect=True)
+def test_the_server_goes_on_when_the_disk_is_full(disk: SmallDisk, tmp_path: Path) -> None:
+    """A call is answered with an error that names the disk; when there is room again, the next call works."""
+    call = {"name": "explain_error", "arguments": {"text": "boom"}}
+    variables = {"AOTI_DEBUG_STATE": str(disk.path / "state"), "TMPDIR": str(disk.path)}
+    with serving(tmp_path, within=disk.command(ROOT), variables=variables) as speaker:
+        answers: list[dict[str, Any]] = []
+        for full in (False, True, False):
+            if full:
+                disk.fill()
+            elif answers:
+                disk.free()
+            asked = speaker.ask("tools/call", call)
+            while (heard := speaker.hear()).get("id") != asked:
+                pass
+            answers.append(heard["result"])
+            assert speaker.ping() < 2
+        assert [answer["isError"] for answer in answers] == [False, True, False]
+        said = answers[1]["content"][0]["text"]
+        assert "cannot store a job: the disk is full" in said and "AOTI_DEBUG_STATE" in said
+        assert "Traceback" not in said
+        # The first job's result is still there.
+        number = speaker.ask("resources/read", {"uri": "aoti-debug://jobs"})
+        while (heard := speaker.hear()).get("id") != number:
+            pass
+        states = [row["state"] for row in json.loads(heard["result"]["contents"][0]["text"])]
+        assert states == ["finished", "finished"]

@@ -1,1 +1,0 @@
-"""Tests of the procedure: detectors, judge, planner and whole diagnoses."""

@@ -1,1 +1,0 @@
-"""From a bad value to its origin."""

@@ -1,0 +1,73 @@
+"""Slow calls and loads: a change that wins time is proven once it was timed, and likely before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.conftest import ROOT, ZooPackage
+from tests.support.command import CLI, environment
+
+pytestmark = pytest.mark.slow
+
+
+class Table(torch.nn.Module):  # type: ignore[misc]
+    """Multiplies two tables that depend on its weights only."""
+
+    weights: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(256, 256)
+        self.register_buffer("weights", torch.randn(900, 900))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        product: torch.Tensor = self.weights.sin() @ self.weights.cos()
+        result: torch.Tensor = self.linear(x) + product[0, :256]
+        return result
+
+
+def diagnosed(tmp_path: Path, *words: str) -> dict[str, Any]:
+    argv = [*CLI, "diagnose", *words, "--json"]
+    done = subprocess.run(
+        argv, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=200
+    )
+    return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
+
+
+@pytest.mark.filterwarnings("ignore")  # of the compile
+def test_work_on_constants_is_proven_by_a_build_that_folds_them(tmp_path: Path) -> None:
+    """With the exported program it is compiled and timed again; without it the launch is only likely."""
+    package, exported, inputs = (tmp_path / name for name in ("m.pt2", "m.ep.pt2", "in.pt"))
+    given = (torch.randn(2, 256),)
+    program = torch.export.export(Table().eval(), given)
+    torch.export.save(program, exported)
+    torch._inductor.aoti_compile_and_package(program, package_path=str(package))
+    torch.save(given, inputs)
+    words = (str(package), "--inputs", str(inputs), "--symptom", "slow", "--budget-s", "24")
+    likely = diagnosed(tmp_path, *words)
+    assert (likely["category"], likely["confidence"]) == ("cost", "likely")
+    assert not likely.get("confirmed") and "exported" in likely["remarks"][0]
+    proven = diagnosed(tmp_path, *words, "--exported", str(exported))
+    assert (proven["category"], proven["confidence"]) == ("cost", "proven")
+    assert proven["guilty"]["kind"] == "kernel" and "cos_sin" in proven["guilty"]["name"]
+    assert "use_runtime_constant_folding" in proven["fix"]["after"]
+    assert "gave the same outputs" in proven["confirmed"]["after"]
+
+
+def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A load without failure has times; whether the variable wins any depends on the machine."""
+    found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow-load")
+    assert found["outcome"] in ("fault", "no_fault") and "TORCHINDUCTOR_VEC_ISA_OK=1" in found["summary"]
+    assert (found["outcome"] == "fault") == (found["confidence"] == "proven")
+
+
+def test_what_is_slow_needs_inputs(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Nothing is timed without a call."""
+    found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow")
+    assert "timing a call needs inputs" in json.dumps(found)

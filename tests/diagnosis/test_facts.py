@@ -1,0 +1,115 @@
+"""Sentences of verdicts are true: what they say of values is computed again from the tensors themselves."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._inductor.package import load_package
+from torch.utils import _pytree
+
+from mcp_server import brief
+from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.symptom import Symptom
+from mcp_server.model import PackageWorkload, Verdict
+from mcp_server.runtime.context import Context
+from tests.conftest import ZooPackage
+from tests.served import served
+
+KINDS = [("ranker", "bad-index"), ("ranker", "bad-dtype"), ("logarithm", "bad-nan")]
+ELEMENT = re.compile(r"args\[(?P<place>\d+)\]\[(?P<index>[\d, ]+)\] = (?P<value>[-\w.]+)")
+FIRST = re.compile(r"Element \[(?P<index>[\d, ]+)\] of input (?P<place>\d+) \(.*?\) is (?P<value>-?\d+)\.")
+TABLE = re.compile(r"constant (?P<name>[\w.]+) of shape \[(?P<rows>\d+), .*where 0 to (?P<last>\d+) are")
+DTYPES = re.compile(
+    r"Input (?P<place>\d+) .* is (?P<given>\w+) and the package was compiled for (?P<meant>\w+)"
+)
+RETURNED = re.compile(r"returned (?P<count>\d+) NaN in output (?P<output>\d+)")
+
+
+class Case:
+    """A package of the zoo with its bad inputs, its exported program, and the verdict on them."""
+
+    def __init__(self, package: Path, inputs: str, folder: Path) -> None:
+        given = package.with_name(f"{package.stem}.{inputs}.pt")
+        exported = package.with_name(f"{package.stem}.exported.pt2")
+        loaded = torch.load(given)
+        self.args: list[Any] = list(loaded["args"] if isinstance(loaded, dict) else loaded)
+        self.package, self.program = package, torch.export.load(exported)
+        context = Context(directory=folder, python=Path(sys.executable))
+        workload = PackageWorkload(package=package, inputs=given)
+        self.found: Verdict = served(
+            diagnose, context, workload, budget_s=120, symptom=Symptom(program=exported)
+        )
+        self.text = brief.text(self.found)
+
+    def outputs(self, call: Callable[..., Any]) -> list[torch.Tensor]:
+        return [each for each in _pytree.tree_leaves(call(*self.args)) if isinstance(each, torch.Tensor)]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+def case(request: pytest.FixtureRequest, zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    name, inputs = request.param
+    return Case(zoo(name), inputs, tmp_path_factory.mktemp("job"))
+
+
+def test_each_element_has_the_value_that_is_told(case: Case) -> None:
+    """In the summary and among the elements of the root cause; not the value that the experiment gave it."""
+    told = "\n".join([case.found.summary, *(case.found.guilty.elements if case.found.guilty else ())])
+    for found in [*ELEMENT.finditer(told), *FIRST.finditer(told)]:
+        index = tuple(map(int, found["index"].split(",")))
+        assert case.args[int(found["place"])][index].item() == float(found["value"]), found[0]
+
+
+def test_limits_and_dtypes_are_those_of_model_and_input(case: Case) -> None:
+    """The rows of the table, and what the inputs are and should be."""
+    text = case.found.summary
+    for found in TABLE.finditer(text):
+        rows = case.program.state_dict[found["name"]].shape[0]
+        assert (int(found["rows"]), int(found["last"])) == (rows, rows - 1)
+    for found in DTYPES.finditer(text):
+        place = int(found["place"])
+        assert str(case.args[place].dtype) == f"torch.{found['given']}"
+        example = case.program.example_inputs
+        assert example is None or str(example[0][place].dtype) == f"torch.{found['meant']}"
+    assert TABLE.search(text) or DTYPES.search(text) or case.found.category == "nan_or_inf"
+
+
+def test_what_the_calls_returned_is_what_they_return(case: Case) -> None:
+    """Counts of NaN by output as the package gives them; an error where it raises one."""
+    run = case.found.confirmed
+    assert run is not None and run.before == run.again, case.text
+    counted = RETURNED.search(run.before)
+    if counted is None:
+        with pytest.raises(RuntimeError):
+            case.outputs(load_package(str(case.package)))
+        return
+    outputs = case.outputs(load_package(str(case.package)))
+    nan = [int(each.isnan().sum()) for each in outputs]
+    assert nan[int(counted["output"])] == int(counted["count"])
+    assert case.found.headline == f"NaN in output {next(place for place, count in enumerate(nan) if count)}"
+
+
+def test_eager_mode_does_what_is_told_of_it(case: Case) -> None:
+    """`same`: the program raises, or gives values that are not finite. Of a dtype nothing is told."""
+    try:
+        finite = all(bool(each.isfinite().all()) for each in case.outputs(case.program.module()))
+    except (RuntimeError, IndexError):
+        finite = False
+    if case.found.category in ("index_out_of_bounds", "nan_or_inf"):
+        assert case.found.eager == ("differs" if finite else "same"), case.text
+    else:
+        assert case.found.eager == "not_known"
+
+
+def test_a_proven_verdict_is_short_and_never_ships_what_was_made_up(case: Case) -> None:
+    """At most 15 lines and 1,200 characters; a changed value is no fix, and its warning stands below it."""
+    assert case.found.confidence == "proven" and case.text.count("\n") < 15 and len(case.text) <= 1200
+    assert case.found.fix is not None and case.found.confirmed is not None
+    made_up = case.found.category != "input_mismatch"
+    assert bool(case.found.confirmed.not_for_shipping) == made_up
+    assert not made_up or "clamp(" not in f"{case.found.fix.text}{case.found.fix.after}"

@@ -1,0 +1,86 @@
+"""Fixes as code: the idiom for a line of the model, and an argument changed where the call is made."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mcp_server.diagnosis.call_site import at_call_site
+from mcp_server.diagnosis.origin.idiom import idiom_of, operand_text
+from mcp_server.model import Fix
+
+ZERO = "log(0) is -inf, and 0 * -inf is nan"
+DIVISION = "divisor = p.sum(-1)\ny = p / torch.where(divisor == 0, 1, divisor)"
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "explanation", "after"),
+    [
+        ("h = -(p * p.log()).sum(-1)", "log", ZERO, "h = -torch.xlogy(p, p).sum(-1)"),
+        ("h = torch.log(q) * p", "log", ZERO, "h = torch.xlogy(p, q)"),
+        ("h = p * p.log()", "log", "log(0) is -inf", "h = torch.xlogy(p, p)"),
+        ("h = p * q.log()", "log", "log(0) is -inf", None),
+        ("h = p * p.log() + q * q.log()", "log", ZERO, None),
+        ("y = torch.log(torch.softmax(x, -1))", "log", "log(0) is -inf", "y = torch.log_softmax(x, -1)"),
+        ("y = x.softmax(-1).log()", "log", "log(0) is -inf", "y = x.log_softmax(-1)"),
+        ("y = p / p.sum(-1)", "div", "0 / 0 is nan", DIVISION),
+        ("y = p / n", "div", "0 / 0 is nan", None),
+        ("y = (", "log", ZERO, None),
+    ],
+)
+def test_the_idiom_of_a_line(line: str, op: str, explanation: str, after: str | None) -> None:
+    """Where one expression of the line has one; a factor 0 makes the difference for xlogy."""
+    found = idiom_of(line, op, explanation)
+    assert (found.after if found is not None else None) == after
+
+
+@pytest.mark.parametrize(
+    ("line", "op", "explanation"),
+    [
+        ("y = (p * p.log()).sum(-1)", "log", ZERO),
+        ("y = torch.log(torch.softmax(p * 1e4, -1))", "log", "log(0) is -inf"),
+        ("y = (p - p) / (p - p).sum(-1, keepdim=True)", "div", "0 / 0 is nan"),
+    ],
+)
+def test_an_idiom_is_finite_where_the_line_is_not_and_else_equal(
+    line: str, op: str, explanation: str
+) -> None:
+    """The line as it is gives NaN or an infinity for one row; the idiom does not, and the rest stays."""
+    found = idiom_of(line, op, explanation)
+    assert found is not None
+    rows = torch.tensor([[0.0, 0.5, 0.5], [0.2, 0.3, 0.5]])
+    results = []
+    for code in (found.before, found.after):
+        names = {"torch": torch, "p": rows}
+        exec(code, names)
+        results.append(torch.as_tensor(names["y"]))
+    before, after = results
+    assert not bool(torch.isfinite(before).all()) and bool(torch.isfinite(after).all())
+    good = torch.isfinite(before)
+    assert torch.allclose(before[good], after[good], rtol=1e-6, atol=0)
+
+
+def test_the_operand_is_named_as_the_model_names_it() -> None:
+    """Of the only such operation in a line."""
+    assert operand_text("h = (p * p.log()).sum(-1)", "log") == "p"
+    assert operand_text("h = torch.log(w / s)", "log") == "w / s"
+    assert operand_text("h = p.log() + q.log()", "log") == operand_text("h = (", "log") == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("out = run(amount, features)", "out = run(amount.to(torch.float32), features)"),
+        ("print(run(a + b, features))", "print(run((a + b).to(torch.float32), features))"),
+        ("out = run(*batch)", None),
+        ("out = f(a, run(b, c))", None),
+        ("out = run(", None),
+    ],
+)
+def test_an_argument_is_changed_where_the_call_is_made(line: str, after: str | None) -> None:
+    """In the only call with as many arguments; else the fix stays as it is."""
+    fix = Fix(text="convert it", before="args[0]", after="args[0].to(torch.float32)")
+    expected = fix.model_copy(update={"before": line, "after": after}) if after else fix
+    assert at_call_site(fix, line, 2) == expected
+    assigned = fix.model_copy(update={"after": "args[0] = args[0].to(torch.float32)"})
+    assert at_call_site(assigned, line, 2).after == (after or assigned.after)

@@ -1,1 +1,0 @@
-"""Terms: read from kernels, evaluated, bounded, worded."""

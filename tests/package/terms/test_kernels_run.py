@@ -1,0 +1,179 @@
+"""What was read of a C++ kernel computes what the kernel computes, or it is not understood.
+
+A wrong reading that counts as understood looks like a fault of the package, so that it would be `proven`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from mcp_server.package.kernels import Kernel
+from mcp_server.package.pytorch.program import write_program
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.view import view_package
+from tests.conftest import ZooPackage
+from tests.package.terms.running import compiled, disagreements
+from tests.support.programs import assert_program_agrees, schemas_of
+from tests.zoo.names import TRIED
+
+
+def check(kernels: list[Kernel]) -> list[str]:
+    """Run all kernels that are understood; the names of the others."""
+    known = [kernel for kernel in kernels if read_program(kernel).is_understood]
+    library = compiled(known)
+    wrong = [each for number, kernel in enumerate(known) for each in disagreements(kernel, number, library)]
+    assert not wrong, "\n".join(wrong)
+    return [kernel.name for kernel in kernels if kernel not in known]
+
+
+def test_kernels_of_the_zoo_compute_what_was_read(zoo: ZooPackage) -> None:
+    """All of them are understood."""
+    views = [view_package(zoo(name)) for name in TRIED]
+    found = {
+        k.source: k for view in views for k in view.wrapper.kernels.values() if k.kind == "cpp" and k.source
+    }
+    assert found and check(list(found.values())) == []
+
+
+def floats(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def ids(most: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, most, shape, generator=torch.Generator().manual_seed(0))
+
+
+X, Y, ROWS = floats(5, 40), floats(5, 40), ids(12, 7)
+IMAGE = floats(2, 3, 9, 9)
+FORMS: dict[str, tuple[Any, ...]] = {
+    "sums": (lambda x: (x.sum(-1), x.sum(0), x.sum(), x.prod(-1)), X),
+    "sums of masks": (lambda x: ((x > 0).sum(-1), (x > 0).float().mean(), (x > 0).sum() / x.numel()), X),
+    "any and all": (lambda x: ((x > 1).any(-1), (x > -2).all(-1), (x > 1).any(), (x * x).sum(-1)), X),
+    "extremes": (lambda x: (x.amax(-1), x.amin(0), x.argmax(-1), x.argmin(0), x.max()), X),
+    "variance": (lambda x: (x.var(-1), torch.var_mean(x, 0), x.std()), X),
+    "long rows": (lambda x: ((x - x.mean()) / x.std(), x.var(1)), floats(8, 1000)),
+    "norms": (
+        lambda x, w: (F.layer_norm(x, (40,), w, w), F.group_norm(x.view(1, 8, 5, 5), 2)),
+        X,
+        floats(40),
+    ),
+    "softmax": (lambda x: (x.softmax(-1), x.softmax(0), x.logsumexp(-1), x.log_softmax(0)), X),
+    "attention": (lambda x: (x + torch.full((20, 20), float("-inf")).triu(1)).softmax(-1), floats(4, 20, 20)),
+    "tiles": (lambda x, y: (x.t() * y, (x.t() + 1).contiguous()), floats(37, 40), floats(40, 37)),
+    "tiles and norms": (lambda x: F.layer_norm(x.permute(0, 2, 1), (33,)), floats(2, 33, 20)),
+    "channels last": (
+        lambda x: (x.contiguous() * 2, x.mean((2, 3))),
+        floats(2, 32, 7, 7).to(memory_format=torch.channels_last),
+    ),
+    "gathers": (
+        lambda w, i, j: (F.embedding(i, w), w[i], w[i, i + 1], w.gather(1, j)),
+        floats(12, 24),
+        ROWS,
+        ids(24, 12, 9),
+    ),
+    "scatters": (
+        lambda x, i, v: (x.index_put((i,), v, accumulate=True), x.index_add(0, i, v)),
+        floats(12, 24),
+        ROWS,
+        floats(7, 24),
+    ),
+    "store at an index": (lambda x, i, v: x.index_put((i,), v), floats(12, 24), ROWS, floats(7, 24)),
+    "in place": (lambda x, i, v: x.index_add_(0, i, v), floats(12, 24), ROWS, floats(7, 24)),
+    "padding": (lambda x: (F.pad(x, (2, 3, 1, 1), value=1.5), F.pad(x[None], (2, 3), mode="reflect")), X),
+    "pooling": (
+        lambda x: (F.max_pool2d(x, 3, 2, 1, return_indices=True), F.adaptive_avg_pool2d(x, 4)),
+        IMAGE,
+    ),
+    "averages": (lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGE),
+    "resizing": (
+        lambda x: (F.interpolate(x, scale_factor=2.0), F.interpolate(x, 12, mode="bilinear")),
+        IMAGE[None, 0],
+    ),
+    "whole numbers": (
+        lambda x: (x // 3, x % 7, x.int() * 3 % 5, (x & 7) | (x << 2) ^ (x >> 1)),
+        ids(100, 5, 40) - 50,
+    ),
+    "quotients": (
+        lambda x, y: (torch.div(x, y, rounding_mode="floor"), torch.remainder(x, y), torch.fmod(x, y)),
+        ids(100, 5, 40) - 50,
+        ids(9, 5, 40) + 1,
+    ),
+    "quotients of floats": (
+        lambda x, y: (torch.remainder(x, y), torch.fmod(x, y), torch.floor_divide(x, y)),
+        X,
+        Y,
+    ),
+    "short floats": (lambda x, y: (x.softmax(-1), F.gelu(y), x * y.float()), X.bfloat16(), Y.half()),
+    "activations": (
+        lambda x: (F.gelu(x), F.gelu(x, approximate="tanh"), F.silu(x), x.tanh(), x.clamp(-1, 1)),
+        X,
+    ),
+    "functions": (lambda x: (x.sign() + x.trunc() + x.round(), x.abs() ** 1.5, x.abs().log1p(), x.erf()), X),
+    "tests": (
+        lambda x, y: (torch.where(x.isnan() | x.isinf(), 0, x), torch.fmax(x, y), (x > 0) ^ (y > 0)),
+        X,
+        Y,
+    ),
+    "positions": (
+        lambda x: (x.flip(-1) + x.roll(3, 0), x.tril(), x + torch.arange(40), x.unfold(1, 5, 2).sum(-1)),
+        X,
+    ),
+    "buckets": (lambda x, b: torch.bucketize(x, b), X, torch.linspace(-2, 2, 9)),
+    "losses": (
+        lambda x, i: (F.cross_entropy(x, i), F.one_hot(i, 12), F.mse_loss(x, x * 2)),
+        floats(7, 12),
+        ROWS,
+    ),
+    "random": (lambda x: F.dropout(x, 0.5, training=True), X),
+}
+NOT_UNDERSTOOD = {"random"}
+
+
+class _Model(torch.nn.Module):  # type: ignore[misc]
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        return self.function(*given)
+
+
+def generated(name: str, directory: Path, *, dynamic: bool) -> Path:
+    """The package that torch generates for a form; nothing is compiled."""
+    function, *given = FORMS[name]
+    sizes = tuple(dict.fromkeys(range(each.dim()), torch.export.Dim.AUTO) for each in given)
+    shapes = (sizes,) if dynamic else None
+    program = torch.export.export(_Model(function), tuple(given), dynamic_shapes=shapes)
+    path = directory / f"{name.replace(' ', '_')}.{'dynamic' if dynamic else 'static'}.pt2"
+    only = {"aot_inductor.package_cpp_only": True}
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path), inductor_configs=only)
+    return path
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # those of torch itself, which the compiler imports
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_kernels_of_every_form_compute_what_was_read(dynamic: bool, tmp_path: Path) -> None:
+    """Reductions, tiles, gathers, scatters and functions, of sizes that are fixed or passed.
+
+    The package read as PyTorch gives what eager mode gives.
+    """
+    found: dict[str, Kernel] = {}
+    for name, (function, *given) in FORMS.items():
+        view = view_package(generated(name, tmp_path, dynamic=dynamic))
+        kernels = [each for each in view.wrapper.kernels.values() if each.kind == "cpp" and each.source]
+        program = write_program(view, schemas_of(view))
+        understood = any(read_program(each).is_understood for each in kernels)
+        assert bool(program.not_read) == (name in NOT_UNDERSTOOD), (name, program.not_read)
+        if name in NOT_UNDERSTOOD:
+            assert not understood
+            continue
+        found |= {each.source: each for each in kernels}
+        assert_program_agrees(program, function, given)
+    assert len(found) > 25 and check(list(found.values())) == []

@@ -1,1 +1,0 @@
-"""Tests of the rebuild of packages, its probes and its journal."""

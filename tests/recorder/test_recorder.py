@@ -1,0 +1,232 @@
+"""The recorder in real hosts: what it keeps when they end badly, and that it never ends them itself."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.recorder.ring import Recording, read_recording
+from tests.conftest import ROOT, torch_environment
+from tools.made import MADE
+
+pytestmark = pytest.mark.slow
+HOST = ROOT / "examples" / "cpp_host" / "main.cpp"
+FOLDER = MADE / "recorder"
+
+
+def made(name: str, *argv: str) -> Path:
+    """A file that the command writes, made once; test processes side by side wait for each other."""
+    target = FOLDER / name
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        newest = max(HOST.stat().st_mtime, (ROOT / "examples" / "ranker.py").stat().st_mtime)
+        if not target.exists() or target.stat().st_mtime < newest:
+            subprocess.run(argv, cwd=ROOT, env=torch_environment(), check=True, capture_output=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def package() -> Path:
+    """The package of examples/ranker.py, with `good.pt` and `bad.pt` beside it."""
+    return made("ranker.pt2", sys.executable, "-W", "ignore", "examples/ranker.py", str(FOLDER))
+
+
+@pytest.fixture(scope="module")
+def host() -> Path:
+    """The server of examples/cpp_host, compiled against the torch of this interpreter."""
+    program = (
+        "import torch.utils.cpp_extension as c, torch; "
+        "print(*c.include_paths(), torch._C._GLIBCXX_USE_CXX11_ABI)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True
+    )
+    *include, abi = run.stdout.split()
+    libraries = Path(include[0]).parent / "lib"
+    return made(
+        "host",
+        *("g++", "-std=c++20", "-g", "-O1", f"-D_GLIBCXX_USE_CXX11_ABI={int(abi == 'True')}", str(HOST)),
+        *(f"-I{path}" for path in include),
+        *(f"-L{libraries}", f"-Wl,-rpath,{libraries}", "-Wl,--no-as-needed"),
+        *("-ltorch", "-ltorch_cpu", "-lc10", "-lpthread", "-o", str(FOLDER / "host")),
+    )
+
+
+def tool(*words: str | Path) -> dict[str, Any]:
+    """What the command prints as JSON."""
+    argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", words[0], "--json"]
+    run = subprocess.run(
+        [*map(str, (*argv, *words[1:]))],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.stdout, run.stderr
+    found = json.loads(run.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def recorded(package: Path, tmp_path: Path) -> Path:
+    """The package with the recorder in it, which keeps its recordings in `tmp_path/kept`."""
+    target = tmp_path / "recorded.pt2"
+    tool("record", package, "--out", target, "--directory", tmp_path / "kept")
+    return target
+
+
+def end_of(argv: list[str], env: Mapping[str, str] = {}) -> int:
+    """The exit status of a host, negative for a signal. Each of its calls runs in its own thread."""
+    around = {**torch_environment(), "OMP_NUM_THREADS": "1", **env}
+    return subprocess.run(argv, env=around, capture_output=True, timeout=120, check=False).returncode
+
+
+def the_recording(folder: Path) -> Recording:
+    (ring,) = folder.glob("*.ring")
+    return read_recording(ring)
+
+
+@pytest.mark.parametrize(("fault", "status"), [("index", -6), ("segv", -11), ("abort", -6), ("kill", -9)])
+def test_a_host_of_16_threads_leaves_its_calls(
+    host: Path, recorded: Path, tmp_path: Path, fault: str, status: int
+) -> None:
+    """Whatever ends the host, the calls of its threads are there, with a signal that can be handled."""
+    assert end_of([str(host), str(recorded), "16", "100", "--break", fault]) == status
+    found = the_recording(tmp_path / "kept")
+    assert {call.thread for call in found.calls}, "no call was kept"
+    assert (found.crash.signal if found.crash else 9) == -status
+    assert not found.ended
+
+
+def test_a_host_that_ends_as_it_should_leaves_nothing(host: Path, recorded: Path, tmp_path: Path) -> None:
+    """No file stays behind after a run without a failing call."""
+    assert end_of([str(host), str(recorded), "4", "50"]) == 0
+    assert list((tmp_path / "kept").iterdir()) == []
+
+
+def test_the_failing_call_is_diagnosed_from_the_recording(
+    host: Path, package: Path, recorded: Path, tmp_path: Path
+) -> None:
+    """The element and its limit, proven, without the host."""
+    end_of([str(host), str(recorded), "16", "100", "--break", "index"])
+    verdict = tool("diagnose", package, "--recording", tmp_path / "kept")
+    assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
+    assert verdict["guilty"]["input_index"] == 1 and "1024 at [3, 5]" in json.dumps(verdict["guilty"])
+    assert any("its thread got the fatal signal" in each for each in verdict["remarks"])
+
+
+def test_a_host_gets_the_verdict_of_a_script(host: Path, package: Path) -> None:
+    """`diagnose ./host model.pt2` names element, call and the host's own line."""
+    verdict = tool("diagnose", "--", host, package, "4", "40", "--break", "index")
+    assert (verdict["category"], verdict["confidence"]) == ("index_out_of_bounds", "proven")
+    assert "1024 at [3, 5]" in json.dumps(verdict["guilty"])
+    assert verdict["call"]["number"] == 21, "the call in the middle of 40"
+    line = 1 + HOST.read_text().splitlines().index("      model.run(inputs);")
+    assert any(f"main.cpp:{line}  model.run(inputs);" in each for each in verdict["remarks"])
+
+
+def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: Path) -> None:
+    """`--remove` gives back every member as it was."""
+    plain = tmp_path / "plain.pt2"
+    tool("record", recorded, "--remove", "--out", plain)
+    before, after = zipfile.ZipFile(package), zipfile.ZipFile(plain)
+    assert {n: before.read(n) for n in before.namelist()} == {n: after.read(n) for n in after.namelist()}
+
+
+PROGRAM = """
+import gc, os, sys, torch
+from pathlib import Path
+from torch._inductor.package import load_package
+how, package, folder = sys.argv[1:]
+torch.set_num_threads(1)
+good = torch.load(Path(package).parent / "good.pt") if how != "x" else None
+model = load_package(package)
+model(*good)
+kept = Path(folder)
+if how == "cut":
+    os.truncate(next(kept.glob("*.ring")), 100)
+elif how == "deleted":
+    for file in kept.iterdir():
+        file.unlink()
+elif how == "forked":
+    child = os.fork()
+    model(*good)
+    if not child:
+        model(*good)
+        os.kill(os.getpid(), 9)
+    os.waitpid(child, 0)
+elif how == "loaded again":
+    for _ in range(5):
+        model = None
+        gc.collect()
+        model = load_package(package)
+        model(*good)
+    assert sum(".ring" in line for line in open("/proc/self/maps")) == 1
+elif how == "updated":
+    name = "users.weight"
+    model.load_constants({name: torch.zeros(500, 32)}, check_full_update=False)
+    model(*good)
+    os.kill(os.getpid(), 9)
+for _ in range(3):
+    model(*good)
+print("alive")
+"""
+
+
+@pytest.fixture
+def python_host(recorded: Path, package: Path, tmp_path: Path) -> list[str]:
+    for name in ("good.pt", "bad.pt"):
+        shutil.copy(package.with_name(name), recorded.with_name(name))
+    return [sys.executable, "-W", "ignore", "-c", PROGRAM]
+
+
+@pytest.mark.parametrize("how", ["cut", "deleted", "loaded again"])
+def test_the_host_outlives_what_happens_to_its_recording(
+    python_host: list[str], recorded: Path, tmp_path: Path, how: str
+) -> None:
+    """A ring that is cut or deleted, and loads that come and go, end no host."""
+    assert end_of([*python_host, how, str(recorded), str(tmp_path / "kept")]) == 0
+
+
+def test_a_fork_has_a_recording_of_its_own(python_host: list[str], recorded: Path, tmp_path: Path) -> None:
+    """The killed child's two calls are there; its parent, which ended well, left nothing."""
+    assert end_of([*python_host, "forked", str(recorded), str(tmp_path / "kept")]) == 0
+    assert len(the_recording(tmp_path / "kept").calls) == 2
+
+
+def test_a_call_knows_the_generation_of_its_weights(
+    python_host: list[str], recorded: Path, tmp_path: Path
+) -> None:
+    """The call after one update says so."""
+    assert end_of([*python_host, "updated", str(recorded), str(tmp_path / "kept")]) == -9
+    assert [call.generation for call in the_recording(tmp_path / "kept").calls] == [0, 1]
+
+
+@pytest.mark.parametrize("folder", ["/proc/self", "/dev/null", "/nowhere/at/all"])
+def test_a_folder_that_cannot_be_used_switches_the_recorder_off(
+    python_host: list[str], recorded: Path, folder: str
+) -> None:
+    """The host runs as without a recorder."""
+    assert end_of([*python_host, "", str(recorded), "."], {"AOTI_RECORDER_DIR": folder}) == 0
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(
+    python_host: list[str], recorded: Path, tmp_path: Path
+) -> None:
+    """Nobody can put a link there that the host would write through."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o777)
+    assert end_of([*python_host, "", str(recorded), "."], {"AOTI_RECORDER_DIR": str(shared)}) == 0
+    assert list(shared.iterdir()) == []

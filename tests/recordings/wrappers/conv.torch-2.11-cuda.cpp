@@ -1,0 +1,557 @@
+class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
+  public:
+    CUfunction triton_per_fused_convolution_mean_relu_3{nullptr};
+    CUfunction triton_poi_fused_convolution_0{nullptr};
+    CUfunction triton_poi_fused_convolution_relu_1{nullptr};
+    CUfunction triton_poi_fused_convolution_relu_2{nullptr};
+};
+}  // namespace
+
+
+
+AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
+                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
+                                   const std::string& device_str,
+                                   std::optional<std::string> cubin_dir)
+    : AOTInductorModelBase(1,
+                           1,
+                           2,
+                           device_str,
+                           std::move(cubin_dir),
+                           true) {
+    inputs_info_[0].name = "arg4_1";
+    constants_info_[0].name = "a_weight";
+    constants_info_[0].dtype = cached_torch_dtype_float32;
+    constants_info_[0].device_type = cached_torch_device_type_cuda;
+    constants_info_[0].offset = 0;
+    constants_info_[0].data_size = 864;
+    constants_info_[0].from_folded = false;
+    constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[0].shape = {8, 3, 3, 3};
+    constants_info_[0].stride = {27, 9, 3, 1};
+    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[0].original_fqn = "a.weight";
+    constants_info_[1].name = "b_weight";
+    constants_info_[1].dtype = cached_torch_dtype_float32;
+    constants_info_[1].device_type = cached_torch_device_type_cuda;
+    constants_info_[1].offset = 0;
+    constants_info_[1].data_size = 1152;
+    constants_info_[1].from_folded = false;
+    constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[1].shape = {4, 8, 3, 3};
+    constants_info_[1].stride = {72, 9, 3, 1};
+    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[1].original_fqn = "b.weight";
+    update_constants_map(std::move(constants_map));
+    update_constants_array(std::move(constants_array));
+    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
+    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+    outputs_info_[0].name = "output0";
+    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+}
+
+std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor,
+    bool initialization
+) {
+
+    if (!initialization) {
+        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
+                  << "aot_inductor.use_runtime_constant_folding=False\n";
+    }
+    return {};
+}
+} // namespace torch::aot_inductor
+using namespace torch::aot_inductor;
+
+template <typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_convolution_0(
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_convolution_0', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 8}, 
+        filename=__file__,
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_convolution_0', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 0, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 64}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_convolution_0(out_ptr0, xnumel, XBLOCK : tl.constexpr):
+        xnumel = 8
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x0 = xindex
+        tmp0 = x0
+        tmp1 = tl.full([1], 4, tl.int64)
+        tmp2 = tmp0 < tmp1
+        tmp3 = tl.full([1], 2, tl.int64)
+        tmp4 = tmp0 < tmp3
+        tmp5 = tl.full([1], 1, tl.int64)
+        tmp6 = tmp0 < tmp5
+        tmp7 = tl.full([1], -0.150535449385643, tl.float32)
+        tmp8 = tl.full([1], -0.10086914151906967, tl.float32)
+        tmp9 = tl.where(tmp6, tmp7, tmp8)
+        tmp10 = tl.full([1], 3, tl.int64)
+        tmp11 = tmp0 < tmp10
+        tmp12 = tl.full([1], 0.1554020494222641, tl.float32)
+        tmp13 = tl.full([1], -0.15618222951889038, tl.float32)
+        tmp14 = tl.where(tmp11, tmp12, tmp13)
+        tmp15 = tl.where(tmp4, tmp9, tmp14)
+        tmp16 = tl.full([1], 6, tl.int64)
+        tmp17 = tmp0 < tmp16
+        tmp18 = tl.full([1], 5, tl.int64)
+        tmp19 = tmp0 < tmp18
+        tmp20 = tl.full([1], -0.013819108717143536, tl.float32)
+        tmp21 = tl.full([1], 0.1903790831565857, tl.float32)
+        tmp22 = tl.where(tmp19, tmp20, tmp21)
+        tmp23 = tl.full([1], 7, tl.int64)
+        tmp24 = tmp0 < tmp23
+        tmp25 = tl.full([1], 0.06952010095119476, tl.float32)
+        tmp26 = tl.full([1], 0.0054488470777869225, tl.float32)
+        tmp27 = tl.where(tmp24, tmp25, tmp26)
+        tmp28 = tl.where(tmp17, tmp22, tmp27)
+        tmp29 = tl.where(tmp2, tmp15, tmp28)
+        tl.store(out_ptr0 + (x0), tmp29, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_convolution_0 == nullptr) {
+        kernels_.triton_poi_fused_convolution_0 = loadKernel("/cache/conv/chj3plsdqspnynzit4goou244ee6px3fnlygkpjwbo5i43jsq5rr/cyfynfqpcmut55qgy72bg5pbarlkrisciaouvtqdggqnw5wbo6vs.cubin", "triton_poi_fused_convolution_0", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_1 = xnumel;
+    CUdeviceptr global_scratch_scratch_2 = 0;
+    CUdeviceptr profile_scratch_scratch_3 = 0;
+    void* kernel_args_[] = {&var_0, &var_1, &global_scratch_scratch_2, &profile_scratch_scratch_3};
+    launchKernel(kernels_.triton_poi_fused_convolution_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
+}
+
+template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_convolution_relu_1(
+    const in_out_ptr0_type_& in_out_ptr0,
+    const in_ptr0_type_& in_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_convolution_relu_1', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 16384}, 
+        filename=__file__,
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_convolution_relu_1', 'mutated_arg_names': ['in_out_ptr0'], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 2, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 110592}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_convolution_relu_1(in_out_ptr0, in_ptr0, xnumel, XBLOCK : tl.constexpr):
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x3 = xindex
+        x1 = ((xindex // 144) % 8)
+        tmp0 = tl.load(in_out_ptr0 + (x3), xmask)
+        tmp1 = tl.load(in_ptr0 + (x1), xmask, eviction_policy='evict_last')
+        tmp2 = tmp0 + tmp1
+        tmp3 = tl.full([1], 0, tl.int32)
+        tmp4 = triton_helpers.maximum(tmp3, tmp2)
+        tl.store(in_out_ptr0 + (x3), tmp4, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_convolution_relu_1 == nullptr) {
+        kernels_.triton_poi_fused_convolution_relu_1 = loadKernel("/cache/conv/chj3plsdqspnynzit4goou244ee6px3fnlygkpjwbo5i43jsq5rr/cz5jre2zpxy2ms76kztzijh64l7o5udub2fv4pcxhci6qmcdtsjc.cubin", "triton_poi_fused_convolution_relu_1", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
+    CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    int32_t var_6 = xnumel;
+    CUdeviceptr global_scratch_scratch_7 = 0;
+    CUdeviceptr profile_scratch_scratch_8 = 0;
+    void* kernel_args_[] = {&var_4, &var_5, &var_6, &global_scratch_scratch_7, &profile_scratch_scratch_8};
+    launchKernel(kernels_.triton_poi_fused_convolution_relu_1, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
+}
+
+template <typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_convolution_relu_2(
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_convolution_relu_2', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 4}, 
+        filename=__file__,
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_convolution_relu_2', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 0, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 16}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_convolution_relu_2(out_ptr0, xnumel, XBLOCK : tl.constexpr):
+        xnumel = 4
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x0 = xindex
+        tmp0 = x0
+        tmp1 = tl.full([1], 2, tl.int64)
+        tmp2 = tmp0 < tmp1
+        tmp3 = tl.full([1], 1, tl.int64)
+        tmp4 = tmp0 < tmp3
+        tmp5 = tl.full([1], -0.032698340713977814, tl.float32)
+        tmp6 = tl.full([1], -0.04393439367413521, tl.float32)
+        tmp7 = tl.where(tmp4, tmp5, tmp6)
+        tmp8 = tl.full([1], 3, tl.int64)
+        tmp9 = tmp0 < tmp8
+        tmp10 = tl.full([1], 0.029668908566236496, tl.float32)
+        tmp11 = tl.full([1], 0.04180104658007622, tl.float32)
+        tmp12 = tl.where(tmp9, tmp10, tmp11)
+        tmp13 = tl.where(tmp2, tmp7, tmp12)
+        tl.store(out_ptr0 + (x0), tmp13, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (4 - 1)) / (4));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_convolution_relu_2 == nullptr) {
+        kernels_.triton_poi_fused_convolution_relu_2 = loadKernel("/cache/conv/chj3plsdqspnynzit4goou244ee6px3fnlygkpjwbo5i43jsq5rr/cnr2rxd7cpohp6nrxssz427cd4ug2hd4cpk6yvpqztzcfygj7e42.cubin", "triton_poi_fused_convolution_relu_2", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_10 = xnumel;
+    CUdeviceptr global_scratch_scratch_11 = 0;
+    CUdeviceptr profile_scratch_scratch_12 = 0;
+    void* kernel_args_[] = {&var_9, &var_10, &global_scratch_scratch_11, &profile_scratch_scratch_12};
+    launchKernel(kernels_.triton_poi_fused_convolution_relu_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
+}
+
+template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename in_ptr1_type_, typename kernels_type_>
+static inline void call_triton_per_fused_convolution_mean_relu_3(
+    const in_out_ptr0_type_& in_out_ptr0,
+    const in_ptr0_type_& in_ptr0,
+    const in_ptr1_type_& in_ptr1,
+    int64_t xnumel,
+    int64_t r0_numel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_per_fused_convolution_mean_relu_3', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.persistent_reduction(
+        size_hints={'x': 32, 'r0_': 32},
+        reduction_hint=ReductionHint.INNER,
+        filename=__file__,
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_per_fused_convolution_mean_relu_3', 'mutated_arg_names': ['in_out_ptr0'], 'optimize_mem': True, 'no_x_dim': None, 'atomic_add_found': False, 'num_load': 2, 'num_store': 1, 'num_reduction': 1, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 272, 'r0_': 3200}}
+    )
+    @triton.jit
+    def triton_per_fused_convolution_mean_relu_3(in_out_ptr0, in_ptr0, in_ptr1, xnumel, r0_numel, XBLOCK : tl.constexpr):
+        r0_numel = 25
+        R0_BLOCK: tl.constexpr = 32
+        rnumel = r0_numel
+        RBLOCK: tl.constexpr = R0_BLOCK
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:, None]
+        xmask = xindex < xnumel
+        r0_index = tl.arange(0, R0_BLOCK)[None, :]
+        r0_offset = 0
+        r0_mask = r0_index < r0_numel
+        roffset = r0_offset
+        rindex = r0_index
+        r0_2 = r0_index
+        x3 = xindex
+        x0 = (xindex % 4)
+        tmp0 = tl.load(in_ptr0 + (r0_2 + 25*x3), r0_mask & xmask, other=0.0)
+        tmp1 = tl.load(in_ptr1 + (x0), xmask, eviction_policy='evict_last')
+        tmp2 = tmp0 + tmp1
+        tmp3 = tl.broadcast_to(tmp2, [XBLOCK, R0_BLOCK])
+        tmp5 = tl.where(r0_mask & xmask, tmp3, 0)
+        tmp6 = tl.sum(tmp5, 1)[:, None].to(tl.float32)
+        tmp7 = tl.full([1, 1], 25.0, tl.float32)
+        tmp8 = (tmp6 / tmp7)
+        tl.debug_barrier()
+        tl.store(in_out_ptr0 + (x3), tmp8, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = xnumel;
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_per_fused_convolution_mean_relu_3 == nullptr) {
+        kernels_.triton_per_fused_convolution_mean_relu_3 = loadKernel("/cache/conv/chj3plsdqspnynzit4goou244ee6px3fnlygkpjwbo5i43jsq5rr/cctd5issnsolzpnhnew2epma6wtkr2aa37u32sq62xraaaok44dx.cubin", "triton_per_fused_convolution_mean_relu_3", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_13 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
+    CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
+    int32_t var_16 = xnumel;
+    int32_t var_17 = r0_numel;
+    CUdeviceptr global_scratch_scratch_18 = 0;
+    CUdeviceptr profile_scratch_scratch_19 = 0;
+    void* kernel_args_[] = {&var_13, &var_14, &var_15, &var_16, &var_17, &global_scratch_scratch_18, &profile_scratch_scratch_19};
+    launchKernel(kernels_.triton_per_fused_convolution_mean_relu_3, grid_0, grid_1, grid_2, 2, 0, kernel_args_, stream_);
+}
+
+namespace torch::aot_inductor {
+
+void AOTInductorModel::_const_run_impl(
+    std::vector<AtenTensorHandle>& output_handles,
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {}
+
+AOTI_NOINLINE static void check_input_0(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg4_1 = ConstantHandle(input_handles[0]);
+    int32_t arg4_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg4_1, &arg4_1_dtype));
+
+    int32_t arg4_1_expected_dtype = aoti_torch_dtype_float32();
+    if (arg4_1_expected_dtype != arg4_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg4_1_expected_dtype << "(at::kFloat), "
+           << "but got: " << arg4_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg4_1_size = arg4_1.sizes();
+
+    if (arg4_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg4_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg4_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg4_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (3 != arg4_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 3, " << "but got: " << arg4_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (12 != arg4_1_size[2]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 2, "
+           << "expected: 12, " << "but got: " << arg4_1_size[2]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (12 != arg4_1_size[3]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 3, "
+           << "expected: 12, " << "but got: " << arg4_1_size[3]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg4_1_stride = arg4_1.strides();
+
+    if (432 != arg4_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 0, "
+           << "expected: 432, " << "but got: " << arg4_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (144 != arg4_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 1, "
+           << "expected: 144, " << "but got: " << arg4_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (12 != arg4_1_stride[2]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 2, "
+           << "expected: 12, " << "but got: " << arg4_1_stride[2]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg4_1_stride[3]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 3, "
+           << "expected: 1, " << "but got: " << arg4_1_stride[3]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg4_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg4_1, &arg4_1_device_type));
+
+    int32_t arg4_1_expected_device_type = 1;
+    if (arg4_1_expected_device_type != arg4_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched device type, "
+        << "expected: " << arg4_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg4_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+static bool _check_aoti_runtime_check_inputs_env() {
+    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
+    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
+    return result;
+}
+
+AOTI_NOINLINE static void __check_inputs_outputs(
+    AtenTensorHandle* input_handles,
+    AtenTensorHandle* output_handles) {
+    if (!_check_aoti_runtime_check_inputs_env()){
+        return;
+    }
+    check_input_0(input_handles);
+}
+
+void AOTInductorModel::run_impl(
+    AtenTensorHandle*
+        input_handles, // array of input AtenTensorHandle; handles
+                        // are stolen; the array itself is borrowed
+    AtenTensorHandle*
+        output_handles, // array for writing output AtenTensorHandle; handles
+                        // will be stolen by the caller; the array itself is
+                        // borrowed
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {
+    __check_inputs_outputs(input_handles, output_handles);
+
+    auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 1);
+    auto arg4_1 = std::move(inputs[0]);
+    [[maybe_unused]] auto& a_weight = constants_->at(0);
+    [[maybe_unused]] auto& b_weight = constants_->at(1);
+
+    if ((reinterpret_cast<std::uintptr_t>(arg4_1.data_ptr()) & (16 -1)) != 0) {
+        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+        AtenTensorHandle arg4_1_aligned;
+        aoti_torch_clone_preserve_strides(arg4_1, &arg4_1_aligned);
+        arg4_1 = std::move(RAIIAtenTensorHandle(arg4_1_aligned));
+    }
+    auto arg4_1_size = arg4_1.sizes();
+    int64_t s77 = arg4_1_size[0];
+    inputs.clear();
+    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
+    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+    static constexpr int64_t int_array_0[] = {8L, };
+    static constexpr int64_t int_array_1[] = {1L, };
+    AtenTensorHandle buf0_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_0, int_array_1, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
+    RAIIAtenTensorHandle buf0(buf0_handle);
+    // Topologically Sorted Source Nodes: [conv2d], Original ATen: [aten.convolution]
+    // [Provenance debug handles] triton_poi_fused_convolution_0:1
+    call_triton_poi_fused_convolution_0(buf0, 8L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    // Topologically Sorted Source Nodes: [conv2d], Original ATen: [aten.convolution]
+    // [Provenance debug handles] aoti_torch_cuda_convolution:2
+    AtenTensorHandle buf1_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_convolution(arg4_1, a_weight, nullptr, std::array<int64_t, 2>{1L, 1L}.cbegin(), 2, std::array<int64_t, 2>{1L, 1L}.cbegin(), 2, std::array<int64_t, 2>{1L, 1L}.cbegin(), 2, 0, std::array<int64_t, 2>{0L, 0L}.cbegin(), 2, 1L, &buf1_handle));
+    RAIIAtenTensorHandle buf1(buf1_handle);
+    arg4_1.reset();
+    auto buf2 = std::move(buf1);  // reuse
+    // Topologically Sorted Source Nodes: [conv2d, relu, conv2d_1], Original ATen: [aten.convolution, aten.relu]
+    // [Provenance debug handles] triton_poi_fused_convolution_relu_1:3
+    int64_t triton_poi_fused_convolution_relu_1_xnumel = 1152L*s77;
+    call_triton_poi_fused_convolution_relu_1(buf2, buf0, triton_poi_fused_convolution_relu_1_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
+    buf0.reset();
+    static constexpr int64_t int_array_2[] = {4L, };
+    static constexpr int64_t int_array_3[] = {1L, };
+    AtenTensorHandle buf3_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf3_handle));
+    RAIIAtenTensorHandle buf3(buf3_handle);
+    // Topologically Sorted Source Nodes: [conv2d, relu, conv2d_1], Original ATen: [aten.convolution, aten.relu]
+    // [Provenance debug handles] triton_poi_fused_convolution_relu_2:4
+    call_triton_poi_fused_convolution_relu_2(buf3, 4L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    // Topologically Sorted Source Nodes: [conv2d, relu, conv2d_1], Original ATen: [aten.convolution, aten.relu]
+    // [Provenance debug handles] aoti_torch_cuda_convolution:5
+    AtenTensorHandle buf4_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_convolution(buf2, b_weight, nullptr, std::array<int64_t, 2>{2L, 2L}.cbegin(), 2, std::array<int64_t, 2>{0L, 0L}.cbegin(), 2, std::array<int64_t, 2>{1L, 1L}.cbegin(), 2, 0, std::array<int64_t, 2>{0L, 0L}.cbegin(), 2, 1L, &buf4_handle));
+    RAIIAtenTensorHandle buf4(buf4_handle);
+    buf2.reset();
+    const int64_t int_array_4[] = {s77, 4L};
+    static constexpr int64_t int_array_5[] = {4L, 1L};
+    AtenTensorHandle buf5_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_4, int_array_5, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf5_handle));
+    RAIIAtenTensorHandle buf5(buf5_handle);
+    auto buf6 = std::move(buf5);  // reuse
+    // Topologically Sorted Source Nodes: [conv2d, relu, conv2d_1, mean], Original ATen: [aten.convolution, aten.relu, aten.mean]
+    // [Provenance debug handles] triton_per_fused_convolution_mean_relu_3:6
+    int64_t triton_per_fused_convolution_mean_relu_3_xnumel = 4L*s77;
+    call_triton_per_fused_convolution_mean_relu_3(buf6, buf4, buf3, triton_per_fused_convolution_mean_relu_3_xnumel, 25L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    buf3.reset();
+    buf4.reset();
+    output_handles[0] = buf6.release();
+} // AOTInductorModel::run_impl
+} // namespace torch::aot_inductor
+
+
+
+
+// Compile cmd
+// Link cmd

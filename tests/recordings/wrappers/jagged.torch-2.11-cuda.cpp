@@ -1,0 +1,506 @@
+class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
+  public:
+    CUfunction triton_poi_fused_add_addmm_mean_slice_2{nullptr};
+    CUfunction triton_poi_fused_index_mul_0{nullptr};
+    CUfunction triton_red_fused_mean_1{nullptr};
+};
+}  // namespace
+
+
+
+AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
+                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
+                                   const std::string& device_str,
+                                   std::optional<std::string> cubin_dir)
+    : AOTInductorModelBase(2,
+                           1,
+                           1,
+                           device_str,
+                           std::move(cubin_dir),
+                           true) {
+    inputs_info_[0].name = "arg2_1";
+    inputs_info_[1].name = "arg3_1";
+    constants_info_[0].name = "head_weight";
+    constants_info_[0].dtype = cached_torch_dtype_float32;
+    constants_info_[0].device_type = cached_torch_device_type_cuda;
+    constants_info_[0].offset = 0;
+    constants_info_[0].data_size = 128;
+    constants_info_[0].from_folded = false;
+    constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[0].shape = {4, 8};
+    constants_info_[0].stride = {8, 1};
+    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[0].original_fqn = "head.weight";
+    update_constants_map(std::move(constants_map));
+    update_constants_array(std::move(constants_array));
+    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
+    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+    outputs_info_[0].name = "output0";
+    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+}
+
+std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor,
+    bool initialization
+) {
+
+    if (!initialization) {
+        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
+                  << "aot_inductor.use_runtime_constant_folding=False\n";
+    }
+    return {};
+}
+} // namespace torch::aot_inductor
+using namespace torch::aot_inductor;
+
+template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_index_mul_0(
+    const in_ptr0_type_& in_ptr0,
+    const in_ptr1_type_& in_ptr1,
+    const out_ptr0_type_& out_ptr0,
+    int64_t ks0,
+    int64_t ynumel,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_index_mul_0', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'y': 8, 'x': 8}, tile_hint=TileHint.DEFAULT,
+        filename=__file__,
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid2D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_index_mul_0', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 1, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'y': 64, 'x': 512}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_index_mul_0(in_ptr0, in_ptr1, out_ptr0, ks0, ynumel, xnumel, YBLOCK : tl.constexpr, XBLOCK : tl.constexpr):
+        xnumel = 8
+        yoffset = tl.program_id(1) * YBLOCK
+        yindex = yoffset + tl.arange(0, YBLOCK)[:, None]
+        ymask = yindex < ynumel
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[None, :]
+        xmask = xindex < xnumel
+        y0 = yindex
+        x1 = xindex
+        tmp0 = tl.load(in_ptr0 + (y0), ymask, eviction_policy='evict_last')
+        tmp1 = ks0
+        tmp2 = tmp0 + tmp1
+        tmp3 = tmp0 < 0
+        tmp4 = tl.where(tmp3, tmp2, tmp0)
+        tl.device_assert(((0 <= tmp4) & (tmp4 < ks0)) | ~(ymask), "index out of bounds: 0 <= tmp4 < ks0")
+        tmp6 = tl.load(in_ptr1 + (x1 + 8*tmp4), xmask & ymask)
+        tmp7 = tl.full([1, 1], 2.0, tl.float32)
+        tmp8 = tmp6 * tmp7
+        tl.store(out_ptr0 + (x1 + 8*y0), tmp8, xmask & ymask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
+    uint32_t grid_1 = ((ynumel + (4 - 1)) / (4));
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_index_mul_0 == nullptr) {
+        kernels_.triton_poi_fused_index_mul_0 = loadKernel("/cache/ceejhjfjtmyloaxx22adn3pm2phdxcwc7bhilr2px27ilj576eo7/cwehx2e3uhqptgaeqhn5tyjgl2nea6o27gc7zwe5orzgj26g3b65.cubin", "triton_poi_fused_index_mul_0", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
+    CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int64_t var_3 = ks0;
+    int32_t var_4 = ynumel;
+    int32_t var_5 = xnumel;
+    CUdeviceptr global_scratch_scratch_6 = 0;
+    CUdeviceptr profile_scratch_scratch_7 = 0;
+    void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &var_4, &var_5, &global_scratch_scratch_6, &profile_scratch_scratch_7};
+    launchKernel(kernels_.triton_poi_fused_index_mul_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
+}
+
+template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_red_fused_mean_1(
+    const in_ptr0_type_& in_ptr0,
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int64_t r0_numel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_red_fused_mean_1', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.reduction(
+        size_hints={'x': 8, 'r0_': 32},
+        reduction_hint=ReductionHint.DEFAULT,
+        filename=__file__,
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*fp32', 'xnumel': 'i32', 'r0_numel': 'i32', 'XBLOCK': 'constexpr', 'R0_BLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_red_fused_mean_1', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 1, 'num_store': 1, 'num_reduction': 1, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 832, 'r0_': 0}}
+    )
+    @triton.jit
+    def triton_red_fused_mean_1(in_ptr0, out_ptr0, xnumel, r0_numel, XBLOCK : tl.constexpr, R0_BLOCK : tl.constexpr):
+        xnumel = 8
+        rnumel = r0_numel
+        RBLOCK: tl.constexpr = R0_BLOCK
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:, None]
+        xmask = xindex < xnumel
+        r0_base = tl.arange(0, R0_BLOCK)[None, :]
+        rbase = r0_base
+        x0 = xindex
+        _tmp2 = tl.full([XBLOCK, R0_BLOCK], 0, tl.float32)
+        for r0_offset in tl.range(0, r0_numel, R0_BLOCK):
+            r0_index = r0_offset + r0_base
+            r0_mask = r0_index < r0_numel
+            roffset = r0_offset
+            rindex = r0_index
+            r0_1 = r0_index
+            tmp0 = tl.load(in_ptr0 + (x0 + 8*r0_1), r0_mask & xmask, eviction_policy='evict_first', other=0.0)
+            tmp1 = tl.broadcast_to(tmp0, [XBLOCK, R0_BLOCK])
+            tmp3 = _tmp2 + tmp1
+            _tmp2 = tl.where(r0_mask & xmask, tmp3, _tmp2)
+        tmp2 = tl.sum(_tmp2, 1)[:, None]
+        tl.store(out_ptr0 + (x0), tmp2, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (2 - 1)) / (2));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_red_fused_mean_1 == nullptr) {
+        kernels_.triton_red_fused_mean_1 = loadKernel("/cache/ceejhjfjtmyloaxx22adn3pm2phdxcwc7bhilr2px27ilj576eo7/c5wtu4jta2sfs2d4r2lj7v6kpjpjmacegukog6ss5u65dtzvcoa7.cubin", "triton_red_fused_mean_1", 16, cubin_dir_); 
+    }
+    CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_10 = xnumel;
+    int32_t var_11 = r0_numel;
+    CUdeviceptr global_scratch_scratch_12 = 0;
+    CUdeviceptr profile_scratch_scratch_13 = 0;
+    void* kernel_args_[] = {&var_8, &var_9, &var_10, &var_11, &global_scratch_scratch_12, &profile_scratch_scratch_13};
+    launchKernel(kernels_.triton_red_fused_mean_1, grid_0, grid_1, grid_2, 2, 16, kernel_args_, stream_);
+}
+
+template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_add_addmm_mean_slice_2(
+    const in_out_ptr0_type_& in_out_ptr0,
+    const in_ptr0_type_& in_ptr0,
+    int64_t ks0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_add_addmm_mean_slice_2', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 32}, 
+        filename=__file__,
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'ks0': 'i64', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_add_addmm_mean_slice_2', 'mutated_arg_names': ['in_out_ptr0'], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 2, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 400}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_add_addmm_mean_slice_2(in_out_ptr0, in_ptr0, ks0, xnumel, XBLOCK : tl.constexpr):
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x0 = (xindex % 4)
+        x2 = xindex
+        tmp14 = tl.load(in_out_ptr0 + (x2), xmask)
+        tmp16 = tl.load(in_ptr0 + (x0), xmask, eviction_policy='evict_last')
+        tmp0 = x0
+        tmp1 = tl.full([1], 2, tl.int64)
+        tmp2 = tmp0 < tmp1
+        tmp3 = tl.full([1], 1, tl.int64)
+        tmp4 = tmp0 < tmp3
+        tmp5 = tl.full([1], -0.22916610538959503, tl.float32)
+        tmp6 = tl.full([1], -0.16275224089622498, tl.float32)
+        tmp7 = tl.where(tmp4, tmp5, tmp6)
+        tmp8 = tl.full([1], 3, tl.int64)
+        tmp9 = tmp0 < tmp8
+        tmp10 = tl.full([1], -0.24700669944286346, tl.float32)
+        tmp11 = tl.full([1], -0.33112430572509766, tl.float32)
+        tmp12 = tl.where(tmp9, tmp10, tmp11)
+        tmp13 = tl.where(tmp2, tmp7, tmp12)
+        tmp15 = tmp13 + tmp14
+        tmp17 = ks0
+        tmp18 = tmp17.to(tl.float32)
+        tmp19 = (tmp16 / tmp18)
+        tmp20 = tmp15 + tmp19
+        tl.store(in_out_ptr0 + (x2), tmp20, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (32 - 1)) / (32));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_add_addmm_mean_slice_2 == nullptr) {
+        kernels_.triton_poi_fused_add_addmm_mean_slice_2 = loadKernel("/cache/ceejhjfjtmyloaxx22adn3pm2phdxcwc7bhilr2px27ilj576eo7/ci6ps3jd33jpgroi4zlzoi6yxfeo53cnxktj7ex6xettylr7jlgg.cubin", "triton_poi_fused_add_addmm_mean_slice_2", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_14 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
+    CUdeviceptr var_15 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    int64_t var_16 = ks0;
+    int32_t var_17 = xnumel;
+    CUdeviceptr global_scratch_scratch_18 = 0;
+    CUdeviceptr profile_scratch_scratch_19 = 0;
+    void* kernel_args_[] = {&var_14, &var_15, &var_16, &var_17, &global_scratch_scratch_18, &profile_scratch_scratch_19};
+    launchKernel(kernels_.triton_poi_fused_add_addmm_mean_slice_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
+}
+
+namespace torch::aot_inductor {
+
+void AOTInductorModel::_const_run_impl(
+    std::vector<AtenTensorHandle>& output_handles,
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {}
+
+AOTI_NOINLINE static void check_input_0(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg2_1 = ConstantHandle(input_handles[0]);
+    int32_t arg2_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg2_1, &arg2_1_dtype));
+
+    int32_t arg2_1_expected_dtype = aoti_torch_dtype_float32();
+    if (arg2_1_expected_dtype != arg2_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg2_1_expected_dtype << "(at::kFloat), "
+           << "but got: " << arg2_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_size = arg2_1.sizes();
+
+    if (arg2_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg2_1_size[0] > 512) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 512, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (8 != arg2_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 8, " << "but got: " << arg2_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_stride = arg2_1.strides();
+
+    if (8 != arg2_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 0, "
+           << "expected: 8, " << "but got: " << arg2_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg2_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg2_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg2_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg2_1, &arg2_1_device_type));
+
+    int32_t arg2_1_expected_device_type = 1;
+    if (arg2_1_expected_device_type != arg2_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched device type, "
+        << "expected: " << arg2_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg2_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+AOTI_NOINLINE static void check_input_1(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg3_1 = ConstantHandle(input_handles[1]);
+    int32_t arg3_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg3_1, &arg3_1_dtype));
+
+    int32_t arg3_1_expected_dtype = aoti_torch_dtype_int64();
+    if (arg3_1_expected_dtype != arg3_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched dtype, "
+           << "expected: " << arg3_1_expected_dtype << "(at::kLong), "
+           << "but got: " << arg3_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg3_1_size = arg3_1.sizes();
+
+    if (arg3_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[1]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg3_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg3_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[1]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg3_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg3_1_stride = arg3_1.strides();
+
+    if (1 != arg3_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched stride value at 0, "
+           << "expected: 1, " << "but got: " << arg3_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg3_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg3_1, &arg3_1_device_type));
+
+    int32_t arg3_1_expected_device_type = 1;
+    if (arg3_1_expected_device_type != arg3_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched device type, "
+        << "expected: " << arg3_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg3_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+static bool _check_aoti_runtime_check_inputs_env() {
+    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
+    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
+    return result;
+}
+
+AOTI_NOINLINE static void __check_inputs_outputs(
+    AtenTensorHandle* input_handles,
+    AtenTensorHandle* output_handles) {
+    if (!_check_aoti_runtime_check_inputs_env()){
+        return;
+    }
+    check_input_0(input_handles);
+    check_input_1(input_handles);
+}
+
+void AOTInductorModel::run_impl(
+    AtenTensorHandle*
+        input_handles, // array of input AtenTensorHandle; handles
+                        // are stolen; the array itself is borrowed
+    AtenTensorHandle*
+        output_handles, // array for writing output AtenTensorHandle; handles
+                        // will be stolen by the caller; the array itself is
+                        // borrowed
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {
+    __check_inputs_outputs(input_handles, output_handles);
+
+    auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 2);
+    auto arg2_1 = std::move(inputs[0]);
+    auto arg3_1 = std::move(inputs[1]);
+    [[maybe_unused]] auto& head_weight = constants_->at(0);
+
+    if ((reinterpret_cast<std::uintptr_t>(arg2_1.data_ptr()) & (16 -1)) != 0) {
+        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+        AtenTensorHandle arg2_1_aligned;
+        aoti_torch_clone_preserve_strides(arg2_1, &arg2_1_aligned);
+        arg2_1 = std::move(RAIIAtenTensorHandle(arg2_1_aligned));
+    }
+
+    if ((reinterpret_cast<std::uintptr_t>(arg3_1.data_ptr()) & (16 -1)) != 0) {
+        AOTI_TORCH_WARN("Input 1 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+        AtenTensorHandle arg3_1_aligned;
+        aoti_torch_clone_preserve_strides(arg3_1, &arg3_1_aligned);
+        arg3_1 = std::move(RAIIAtenTensorHandle(arg3_1_aligned));
+    }
+    auto arg2_1_size = arg2_1.sizes();
+    int64_t s59 = arg2_1_size[0];
+    auto arg3_1_size = arg3_1.sizes();
+    int64_t s95 = arg3_1_size[0];
+    inputs.clear();
+    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
+    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+    const int64_t int_array_0[] = {s95, 8L};
+    static constexpr int64_t int_array_1[] = {8L, 1L};
+    AtenTensorHandle buf0_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, int_array_1, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
+    RAIIAtenTensorHandle buf0(buf0_handle);
+    // Topologically Sorted Source Nodes: [index, mul], Original ATen: [aten.index, aten.mul]
+    // [Provenance debug handles] triton_poi_fused_index_mul_0:1
+    call_triton_poi_fused_index_mul_0(arg3_1, arg2_1, buf0, s59, s95, 8L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    arg3_1.reset();
+    const int64_t int_array_2[] = {s95, 4L};
+    static constexpr int64_t int_array_3[] = {4L, 1L};
+    AtenTensorHandle buf1_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf1_handle));
+    RAIIAtenTensorHandle buf1(buf1_handle);
+    // Topologically Sorted Source Nodes: [index, mul, linear, ], Original ATen: [aten.index, aten.mul, aten.t, aten.addmm]
+    // [Provenance debug handles] aoti_torch_cuda_mm_out:2
+    static constexpr int64_t int_array_4[] = {8L, 4L};
+    static constexpr int64_t int_array_5[] = {1L, 8L};
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_mm_out(buf1, buf0, wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(head_weight, 2, int_array_4, int_array_5, 0L))));
+    buf0.reset();
+    static constexpr int64_t int_array_6[] = {8L, };
+    static constexpr int64_t int_array_7[] = {1L, };
+    AtenTensorHandle buf2_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_6, int_array_7, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf2_handle));
+    RAIIAtenTensorHandle buf2(buf2_handle);
+    // Topologically Sorted Source Nodes: [mean], Original ATen: [aten.mean]
+    // [Provenance debug handles] triton_red_fused_mean_1:3
+    call_triton_red_fused_mean_1(arg2_1, buf2, 8L, s59, this->device_idx_, stream, kernels, this->cubin_dir_);
+    arg2_1.reset();
+    auto buf3 = std::move(buf1);  // reuse
+    // Topologically Sorted Source Nodes: [, mean, slice_1, add], Original ATen: [aten.addmm, aten.mean, aten.slice, aten.add]
+    // [Provenance debug handles] triton_poi_fused_add_addmm_mean_slice_2:4
+    int64_t triton_poi_fused_add_addmm_mean_slice_2_xnumel = 4L*s95;
+    call_triton_poi_fused_add_addmm_mean_slice_2(buf3, buf2, s59, triton_poi_fused_add_addmm_mean_slice_2_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
+    buf2.reset();
+    output_handles[0] = buf3.release();
+} // AOTInductorModel::run_impl
+} // namespace torch::aot_inductor
+
+
+
+
+// Compile cmd
+// Link cmd

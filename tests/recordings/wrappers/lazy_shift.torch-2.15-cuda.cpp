@@ -1,0 +1,446 @@
+
+#pragma once
+// Auto-generated kernel configurations for AOTInductor lazy compile.
+
+
+// Kernel: triton_poi_fused_sin_0
+#define TRITON_POI_FUSED_SIN_0_CUBIN_PATH "/cache/ab/cab.cubin"
+#define TRITON_POI_FUSED_SIN_0_MANGLED_NAME "triton_poi_fused_sin_0"
+#define TRITON_POI_FUSED_SIN_0_NUM_WARPS 4
+#define TRITON_POI_FUSED_SIN_0_SHARED_MEM 0
+#define TRITON_POI_FUSED_SIN_0_XBLOCKS {128}
+#define TRITON_POI_FUSED_SIN_0_YBLOCKS {1}
+#define TRITON_POI_FUSED_SIN_0_ZBLOCKS {1}
+#define TRITON_POI_FUSED_SIN_0_R0BLOCKS {1}
+#define TRITON_POI_FUSED_SIN_0_RSPLIT 1
+#define TRITON_POI_FUSED_SIN_0_RSPLIT_SIZE 1
+#define TRITON_POI_FUSED_SIN_0_CONFIG_INDEX -1
+#define TRITON_POI_FUSED_SIN_0_GLOBAL_SCRATCH -1
+#define TRITON_POI_FUSED_SIN_0_PROFILE_SCRATCH -1
+#define TRITON_POI_FUSED_SIN_0_TENSORDESC_META {}
+
+
+// Kernel: shift_kernel_0
+#define SHIFT_KERNEL_0_CUBIN_PATH "/cache/cd/ccd.cubin"
+#define SHIFT_KERNEL_0_MANGLED_NAME "shift_kernel"
+#define SHIFT_KERNEL_0_NUM_WARPS 4
+#define SHIFT_KERNEL_0_SHARED_MEM 0
+#define SHIFT_KERNEL_0_XBLOCKS {128}
+#define SHIFT_KERNEL_0_YBLOCKS {1}
+#define SHIFT_KERNEL_0_ZBLOCKS {1}
+#define SHIFT_KERNEL_0_R0BLOCKS {1}
+#define SHIFT_KERNEL_0_RSPLIT 1
+#define SHIFT_KERNEL_0_RSPLIT_SIZE 1
+#define SHIFT_KERNEL_0_CONFIG_INDEX -1
+#define SHIFT_KERNEL_0_GLOBAL_SCRATCH -1
+#define SHIFT_KERNEL_0_PROFILE_SCRATCH -1
+#define SHIFT_KERNEL_0_TENSORDESC_META {}
+
+
+// Kernel: triton_poi_fused_add_1
+#define TRITON_POI_FUSED_ADD_1_CUBIN_PATH "/cache/ef/cef.cubin"
+#define TRITON_POI_FUSED_ADD_1_MANGLED_NAME "triton_poi_fused_add_1"
+#define TRITON_POI_FUSED_ADD_1_NUM_WARPS 4
+#define TRITON_POI_FUSED_ADD_1_SHARED_MEM 0
+#define TRITON_POI_FUSED_ADD_1_XBLOCKS {128}
+#define TRITON_POI_FUSED_ADD_1_YBLOCKS {1}
+#define TRITON_POI_FUSED_ADD_1_ZBLOCKS {1}
+#define TRITON_POI_FUSED_ADD_1_R0BLOCKS {1}
+#define TRITON_POI_FUSED_ADD_1_RSPLIT 1
+#define TRITON_POI_FUSED_ADD_1_RSPLIT_SIZE 1
+#define TRITON_POI_FUSED_ADD_1_CONFIG_INDEX -1
+#define TRITON_POI_FUSED_ADD_1_GLOBAL_SCRATCH -1
+#define TRITON_POI_FUSED_ADD_1_PROFILE_SCRATCH -1
+#define TRITON_POI_FUSED_ADD_1_TENSORDESC_META {}
+
+static LazyKernelCompileResult triton_poi_fused_sin_0_result = {
+    TRITON_POI_FUSED_SIN_0_CUBIN_PATH,
+    TRITON_POI_FUSED_SIN_0_MANGLED_NAME,
+    TRITON_POI_FUSED_SIN_0_NUM_WARPS,
+    TRITON_POI_FUSED_SIN_0_SHARED_MEM,
+    TRITON_POI_FUSED_SIN_0_XBLOCKS,
+    TRITON_POI_FUSED_SIN_0_YBLOCKS,
+    TRITON_POI_FUSED_SIN_0_ZBLOCKS,
+    TRITON_POI_FUSED_SIN_0_R0BLOCKS,
+    TRITON_POI_FUSED_SIN_0_RSPLIT,
+    TRITON_POI_FUSED_SIN_0_RSPLIT_SIZE,
+    TRITON_POI_FUSED_SIN_0_CONFIG_INDEX,
+    TRITON_POI_FUSED_SIN_0_GLOBAL_SCRATCH,
+    TRITON_POI_FUSED_SIN_0_PROFILE_SCRATCH,
+    TRITON_POI_FUSED_SIN_0_TENSORDESC_META,
+};
+template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+static __attribute__((noinline)) void call_triton_poi_fused_sin_0(
+    const in_ptr0_type_& in_ptr0,
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    if (kernels_.triton_poi_fused_sin_0 == nullptr) {
+        kernels_.triton_poi_fused_sin_0 = loadKernel(
+            triton_poi_fused_sin_0_result.cubin_path,
+            triton_poi_fused_sin_0_result.mangled_name,
+            triton_poi_fused_sin_0_result.shared_mem,
+            cubin_dir_,
+            &kernels_.loaded_modules_);
+    }
+    uint32_t grid_0 = ((xnumel + (triton_poi_fused_sin_0_result.xblocks[0] - 1)) / (triton_poi_fused_sin_0_result.xblocks[0]));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0) return;
+    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_2 = xnumel;
+    int64_t global_scratch_ptr_numel = triton_poi_fused_sin_0_result.global_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
+    RAIIAtenTensorHandle global_scratch_ptr_tensor;
+    CUdeviceptr global_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
+        global_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, global_scratch_ptr_tensor);
+    int64_t profile_scratch_ptr_numel = triton_poi_fused_sin_0_result.profile_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
+    RAIIAtenTensorHandle profile_scratch_ptr_tensor;
+    CUdeviceptr profile_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
+        profile_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, profile_scratch_ptr_tensor);
+    void* kernel_args_[] = {&var_0, &var_1, &var_2, &global_scratch_ptr, &profile_scratch_ptr};
+    launchKernel(kernels_.triton_poi_fused_sin_0, grid_0, grid_1, grid_2, triton_poi_fused_sin_0_result.num_warps, triton_poi_fused_sin_0_result.shared_mem, kernel_args_, stream_, false);
+}
+static LazyKernelCompileResult shift_kernel_0_result = {
+    SHIFT_KERNEL_0_CUBIN_PATH,
+    SHIFT_KERNEL_0_MANGLED_NAME,
+    SHIFT_KERNEL_0_NUM_WARPS,
+    SHIFT_KERNEL_0_SHARED_MEM,
+    SHIFT_KERNEL_0_XBLOCKS,
+    SHIFT_KERNEL_0_YBLOCKS,
+    SHIFT_KERNEL_0_ZBLOCKS,
+    SHIFT_KERNEL_0_R0BLOCKS,
+    SHIFT_KERNEL_0_RSPLIT,
+    SHIFT_KERNEL_0_RSPLIT_SIZE,
+    SHIFT_KERNEL_0_CONFIG_INDEX,
+    SHIFT_KERNEL_0_GLOBAL_SCRATCH,
+    SHIFT_KERNEL_0_PROFILE_SCRATCH,
+    SHIFT_KERNEL_0_TENSORDESC_META,
+};
+template <typename x_type_, typename out_type_, typename kernels_type_>
+static __attribute__((noinline)) void call_shift_kernel_0(
+    const x_type_& x,
+    const out_type_& out,
+    int64_t count,
+    int64_t shift,
+    int64_t _grid_0,
+    int64_t _grid_1,
+    int64_t _grid_2,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    if (kernels_.shift_kernel_0 == nullptr) {
+        kernels_.shift_kernel_0 = loadKernel(
+            shift_kernel_0_result.cubin_path,
+            shift_kernel_0_result.mangled_name,
+            shift_kernel_0_result.shared_mem,
+            cubin_dir_,
+            &kernels_.loaded_modules_);
+    }
+    uint32_t grid_0 = _grid_0;
+    uint32_t grid_1 = _grid_1;
+    uint32_t grid_2 = _grid_2;
+    if (grid_0 == 0) return;
+    CUdeviceptr var_3 = reinterpret_cast<CUdeviceptr>(x.data_ptr());
+    CUdeviceptr var_4 = reinterpret_cast<CUdeviceptr>(out.data_ptr());
+    int32_t var_5 = count;
+    int32_t var_6 = shift;
+    int64_t global_scratch_ptr_numel = shift_kernel_0_result.global_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
+    RAIIAtenTensorHandle global_scratch_ptr_tensor;
+    CUdeviceptr global_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
+        global_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, global_scratch_ptr_tensor);
+    int64_t profile_scratch_ptr_numel = shift_kernel_0_result.profile_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
+    RAIIAtenTensorHandle profile_scratch_ptr_tensor;
+    CUdeviceptr profile_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
+        profile_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, profile_scratch_ptr_tensor);
+    void* kernel_args_[] = {&var_3, &var_4, &var_5, &var_6, &global_scratch_ptr, &profile_scratch_ptr};
+    launchKernel(kernels_.shift_kernel_0, grid_0, grid_1, grid_2, shift_kernel_0_result.num_warps, shift_kernel_0_result.shared_mem, kernel_args_, stream_, false);
+}
+static LazyKernelCompileResult triton_poi_fused_add_1_result = {
+    TRITON_POI_FUSED_ADD_1_CUBIN_PATH,
+    TRITON_POI_FUSED_ADD_1_MANGLED_NAME,
+    TRITON_POI_FUSED_ADD_1_NUM_WARPS,
+    TRITON_POI_FUSED_ADD_1_SHARED_MEM,
+    TRITON_POI_FUSED_ADD_1_XBLOCKS,
+    TRITON_POI_FUSED_ADD_1_YBLOCKS,
+    TRITON_POI_FUSED_ADD_1_ZBLOCKS,
+    TRITON_POI_FUSED_ADD_1_R0BLOCKS,
+    TRITON_POI_FUSED_ADD_1_RSPLIT,
+    TRITON_POI_FUSED_ADD_1_RSPLIT_SIZE,
+    TRITON_POI_FUSED_ADD_1_CONFIG_INDEX,
+    TRITON_POI_FUSED_ADD_1_GLOBAL_SCRATCH,
+    TRITON_POI_FUSED_ADD_1_PROFILE_SCRATCH,
+    TRITON_POI_FUSED_ADD_1_TENSORDESC_META,
+};
+template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+static __attribute__((noinline)) void call_triton_poi_fused_add_1(
+    const in_ptr0_type_& in_ptr0,
+    const in_ptr1_type_& in_ptr1,
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    if (kernels_.triton_poi_fused_add_1 == nullptr) {
+        kernels_.triton_poi_fused_add_1 = loadKernel(
+            triton_poi_fused_add_1_result.cubin_path,
+            triton_poi_fused_add_1_result.mangled_name,
+            triton_poi_fused_add_1_result.shared_mem,
+            cubin_dir_,
+            &kernels_.loaded_modules_);
+    }
+    uint32_t grid_0 = ((xnumel + (triton_poi_fused_add_1_result.xblocks[0] - 1)) / (triton_poi_fused_add_1_result.xblocks[0]));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0) return;
+    CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_8 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
+    CUdeviceptr var_9 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_10 = xnumel;
+    int64_t global_scratch_ptr_numel = triton_poi_fused_add_1_result.global_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
+    RAIIAtenTensorHandle global_scratch_ptr_tensor;
+    CUdeviceptr global_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
+        global_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, global_scratch_ptr_tensor);
+    int64_t profile_scratch_ptr_numel = triton_poi_fused_add_1_result.profile_scratch * static_cast<int64_t>(grid_0) * grid_1 * grid_2;
+    RAIIAtenTensorHandle profile_scratch_ptr_tensor;
+    CUdeviceptr profile_scratch_ptr = allocate_scratch_tensor<CUdeviceptr>(
+        profile_scratch_ptr_numel, cached_torch_dtype_uint8, cached_torch_device_type_cuda, device_idx_, profile_scratch_ptr_tensor);
+    void* kernel_args_[] = {&var_7, &var_8, &var_9, &var_10, &global_scratch_ptr, &profile_scratch_ptr};
+    launchKernel(kernels_.triton_poi_fused_add_1, grid_0, grid_1, grid_2, triton_poi_fused_add_1_result.num_warps, triton_poi_fused_add_1_result.shared_mem, kernel_args_, stream_, false);
+}
+
+class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
+  public:
+    CUfunction shift_kernel_0{nullptr};
+    CUfunction triton_poi_fused_add_1{nullptr};
+    CUfunction triton_poi_fused_sin_0{nullptr};
+};
+}  // namespace
+
+
+
+AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
+                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
+                                   const std::string& device_str,
+                                   std::optional<std::string> cubin_dir)
+    : AOTInductorModelBase(1,
+                           1,
+                           2,
+                           device_str,
+                           std::move(cubin_dir),
+                           true) {
+    inputs_info_[0].name = "arg2_1";
+    constants_info_[0].name = "mix_weight";
+    constants_info_[0].dtype = cached_torch_dtype_float32;
+    constants_info_[0].device_type = cached_torch_device_type_cuda;
+    constants_info_[0].offset = 0;
+    constants_info_[0].data_size = 1024;
+    constants_info_[0].from_folded = false;
+    constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[0].shape = {16, 16};
+    constants_info_[0].stride = {16, 1};
+    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[0].original_fqn = "mix.weight";
+    constants_info_[1].name = "mix_bias";
+    constants_info_[1].dtype = cached_torch_dtype_float32;
+    constants_info_[1].device_type = cached_torch_device_type_cuda;
+    constants_info_[1].offset = 0;
+    constants_info_[1].data_size = 64;
+    constants_info_[1].from_folded = false;
+    constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[1].shape = {16};
+    constants_info_[1].stride = {1};
+    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[1].original_fqn = "mix.bias";
+    update_constants_map(std::move(constants_map));
+    update_constants_array(std::move(constants_array));
+    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
+    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+    outputs_info_[0].name = "output0";
+    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+}
+
+std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor,
+    bool initialization
+) {
+
+    if (!initialization) {
+        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
+                  << "aot_inductor.use_runtime_constant_folding=False\n";
+    }
+    return {};
+}
+} // namespace torch::aot_inductor
+using namespace torch::aot_inductor;
+
+AOTI_NOINLINE static void check_input_0(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg2_1 = ConstantHandle(input_handles[0]);
+    int32_t arg2_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg2_1, &arg2_1_dtype));
+
+    int32_t arg2_1_expected_dtype = aoti_torch_dtype_float32();
+    if (arg2_1_expected_dtype != arg2_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg2_1_expected_dtype << "(at::kFloat), "
+           << "but got: " << arg2_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_size = arg2_1.sizes();
+
+    if (arg2_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg2_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (16 != arg2_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 16, " << "but got: " << arg2_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_stride = arg2_1.strides();
+
+    if (16 != arg2_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 0, "
+           << "expected: 16, " << "but got: " << arg2_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg2_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg2_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg2_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg2_1, &arg2_1_device_type));
+
+    int32_t arg2_1_expected_device_type = 1;
+    if (arg2_1_expected_device_type != arg2_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched device type, "
+        << "expected: " << arg2_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg2_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+static bool _check_aoti_runtime_check_inputs_env() {
+    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
+    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
+    return result;
+}
+
+AOTI_NOINLINE static void __check_inputs_outputs(
+    AtenTensorHandle* input_handles,
+    AtenTensorHandle* output_handles) {
+    if (!_check_aoti_runtime_check_inputs_env()){
+        return;
+    }
+    check_input_0(input_handles);
+}
+
+void AOTInductorModel::run_impl(
+    AtenTensorHandle*
+        input_handles, // array of input AtenTensorHandle; handles
+                        // are stolen; the array itself is borrowed
+    AtenTensorHandle*
+        output_handles, // array for writing output AtenTensorHandle; handles
+                        // will be stolen by the caller; the array itself is
+                        // borrowed
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {
+    __check_inputs_outputs(input_handles, output_handles);
+
+    auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 1);
+    auto arg2_1 = std::move(inputs[0]);
+    [[maybe_unused]] auto& mix_weight = constants_->at(0);
+    [[maybe_unused]] auto& mix_bias = constants_->at(1);
+
+    if ((reinterpret_cast<std::uintptr_t>(arg2_1.data_ptr()) & (16 -1)) != 0) {
+        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+        AtenTensorHandle arg2_1_aligned;
+        aoti_torch_clone_preserve_strides(arg2_1, &arg2_1_aligned);
+        arg2_1 = std::move(RAIIAtenTensorHandle(arg2_1_aligned));
+    }
+    auto arg2_1_size = arg2_1.sizes();
+    int64_t s77 = arg2_1_size[0];
+    inputs.clear();
+    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
+    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+    const int64_t int_array_0[] = {s77, 16L};
+    static constexpr int64_t int_array_1[] = {16L, 1L};
+    AtenTensorHandle buf0_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, int_array_1, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
+    RAIIAtenTensorHandle buf0(buf0_handle);
+    // Topologically Sorted Source Nodes: [], Original ATen: []
+    // [Provenance debug handles] shift_kernel_0:1
+    call_shift_kernel_0(arg2_1, buf0, 16L*s77, 0, c10::div_floor_integer(static_cast<int64_t>(127L + 16L*s77), static_cast<int64_t>(128L)), 1L, 1L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    arg2_1.reset();
+    const int64_t int_array_2[] = {s77, 16L};
+    static constexpr int64_t int_array_3[] = {16L, 1L};
+    AtenTensorHandle buf2_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf2_handle));
+    RAIIAtenTensorHandle buf2(buf2_handle);
+    // Topologically Sorted Source Nodes: [linear], Original ATen: [aten.t, aten.addmm]
+    // [Provenance debug handles] aoti_torch_cuda_addmm_out:2
+    static constexpr int64_t int_array_4[] = {16L, 16L};
+    static constexpr int64_t int_array_5[] = {1L, 16L};
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_addmm_out(buf2, mix_bias, buf0, wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(mix_weight, 2, int_array_4, int_array_5, 0L)), 1L, 1L));
+    const int64_t int_array_6[] = {s77, 16L};
+    static constexpr int64_t int_array_7[] = {16L, 1L};
+    AtenTensorHandle buf3_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_6, int_array_7, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf3_handle));
+    RAIIAtenTensorHandle buf3(buf3_handle);
+    // Topologically Sorted Source Nodes: [], Original ATen: []
+    // [Provenance debug handles] shift_kernel_0:3
+    call_shift_kernel_0(buf2, buf3, 16L*s77, 0, c10::div_floor_integer(static_cast<int64_t>(127L + 16L*s77), static_cast<int64_t>(128L)), 1L, 1L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    auto buf6 = std::move(buf2);  // reuse
+    // Topologically Sorted Source Nodes: [sin, ], Original ATen: [aten.sin]
+    // [Provenance debug handles] triton_poi_fused_sin_0:4
+    int64_t triton_poi_fused_sin_0_xnumel = 16L*s77;
+    call_triton_poi_fused_sin_0(buf3, buf6, triton_poi_fused_sin_0_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
+    auto buf5 = std::move(buf3);  // reuse
+    // Topologically Sorted Source Nodes: [sin, ], Original ATen: [aten.sin]
+    // [Provenance debug handles] shift_kernel_0:5
+    call_shift_kernel_0(buf6, buf5, 16L*s77, (-8000000L) + 1000000L*s77, c10::div_floor_integer(static_cast<int64_t>(127L + 16L*s77), static_cast<int64_t>(128L)), 1L, 1L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    auto buf8 = std::move(buf6);  // reuse
+    // Topologically Sorted Source Nodes: [add], Original ATen: [aten.add]
+    // [Provenance debug handles] triton_poi_fused_add_1:6
+    int64_t triton_poi_fused_add_1_xnumel = 16L*s77;
+    call_triton_poi_fused_add_1(buf5, buf0, buf8, triton_poi_fused_add_1_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
+    buf0.reset();
+    buf5.reset();
+    output_handles[0] = buf8.release();
+} // AOTInductorModel::run_impl
+} // namespace torch::aot_inductor

@@ -1,0 +1,468 @@
+class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
+  public:
+    CUfunction triton_poi_fused_1{nullptr};
+    CUfunction triton_poi_fused_addmm_log_mul_sigmoid_0{nullptr};
+};
+}  // namespace
+
+
+
+AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
+                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
+                                   const std::string& device_str,
+                                   std::optional<std::string> cubin_dir)
+    : AOTInductorModelBase(2,
+                           1,
+                           3,
+                           device_str,
+                           std::move(cubin_dir),
+                           true) {
+    inputs_info_[0].name = "arg4_1";
+    inputs_info_[1].name = "arg5_1";
+    constants_info_[0].name = "inp_weight";
+    constants_info_[0].dtype = cached_torch_dtype_float32;
+    constants_info_[0].device_type = cached_torch_device_type_cuda;
+    constants_info_[0].offset = 0;
+    constants_info_[0].data_size = 1024;
+    constants_info_[0].from_folded = false;
+    constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[0].shape = {16, 16};
+    constants_info_[0].stride = {16, 1};
+    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[0].original_fqn = "inp.weight";
+    constants_info_[1].name = "inp_bias";
+    constants_info_[1].dtype = cached_torch_dtype_float32;
+    constants_info_[1].device_type = cached_torch_device_type_cuda;
+    constants_info_[1].offset = 0;
+    constants_info_[1].data_size = 64;
+    constants_info_[1].from_folded = false;
+    constants_info_[1].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[1].shape = {16};
+    constants_info_[1].stride = {1};
+    constants_info_[1].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[1].original_fqn = "inp.bias";
+    constants_info_[2].name = "out_weight";
+    constants_info_[2].dtype = cached_torch_dtype_float32;
+    constants_info_[2].device_type = cached_torch_device_type_cuda;
+    constants_info_[2].offset = 0;
+    constants_info_[2].data_size = 512;
+    constants_info_[2].from_folded = false;
+    constants_info_[2].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[2].shape = {8, 16};
+    constants_info_[2].stride = {16, 1};
+    constants_info_[2].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[2].original_fqn = "out.weight";
+    update_constants_map(std::move(constants_map));
+    update_constants_array(std::move(constants_array));
+    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}, {"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
+    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+    outputs_info_[0].name = "output0";
+    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+}
+
+std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor,
+    bool initialization
+) {
+
+    if (!initialization) {
+        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
+                  << "aot_inductor.use_runtime_constant_folding=False\n";
+    }
+    return {};
+}
+} // namespace torch::aot_inductor
+using namespace torch::aot_inductor;
+
+template <typename in_out_ptr0_type_, typename in_ptr0_type_, typename in_ptr1_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_addmm_log_mul_sigmoid_0(
+    const in_out_ptr0_type_& in_out_ptr0,
+    const in_ptr0_type_& in_ptr0,
+    const in_ptr1_type_& in_ptr1,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_addmm_log_mul_sigmoid_0', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 128}, 
+        filename=__file__,
+        triton_meta={'signature': {'in_out_ptr0': '*fp32', 'in_ptr0': '*fp32', 'in_ptr1': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]], (3,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_addmm_log_mul_sigmoid_0', 'mutated_arg_names': ['in_out_ptr0'], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 3, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 2112}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_addmm_log_mul_sigmoid_0(in_out_ptr0, in_ptr0, in_ptr1, xnumel, XBLOCK : tl.constexpr):
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x0 = (xindex % 16)
+        x2 = xindex
+        tmp0 = tl.load(in_ptr0 + (x0), xmask, eviction_policy='evict_last')
+        tmp1 = tl.load(in_out_ptr0 + (x2), xmask)
+        tmp4 = tl.load(in_ptr1 + (x2), xmask)
+        tmp2 = tmp0 + tmp1
+        tmp3 = tl.sigmoid(tmp2)
+        tmp5 = tl_math.log(tmp4)
+        tmp6 = tmp3 * tmp5
+        tl.store(in_out_ptr0 + (x2), tmp6, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 == nullptr) {
+        kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/cw4pdpbtbz46pykgz3kuxkkqs5fp4z4otj3r3pwfuhteoajrakuw.cubin", "triton_poi_fused_addmm_log_mul_sigmoid_0", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_out_ptr0.data_ptr());
+    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_2 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
+    int32_t var_3 = xnumel;
+    CUdeviceptr global_scratch_scratch_4 = 0;
+    CUdeviceptr profile_scratch_scratch_5 = 0;
+    void* kernel_args_[] = {&var_0, &var_1, &var_2, &var_3, &global_scratch_scratch_4, &profile_scratch_scratch_5};
+    launchKernel(kernels_.triton_poi_fused_addmm_log_mul_sigmoid_0, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
+}
+
+template <typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_1(
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_1', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 8}, 
+        filename=__file__,
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_1', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 0, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 64}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_1(out_ptr0, xnumel, XBLOCK : tl.constexpr):
+        xnumel = 8
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x0 = xindex
+        tmp0 = x0
+        tmp1 = tl.full([1], 4, tl.int64)
+        tmp2 = tmp0 < tmp1
+        tmp3 = tl.full([1], 2, tl.int64)
+        tmp4 = tmp0 < tmp3
+        tmp5 = tl.full([1], 1, tl.int64)
+        tmp6 = tmp0 < tmp5
+        tmp7 = tl.full([1], 0.15987223386764526, tl.float32)
+        tmp8 = tl.full([1], 0.0185835063457489, tl.float32)
+        tmp9 = tl.where(tmp6, tmp7, tmp8)
+        tmp10 = tl.full([1], 3, tl.int64)
+        tmp11 = tmp0 < tmp10
+        tmp12 = tl.full([1], -0.11803382635116577, tl.float32)
+        tmp13 = tl.full([1], 0.22976195812225342, tl.float32)
+        tmp14 = tl.where(tmp11, tmp12, tmp13)
+        tmp15 = tl.where(tmp4, tmp9, tmp14)
+        tmp16 = tl.full([1], 6, tl.int64)
+        tmp17 = tmp0 < tmp16
+        tmp18 = tl.full([1], 5, tl.int64)
+        tmp19 = tmp0 < tmp18
+        tmp20 = tl.full([1], 0.10223516821861267, tl.float32)
+        tmp21 = tl.full([1], -0.18978634476661682, tl.float32)
+        tmp22 = tl.where(tmp19, tmp20, tmp21)
+        tmp23 = tl.full([1], 7, tl.int64)
+        tmp24 = tmp0 < tmp23
+        tmp25 = tl.full([1], 0.23927071690559387, tl.float32)
+        tmp26 = tl.full([1], 0.18984344601631165, tl.float32)
+        tmp27 = tl.where(tmp24, tmp25, tmp26)
+        tmp28 = tl.where(tmp17, tmp22, tmp27)
+        tmp29 = tl.where(tmp2, tmp15, tmp28)
+        tl.store(out_ptr0 + (x0), tmp29, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_1 == nullptr) {
+        kernels_.triton_poi_fused_1 = loadKernel("/cache/logarithm/clg2flmxwlnwiox7usd4ggbxmopiururrda3xnifscyrridmh7mq/c2zfsfigpw37nzqux6a6e7j6kc647tvoazzu7fvmc73pfeedhg3v.cubin", "triton_poi_fused_1", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_7 = xnumel;
+    CUdeviceptr global_scratch_scratch_8 = 0;
+    CUdeviceptr profile_scratch_scratch_9 = 0;
+    void* kernel_args_[] = {&var_6, &var_7, &global_scratch_scratch_8, &profile_scratch_scratch_9};
+    launchKernel(kernels_.triton_poi_fused_1, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
+}
+
+namespace torch::aot_inductor {
+
+void AOTInductorModel::_const_run_impl(
+    std::vector<AtenTensorHandle>& output_handles,
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {}
+
+AOTI_NOINLINE static void check_input_0(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg4_1 = ConstantHandle(input_handles[0]);
+    int32_t arg4_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg4_1, &arg4_1_dtype));
+
+    int32_t arg4_1_expected_dtype = aoti_torch_dtype_float32();
+    if (arg4_1_expected_dtype != arg4_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg4_1_expected_dtype << "(at::kFloat), "
+           << "but got: " << arg4_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg4_1_size = arg4_1.sizes();
+
+    if (arg4_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg4_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg4_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg4_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (16 != arg4_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 16, " << "but got: " << arg4_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg4_1_stride = arg4_1.strides();
+
+    if (16 != arg4_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 0, "
+           << "expected: 16, " << "but got: " << arg4_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg4_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg4_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg4_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg4_1, &arg4_1_device_type));
+
+    int32_t arg4_1_expected_device_type = 1;
+    if (arg4_1_expected_device_type != arg4_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched device type, "
+        << "expected: " << arg4_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg4_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+AOTI_NOINLINE static void check_input_1(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg5_1 = ConstantHandle(input_handles[1]);
+    int32_t arg5_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg5_1, &arg5_1_dtype));
+
+    int32_t arg5_1_expected_dtype = aoti_torch_dtype_float32();
+    if (arg5_1_expected_dtype != arg5_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched dtype, "
+           << "expected: " << arg5_1_expected_dtype << "(at::kFloat), "
+           << "but got: " << arg5_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg5_1_size = arg5_1.sizes();
+
+    if (arg5_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[1]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg5_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg5_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[1]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg5_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (16 != arg5_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched dim value at 1, "
+           << "expected: 16, " << "but got: " << arg5_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg5_1_stride = arg5_1.strides();
+
+    if (16 != arg5_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched stride value at 0, "
+           << "expected: 16, " << "but got: " << arg5_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg5_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg5_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg5_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg5_1, &arg5_1_device_type));
+
+    int32_t arg5_1_expected_device_type = 1;
+    if (arg5_1_expected_device_type != arg5_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[1]: unmatched device type, "
+        << "expected: " << arg5_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg5_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+static bool _check_aoti_runtime_check_inputs_env() {
+    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
+    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
+    return result;
+}
+
+AOTI_NOINLINE static void __check_inputs_outputs(
+    AtenTensorHandle* input_handles,
+    AtenTensorHandle* output_handles) {
+    if (!_check_aoti_runtime_check_inputs_env()){
+        return;
+    }
+    check_input_0(input_handles);
+    check_input_1(input_handles);
+}
+
+void AOTInductorModel::run_impl(
+    AtenTensorHandle*
+        input_handles, // array of input AtenTensorHandle; handles
+                        // are stolen; the array itself is borrowed
+    AtenTensorHandle*
+        output_handles, // array for writing output AtenTensorHandle; handles
+                        // will be stolen by the caller; the array itself is
+                        // borrowed
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {
+    __check_inputs_outputs(input_handles, output_handles);
+
+    auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 2);
+    auto arg4_1 = std::move(inputs[0]);
+    auto arg5_1 = std::move(inputs[1]);
+    [[maybe_unused]] auto& inp_weight = constants_->at(0);
+    [[maybe_unused]] auto& inp_bias = constants_->at(1);
+    [[maybe_unused]] auto& out_weight = constants_->at(2);
+
+    if ((reinterpret_cast<std::uintptr_t>(arg4_1.data_ptr()) & (16 -1)) != 0) {
+        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+        AtenTensorHandle arg4_1_aligned;
+        aoti_torch_clone_preserve_strides(arg4_1, &arg4_1_aligned);
+        arg4_1 = std::move(RAIIAtenTensorHandle(arg4_1_aligned));
+    }
+
+    if ((reinterpret_cast<std::uintptr_t>(arg5_1.data_ptr()) & (16 -1)) != 0) {
+        AOTI_TORCH_WARN("Input 1 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+        AtenTensorHandle arg5_1_aligned;
+        aoti_torch_clone_preserve_strides(arg5_1, &arg5_1_aligned);
+        arg5_1 = std::move(RAIIAtenTensorHandle(arg5_1_aligned));
+    }
+    auto arg4_1_size = arg4_1.sizes();
+    int64_t s77 = arg4_1_size[0];
+    inputs.clear();
+    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
+    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+    const int64_t int_array_0[] = {s77, 16L};
+    static constexpr int64_t int_array_1[] = {16L, 1L};
+    AtenTensorHandle buf0_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_0, int_array_1, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
+    RAIIAtenTensorHandle buf0(buf0_handle);
+    // Topologically Sorted Source Nodes: [linear, ], Original ATen: [aten.t, aten.addmm]
+    // [Provenance debug handles] aoti_torch_cuda_mm_out:1
+    static constexpr int64_t int_array_2[] = {16L, 16L};
+    static constexpr int64_t int_array_3[] = {1L, 16L};
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_mm_out(buf0, arg4_1, wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(inp_weight, 2, int_array_2, int_array_3, 0L))));
+    arg4_1.reset();
+    auto buf1 = std::move(buf0);  // reuse
+    // Topologically Sorted Source Nodes: [, sigmoid, log, mul], Original ATen: [aten.addmm, aten.sigmoid, aten.log, aten.mul]
+    // [Provenance debug handles] triton_poi_fused_addmm_log_mul_sigmoid_0:2
+    int64_t triton_poi_fused_addmm_log_mul_sigmoid_0_xnumel = 16L*s77;
+    call_triton_poi_fused_addmm_log_mul_sigmoid_0(buf1, inp_bias, arg5_1, triton_poi_fused_addmm_log_mul_sigmoid_0_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
+    arg5_1.reset();
+    static constexpr int64_t int_array_4[] = {8L, };
+    static constexpr int64_t int_array_5[] = {1L, };
+    AtenTensorHandle buf2_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_4, int_array_5, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf2_handle));
+    RAIIAtenTensorHandle buf2(buf2_handle);
+    // Unsorted Source Nodes: [], Original ATen: []
+    // [Provenance debug handles] triton_poi_fused_1:3
+    call_triton_poi_fused_1(buf2, 8L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    const int64_t int_array_6[] = {s77, 8L};
+    static constexpr int64_t int_array_7[] = {8L, 1L};
+    AtenTensorHandle buf3_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_6, int_array_7, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf3_handle));
+    RAIIAtenTensorHandle buf3(buf3_handle);
+    // Topologically Sorted Source Nodes: [, sigmoid, log, mul, linear_1], Original ATen: [aten.addmm, aten.sigmoid, aten.log, aten.mul, aten.t]
+    // [Provenance debug handles] aoti_torch_cuda_addmm_out:4
+    static constexpr int64_t int_array_8[] = {16L, 8L};
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_addmm_out(buf3, buf2, buf1, wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(out_weight, 2, int_array_8, int_array_3, 0L)), 1L, 1L));
+    buf1.reset();
+    buf2.reset();
+    output_handles[0] = buf3.release();
+} // AOTInductorModel::run_impl
+} // namespace torch::aot_inductor
+
+
+
+
+// Compile cmd
+// Link cmd

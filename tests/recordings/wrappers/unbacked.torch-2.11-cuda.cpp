@@ -1,0 +1,428 @@
+class AOTInductorModelKernels : public AOTInductorModelKernelsBase {
+  public:
+    CUfunction triton_poi_fused_2{nullptr};
+    CUfunction triton_poi_fused_gt_select_0{nullptr};
+    CUfunction triton_poi_fused_index_mul_squeeze_1{nullptr};
+};
+}  // namespace
+
+
+
+AOTInductorModel::AOTInductorModel(std::shared_ptr<ConstantMap> constants_map,
+                                   std::shared_ptr<std::vector<ConstantHandle>> constants_array,
+                                   const std::string& device_str,
+                                   std::optional<std::string> cubin_dir)
+    : AOTInductorModelBase(1,
+                           1,
+                           1,
+                           device_str,
+                           std::move(cubin_dir),
+                           true) {
+    inputs_info_[0].name = "arg2_1";
+    constants_info_[0].name = "head_weight";
+    constants_info_[0].dtype = cached_torch_dtype_float32;
+    constants_info_[0].device_type = cached_torch_device_type_cuda;
+    constants_info_[0].offset = 0;
+    constants_info_[0].data_size = 128;
+    constants_info_[0].from_folded = false;
+    constants_info_[0].type = static_cast<int32_t>(torch::aot_inductor::ConstantType::Parameter);
+    constants_info_[0].shape = {4, 8};
+    constants_info_[0].stride = {8, 1};
+    constants_info_[0].layout = static_cast<int32_t>(cached_torch_layout_strided);
+    constants_info_[0].original_fqn = "head.weight";
+    update_constants_map(std::move(constants_map));
+    update_constants_array(std::move(constants_array));
+    in_spec_ = R"([1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}, {"type": "builtins.dict", "context": "[]", "children_spec": []}]}])";
+    out_spec_ = R"([1, {"type": null, "context": null, "children_spec": []}])";
+    outputs_info_[0].name = "output0";
+    this->kernels_ = std::make_unique<AOTInductorModelKernels>();
+}
+
+std::unordered_map<std::string, AtenTensorHandle> AOTInductorModel::const_run_impl(
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor,
+    bool initialization
+) {
+
+    if (!initialization) {
+        std::cerr << "[WARNING] Calling constant_folding in model, but compiled with config: "
+                  << "aot_inductor.use_runtime_constant_folding=False\n";
+    }
+    return {};
+}
+} // namespace torch::aot_inductor
+using namespace torch::aot_inductor;
+
+template <typename in_ptr0_type_, typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_gt_select_0(
+    const in_ptr0_type_& in_ptr0,
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_gt_select_0', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 8}, 
+        filename=__file__,
+        triton_meta={'signature': {'in_ptr0': '*fp32', 'out_ptr0': '*i1', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_gt_select_0', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 1, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 16}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_gt_select_0(in_ptr0, out_ptr0, xnumel, XBLOCK : tl.constexpr):
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x0 = xindex
+        tmp0 = tl.load(in_ptr0 + (8*x0), xmask, eviction_policy='evict_last')
+        tmp1 = tl.full([1], 0.0, tl.float32)
+        tmp2 = tmp0 > tmp1
+        tl.store(out_ptr0 + (x0), tmp2, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_gt_select_0 == nullptr) {
+        kernels_.triton_poi_fused_gt_select_0 = loadKernel("/cache/unbacked/cx4txkxi46qmqmoda3hmqxoa4ccoj3i7ailoohtu6wwcefmmpesv/cvn3vjmfueus5ndk57hvnnchzcjuizd4mgqigalfw6f2jtcdhhee.cubin", "triton_poi_fused_gt_select_0", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_1 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_2 = xnumel;
+    CUdeviceptr global_scratch_scratch_3 = 0;
+    CUdeviceptr profile_scratch_scratch_4 = 0;
+    void* kernel_args_[] = {&var_0, &var_1, &var_2, &global_scratch_scratch_3, &profile_scratch_scratch_4};
+    launchKernel(kernels_.triton_poi_fused_gt_select_0, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
+}
+
+template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_index_mul_squeeze_1(
+    const in_ptr0_type_& in_ptr0,
+    const in_ptr1_type_& in_ptr1,
+    const out_ptr0_type_& out_ptr0,
+    int64_t ks0,
+    int64_t ynumel,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_index_mul_squeeze_1', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'y': 8192, 'x': 8}, tile_hint=TileHint.DEFAULT,
+        filename=__file__,
+        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ks0': 'i64', 'ynumel': 'i32', 'xnumel': 'i32', 'YBLOCK': 'constexpr', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]], (1,): [['tt.divisibility', 16]], (2,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid2D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_index_mul_squeeze_1', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 1, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'y': 512, 'x': 4096}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_index_mul_squeeze_1(in_ptr0, in_ptr1, out_ptr0, ks0, ynumel, xnumel, YBLOCK : tl.constexpr, XBLOCK : tl.constexpr):
+        xnumel = 8
+        yoffset = tl.program_id(1) * YBLOCK
+        yindex = yoffset + tl.arange(0, YBLOCK)[:, None]
+        ymask = yindex < ynumel
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[None, :]
+        xmask = xindex < xnumel
+        y0 = yindex
+        x1 = xindex
+        tmp0 = tl.load(in_ptr0 + (y0), ymask, eviction_policy='evict_last')
+        tmp1 = ks0
+        tmp2 = tmp0 + tmp1
+        tmp3 = tmp0 < 0
+        tmp4 = tl.where(tmp3, tmp2, tmp0)
+        tl.device_assert(((0 <= tmp4) & (tmp4 < ks0)) | ~(ymask), "index out of bounds: 0 <= tmp4 < ks0")
+        tmp6 = tl.load(in_ptr1 + (x1 + 8*tmp4), xmask & ymask)
+        tmp7 = tl.full([1, 1], 3.0, tl.float32)
+        tmp8 = tmp6 * tmp7
+        tl.store(out_ptr0 + (x1 + 8*y0), tmp8, xmask & ymask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (8 - 1)) / (8));
+    uint32_t grid_1 = ((ynumel + (128 - 1)) / (128));
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_index_mul_squeeze_1 == nullptr) {
+        kernels_.triton_poi_fused_index_mul_squeeze_1 = loadKernel("/cache/unbacked/cx4txkxi46qmqmoda3hmqxoa4ccoj3i7ailoohtu6wwcefmmpesv/c6zxn37esaq7q7ebydhdelam2r64jki4dxgyndexrdwccs3zdgf2.cubin", "triton_poi_fused_index_mul_squeeze_1", 1024, cubin_dir_); 
+    }
+    CUdeviceptr var_5 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
+    CUdeviceptr var_6 = reinterpret_cast<CUdeviceptr>(in_ptr1.data_ptr());
+    CUdeviceptr var_7 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int64_t var_8 = ks0;
+    int32_t var_9 = ynumel;
+    int32_t var_10 = xnumel;
+    CUdeviceptr global_scratch_scratch_11 = 0;
+    CUdeviceptr profile_scratch_scratch_12 = 0;
+    void* kernel_args_[] = {&var_5, &var_6, &var_7, &var_8, &var_9, &var_10, &global_scratch_scratch_11, &profile_scratch_scratch_12};
+    launchKernel(kernels_.triton_poi_fused_index_mul_squeeze_1, grid_0, grid_1, grid_2, 4, 1024, kernel_args_, stream_);
+}
+
+template <typename out_ptr0_type_, typename kernels_type_>
+static inline void call_triton_poi_fused_2(
+    const out_ptr0_type_& out_ptr0,
+    int64_t xnumel,
+    int32_t device_idx_,
+    cudaStream_t stream_,
+    kernels_type_& kernels_,
+    const std::optional<std::string>& cubin_dir_ = std::nullopt
+){
+    /*
+    async_compile.triton('triton_poi_fused_2', '''
+    import triton
+    import triton.language as tl
+
+    from torch._inductor.runtime import triton_helpers, triton_heuristics
+    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
+    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
+    triton_helpers.set_driver_to_gpu()
+
+    @triton_heuristics.pointwise(
+        size_hints={'x': 4}, 
+        filename=__file__,
+        triton_meta={'signature': {'out_ptr0': '*fp32', 'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, multi_processor_count=132, cc=90, major=9, regs_per_multiprocessor=65536, max_threads_per_multi_processor=2048, max_threads_per_block=1024, warp_size=32), 'constants': {}, 'native_matmul': False, 'enable_fp_fusion': True, 'launch_pdl': False, 'disable_ftz': False, 'configs': [{(0,): [['tt.divisibility', 16]]}]},
+        inductor_meta={'grid_type': 'Grid1D', 'autotune_hints': set(), 'kernel_name': 'triton_poi_fused_2', 'mutated_arg_names': [], 'optimize_mem': True, 'no_x_dim': False, 'atomic_add_found': False, 'num_load': 0, 'num_store': 1, 'num_reduction': 0, 'backend_hash': '91D1D1166449D9E2EB66EB9770C9E2C3B0FEB787341F27FEB4D3F0338DA50336', 'assert_indirect_indexing': True, 'autotune_local_cache': True, 'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False, 'dynamic_scale_rblock': True, 'max_autotune': False, 'max_autotune_pointwise': False, 'min_split_scan_rblock': 256, 'spill_threshold': 16, 'store_cubin': True, 'deterministic': False, 'force_filter_reduction_configs': False, 'mix_order_reduction_allow_multi_stages': False, 'are_deterministic_algorithms_enabled': False, 'tiling_scores': {'x': 16}},
+        min_elem_per_thread=0
+    )
+    @triton.jit
+    def triton_poi_fused_2(out_ptr0, xnumel, XBLOCK : tl.constexpr):
+        xnumel = 4
+        xoffset = tl.program_id(0) * XBLOCK
+        xindex = xoffset + tl.arange(0, XBLOCK)[:]
+        xmask = xindex < xnumel
+        x0 = xindex
+        tmp0 = x0
+        tmp1 = tl.full([1], 2, tl.int64)
+        tmp2 = tmp0 < tmp1
+        tmp3 = tl.full([1], 1, tl.int64)
+        tmp4 = tmp0 < tmp3
+        tmp5 = tl.full([1], -0.22916610538959503, tl.float32)
+        tmp6 = tl.full([1], -0.16275224089622498, tl.float32)
+        tmp7 = tl.where(tmp4, tmp5, tmp6)
+        tmp8 = tl.full([1], 3, tl.int64)
+        tmp9 = tmp0 < tmp8
+        tmp10 = tl.full([1], -0.24700669944286346, tl.float32)
+        tmp11 = tl.full([1], -0.33112430572509766, tl.float32)
+        tmp12 = tl.where(tmp9, tmp10, tmp11)
+        tmp13 = tl.where(tmp2, tmp7, tmp12)
+        tl.store(out_ptr0 + (x0), tmp13, xmask)
+    ''', device_str='cuda')
+    */
+    uint32_t grid_0 = ((xnumel + (4 - 1)) / (4));
+    uint32_t grid_1 = 1;
+    uint32_t grid_2 = 1;
+    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
+    if (kernels_.triton_poi_fused_2 == nullptr) {
+        kernels_.triton_poi_fused_2 = loadKernel("/cache/unbacked/cx4txkxi46qmqmoda3hmqxoa4ccoj3i7ailoohtu6wwcefmmpesv/cygbvsggjfhwvaoykbk7vtvloitzhtzelegxjb4s4riuik7i3n72.cubin", "triton_poi_fused_2", 0, cubin_dir_); 
+    }
+    CUdeviceptr var_13 = reinterpret_cast<CUdeviceptr>(out_ptr0.data_ptr());
+    int32_t var_14 = xnumel;
+    CUdeviceptr global_scratch_scratch_15 = 0;
+    CUdeviceptr profile_scratch_scratch_16 = 0;
+    void* kernel_args_[] = {&var_13, &var_14, &global_scratch_scratch_15, &profile_scratch_scratch_16};
+    launchKernel(kernels_.triton_poi_fused_2, grid_0, grid_1, grid_2, 1, 0, kernel_args_, stream_);
+}
+
+namespace torch::aot_inductor {
+
+void AOTInductorModel::_const_run_impl(
+    std::vector<AtenTensorHandle>& output_handles,
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {}
+
+AOTI_NOINLINE static void check_input_0(
+    AtenTensorHandle* input_handles
+) {
+    ConstantHandle arg2_1 = ConstantHandle(input_handles[0]);
+    int32_t arg2_1_dtype;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(arg2_1, &arg2_1_dtype));
+
+    int32_t arg2_1_expected_dtype = aoti_torch_dtype_float32();
+    if (arg2_1_expected_dtype != arg2_1_dtype) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dtype, "
+           << "expected: " << arg2_1_expected_dtype << "(at::kFloat), "
+           << "but got: " << arg2_1_dtype << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_size = arg2_1.sizes();
+
+    if (arg2_1_size[0] < 2) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too small at 0, "
+           << "expected it to be >= 2, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (arg2_1_size[0] > 64) {
+        std::stringstream ss;
+        ss << "input_handles[0]: dim value is too large at 0, "
+           << "expected to be <= 64, " << "but got: "
+           << arg2_1_size[0] << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (8 != arg2_1_size[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched dim value at 1, "
+           << "expected: 8, " << "but got: " << arg2_1_size[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    auto arg2_1_stride = arg2_1.strides();
+
+    if (8 != arg2_1_stride[0]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 0, "
+           << "expected: 8, " << "but got: " << arg2_1_stride[0]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+
+    if (1 != arg2_1_stride[1]) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched stride value at 1, "
+           << "expected: 1, " << "but got: " << arg2_1_stride[1]
+           << "\n";
+        throw std::runtime_error(ss.str());
+    }
+    int32_t arg2_1_device_type;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(arg2_1, &arg2_1_device_type));
+
+    int32_t arg2_1_expected_device_type = 1;
+    if (arg2_1_expected_device_type != arg2_1_device_type) {
+        std::stringstream ss;
+        ss << "input_handles[0]: unmatched device type, "
+        << "expected: " << arg2_1_expected_device_type << "1(cuda), "
+        << "but got: " << arg2_1_device_type << "\n";
+        throw std::runtime_error(ss.str());
+    }
+}
+
+static bool _check_aoti_runtime_check_inputs_env() {
+    const static char* env_var_value = getenv("AOTI_RUNTIME_CHECK_INPUTS");
+    const static bool result = env_var_value != nullptr && env_var_value[0] != '0';
+    return result;
+}
+
+AOTI_NOINLINE static void __check_inputs_outputs(
+    AtenTensorHandle* input_handles,
+    AtenTensorHandle* output_handles) {
+    if (!_check_aoti_runtime_check_inputs_env()){
+        return;
+    }
+    check_input_0(input_handles);
+}
+
+void AOTInductorModel::run_impl(
+    AtenTensorHandle*
+        input_handles, // array of input AtenTensorHandle; handles
+                        // are stolen; the array itself is borrowed
+    AtenTensorHandle*
+        output_handles, // array for writing output AtenTensorHandle; handles
+                        // will be stolen by the caller; the array itself is
+                        // borrowed
+    DeviceStreamType stream,
+    AOTIProxyExecutorHandle proxy_executor
+) {
+    __check_inputs_outputs(input_handles, output_handles);
+
+    auto inputs = steal_from_raw_handles_to_raii_handles(input_handles, 1);
+    auto arg2_1 = std::move(inputs[0]);
+    [[maybe_unused]] auto& head_weight = constants_->at(0);
+
+    if ((reinterpret_cast<std::uintptr_t>(arg2_1.data_ptr()) & (16 -1)) != 0) {
+        AOTI_TORCH_WARN("Input 0 was compiled as 16-bytes aligned, but it is not aligned at run time. Copying to an aligned tensor to guarantee correctness, but expect a performance hit.");
+        AtenTensorHandle arg2_1_aligned;
+        aoti_torch_clone_preserve_strides(arg2_1, &arg2_1_aligned);
+        arg2_1 = std::move(RAIIAtenTensorHandle(arg2_1_aligned));
+    }
+    auto arg2_1_size = arg2_1.sizes();
+    int64_t s77 = arg2_1_size[0];
+    inputs.clear();
+    [[maybe_unused]] auto& kernels = static_cast<AOTInductorModelKernels&>(*this->kernels_.get());
+
+    AOTICudaStreamGuard stream_guard(stream, this->device_idx_);
+    const int64_t int_array_0[] = {s77, };
+    static constexpr int64_t int_array_1[] = {1L, };
+    AtenTensorHandle buf0_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_0, int_array_1, cached_torch_dtype_bool, cached_torch_device_type_cuda, this->device_idx_, &buf0_handle));
+    RAIIAtenTensorHandle buf0(buf0_handle);
+    // Topologically Sorted Source Nodes: [select, gt], Original ATen: [aten.select, aten.gt]
+    // [Provenance debug handles] triton_poi_fused_gt_select_0:1
+    call_triton_poi_fused_gt_select_0(arg2_1, buf0, s77, this->device_idx_, stream, kernels, this->cubin_dir_);
+    // Topologically Sorted Source Nodes: [select, gt, nonzero], Original ATen: [aten.select, aten.gt, aten.nonzero]
+    // [Provenance debug handles] aoti_torch_cuda_nonzero:2
+    AtenTensorHandle buf2_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_nonzero(buf0, &buf2_handle));
+    RAIIAtenTensorHandle buf2(buf2_handle);
+    auto u0 = buf2.size(0);
+    buf0.reset();
+    if (!(u0 >= 0L)) { throw std::runtime_error("Expected u0 >= 0 but received " + std::to_string(u0)); }
+    if (!(u0 <= 64L)) { throw std::runtime_error("Expected u0 <= 64 but received " + std::to_string(u0)); }
+    if (!(u0 >= 0L)) { throw std::runtime_error("Expected u0 >= 0 to be True but received " + std::to_string(u0)); }
+    if (!(u0 <= 64L)) { throw std::runtime_error("Expected u0 <= 64 to be True but received " + std::to_string(u0)); }
+
+    const int64_t int_array_2[] = {u0, 8L};
+    static constexpr int64_t int_array_3[] = {8L, 1L};
+    AtenTensorHandle buf7_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_2, int_array_3, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf7_handle));
+    RAIIAtenTensorHandle buf7(buf7_handle);
+    // Topologically Sorted Source Nodes: [squeeze, index, mul], Original ATen: [aten.squeeze, aten.index, aten.mul]
+    // [Provenance debug handles] triton_poi_fused_index_mul_squeeze_1:3
+    call_triton_poi_fused_index_mul_squeeze_1(buf2, arg2_1, buf7, s77, u0, 8L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    arg2_1.reset();
+    buf2.reset();
+    static constexpr int64_t int_array_4[] = {4L, };
+    static constexpr int64_t int_array_5[] = {1L, };
+    AtenTensorHandle buf8_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(1, int_array_4, int_array_5, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf8_handle));
+    RAIIAtenTensorHandle buf8(buf8_handle);
+    // Unsorted Source Nodes: [], Original ATen: []
+    // [Provenance debug handles] triton_poi_fused_2:4
+    call_triton_poi_fused_2(buf8, 4L, this->device_idx_, stream, kernels, this->cubin_dir_);
+    const int64_t int_array_6[] = {u0, 4L};
+    static constexpr int64_t int_array_7[] = {4L, 1L};
+    AtenTensorHandle buf9_handle;
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(2, int_array_6, int_array_7, cached_torch_dtype_float32, cached_torch_device_type_cuda, this->device_idx_, &buf9_handle));
+    RAIIAtenTensorHandle buf9(buf9_handle);
+    // Topologically Sorted Source Nodes: [squeeze, index, mul, linear], Original ATen: [aten.squeeze, aten.index, aten.mul, aten.t, aten.addmm]
+    // [Provenance debug handles] aoti_torch_cuda_addmm_out:5
+    static constexpr int64_t int_array_8[] = {8L, 4L};
+    static constexpr int64_t int_array_9[] = {1L, 8L};
+    AOTI_TORCH_ERROR_CODE_CHECK(aoti_torch_cuda_addmm_out(buf9, buf8, buf7, wrap_with_raii_handle_if_needed(reinterpret_tensor_wrapper(head_weight, 2, int_array_8, int_array_9, 0L)), 1L, 1L));
+    buf7.reset();
+    buf8.reset();
+    output_handles[0] = buf9.release();
+} // AOTInductorModel::run_impl
+} // namespace torch::aot_inductor
+
+
+
+
+// Compile cmd
+// Link cmd

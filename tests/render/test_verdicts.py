@@ -1,0 +1,243 @@
+"""Verdicts of every category as a user reads them, in one file that is read aloud: gold/verdicts.txt.
+
+`python -m tests.render.test_verdicts` writes it anew. The first scenarios run the package; the others begin
+from what an observation has found, or from a log.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from mcp_server import brief
+from mcp_server.diagnosis.diagnose import detect, diagnose
+from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.verdict import conclude, ranked
+from mcp_server.logs.log import read_log
+from mcp_server.model import FAILURES, Artifact, Cost, PackageWorkload, ScriptWorkload, Verdict, Workload
+from mcp_server.package.mismatch import GivenTensor
+from mcp_server.render import as_text
+from mcp_server.runtime.context import Context
+from mcp_server.tools.divergence import ComparedWithEager, Difference, Divergence
+from tests.conftest import ZooPackage, build
+from tests.diagnosis.support import (
+    GOOD_IDS,
+    called,
+    capture,
+    failing,
+    package_case,
+    phase,
+    run,
+    trial,
+    worker_run,
+)
+from tests.served import served
+
+REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+GOLD = Path(__file__).with_name("gold") / "verdicts.txt"
+MOST_LINES, MOST_LETTERS = 15, 1200  # of a proven verdict in a terminal
+
+LOGS = {
+    "illegal_memory_access": """Traceback (most recent call last):
+  File "/app/serve.py", line 9, in <module>
+    out = model(x)
+torch.AcceleratorError: CUDA error: an illegal memory access was encountered
+""",
+    "arch_mismatch": """Traceback (most recent call last):
+  File "/app/serve.py", line 9, in <module>
+    out = model(x)
+RuntimeError: CUDA error: no kernel image is available for execution on the device
+""",
+    "toolchain": """Traceback (most recent call last):
+  File "/app/serve.py", line 3, in <module>
+    model = torch._inductor.aoti_load_package("model.pt2")
+OSError: /tmp/abc/model.so: undefined symbol: aoti_torch_cpu_my_op
+""",
+    "compile_failure": """Traceback (most recent call last):
+  File "/app/build.py", line 12, in <module>
+    program = torch.export.export(model, (x,))
+torch._dynamo.exc.UserError: Could not guard on data-dependent expression Eq(u0, 1) (unhinted: Eq(u0, 1)).
+""",
+    "out_of_memory": """Traceback (most recent call last):
+  File "/app/serve.py", line 9, in <module>
+    out = model(x)
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total of 79.00 GiB.
+""",
+    "environment": """Traceback (most recent call last):
+  File "/app/serve.py", line 3, in <module>
+    x = x.cuda()
+RuntimeError: The NVIDIA driver on your system is too old (found version 11040).
+""",
+    "custom_op": """Traceback (most recent call last):
+  File "/app/serve.py", line 3, in <module>
+    model = torch._inductor.aoti_load_package("model.pt2")
+RuntimeError: Could not find schema for mylib::pool.
+""",
+}
+
+
+def run_package(zoo: ZooPackage, folder: Path, name: str, inputs: str) -> Verdict:
+    package = zoo(name)
+    return diagnosed(
+        folder, PackageWorkload(package=package, inputs=package.with_name(f"{name}.{inputs}.pt"))
+    )
+
+
+def diagnosed(folder: Path, workload: Workload) -> Verdict:
+    context = Context(directory=folder, python=Path(sys.executable))
+    return served(diagnose, context, workload, budget_s=120)
+
+
+def script(zoo: ZooPackage, folder: Path) -> Verdict:
+    path = folder / "serve.py"
+    path.write_text("import torch\n\nweights = torch.load('nowhere.pt')\n")
+    return diagnosed(folder, ScriptWorkload(script=path, cwd=folder))
+
+
+def cut_package(zoo: ZooPackage, folder: Path) -> Verdict:
+    whole, path = zoo("ranker").read_bytes(), folder / "ranker.pt2"
+    path.write_bytes(whole[: len(whole) // 2])
+    return diagnosed(folder, PackageWorkload(package=path))
+
+
+def concluded(case: DiagnosisState, folder: Path) -> Verdict:
+    return conclude(detect(case), case, Context(folder, Path(sys.executable)))
+
+
+def log(category: str) -> Callable[[ZooPackage, Path], Verdict]:
+    def of_log(_zoo: ZooPackage, folder: Path) -> Verdict:
+        case = DiagnosisState(None)
+        case.log, case.log_source = read_log(LOGS[category].splitlines()), "crash.log"
+        return concluded(case, folder)
+
+    return of_log
+
+
+def mismatch(given: GivenTensor) -> Callable[[ZooPackage, Path], Verdict]:
+    """A call with this input fails, and does not once it is changed to what was compiled."""
+
+    def of_input(zoo: ZooPackage, folder: Path) -> Verdict:
+        case = failing(package_case(zoo("ranker"), given))
+        for tried in ranked(detect(case), case)[0].interventions:
+            case.trials[tried.key] = trial(tried, Effect.GONE)
+        return concluded(case, folder)
+
+    return of_input
+
+
+def constants(zoo: ZooPackage, folder: Path) -> Verdict:
+    case = failing(package_case(zoo("ranker")))
+    given = {"table.weight": {"dtype": "float16", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}}
+    case.capture = capture(updates=[phase(1, load=1, how="load_constants", constants=given)])
+    return concluded(case, folder)
+
+
+def concurrency(_zoo: ZooPackage, folder: Path) -> Verdict:
+    """Two threads are in one single-threaded runner at once."""
+    load = phase(0, loader="aoti_load_package", package="m.pt2", options={"run_single_threaded": True})
+    one = phase(1, load=1, thread=1, thread_name="one", seconds=1.0)
+    two = phase(2, load=1, thread=2, thread_name="two", seconds=1.0) | {"t": 1.5}
+    case = failing(DiagnosisState(None))
+    case.capture = capture(loads=[load], calls=[one, two])
+    return concluded(case, folder)
+
+
+def hang(zoo: ZooPackage, folder: Path) -> Verdict:
+    case = package_case(zoo("ranker"), GOOD_IDS)
+    case.runs["plain"] = run("plain", "", ending="timeout")
+    return concluded(case, folder)
+
+
+def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
+    """A script found its numbers wrong, and launch 1 of its package diverges from eager mode."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
+    case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]})
+    summary = "launch 1 is the first that diverges: 8 of 512 elements by up to 0.25"
+    first = {"kind": "error", "launch": 1, "kernel": "cpp_fused_log_mul_sigmoid_0", "summary": summary}
+    case.with_eager = ComparedWithEager(
+        outcome="differs",
+        summary="",
+        first=Divergence.model_validate({**first, "difference": Difference()}),
+        log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
+        cost=Cost(),
+    )
+    return concluded(case, folder)
+
+
+def unexplained(zoo: ZooPackage, folder: Path) -> Verdict:
+    """The call raises an error that no check explains."""
+    case = failing(package_case(zoo("ranker"), GOOD_IDS), "RuntimeError: something odd")
+    return concluded(case, folder)
+
+
+SCENARIOS: dict[str, Callable[[ZooPackage, Path], Verdict]] = {
+    "index_out_of_bounds": lambda zoo, folder: run_package(zoo, folder, "ranker", "bad-index"),
+    "nan_or_inf": lambda zoo, folder: run_package(zoo, folder, "logarithm", "bad-nan"),
+    "input_mismatch": lambda zoo, folder: run_package(zoo, folder, "ranker", "bad-dtype"),
+    "device_mismatch": mismatch(replace(GOOD_IDS, device="cuda:0")),
+    "shape_out_of_range": mismatch(replace(GOOD_IDS, shape=(65, 6))),
+    "invalid_package": cut_package,
+    "script_error": script,
+    "constants": constants,
+    "concurrency": concurrency,
+    "hang": hang,
+    "unexplained": unexplained,
+    "wrong_output": wrong_output,
+    **{category: log(category) for category in LOGS},
+    "healthy": lambda zoo, folder: run_package(zoo, folder, "ranker", "inputs"),
+    "without inputs": lambda zoo, folder: diagnosed(folder, PackageWorkload(package=zoo("ranker"))),
+}
+
+
+def told(name: str, zoo: ZooPackage, folder: Path) -> str:
+    """What the scenario prints, without what differs from machine to machine."""
+    text = as_text(SCENARIOS[name](zoo, folder))
+    for path in (folder, zoo("ranker").parent, zoo("logarithm").parent, Path(__file__).parents[2]):
+        text = text.replace(f"{path}/", "")
+    text = re.sub(r"\d+\.\d s\b", "1.0 s", text)
+    text = re.sub(
+        r"(?:aoti-debug report \S+ --out|--report) FOLDER", "aoti-debug report job --out FOLDER", text
+    )
+    return re.sub(r"(?:/\S*/)(?=proof\.py|instrumented)", "", text)
+
+
+@pytest.fixture(scope="module")
+def gold() -> dict[str, str]:
+    """The texts by their titles."""
+    parts = re.split(r"^=== (.+)\n", GOLD.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_verdict_reads_as_its_gold(
+    name: str, gold: dict[str, str], zoo: ZooPackage, tmp_path: Path
+) -> None:
+    """Every text of the file; one that is proven has at most 15 lines and 1,200 characters."""
+    text = told(name, zoo, tmp_path)
+    assert f"{text}\n" == gold[name]
+    if "(proven)" in text:
+        assert text.count("\n") <= MOST_LINES and len(text) <= MOST_LETTERS
+
+
+def test_every_category_is_read() -> None:
+    """And none of the labels of one is longer than its column."""
+    assert set(FAILURES) <= SCENARIOS.keys()
+    assert max(map(len, ("Confirmed", "Then fix"))) < brief.LABEL
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as there:
+        written = []
+        for scenario in SCENARIOS:
+            place = Path(there) / scenario.replace(" ", "-")
+            place.mkdir()
+            written.append(f"=== {scenario}\n{told(scenario, build, place)}\n")
+        GOLD.write_text("".join(written), encoding="utf-8")

@@ -1,0 +1,421 @@
+"""Arguments as agents send them: made into a workload, completed, or asked for."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import quote
+
+import anyio
+import pytest
+from mcp import Client, MCPError
+from mcp_types import (
+    ElicitRequestParams,
+    ElicitResult,
+    PromptReference,
+    ResourceTemplateReference,
+    TextResourceContents,
+)
+
+from mcp_server.cli.parameters import arguments_of, targets_of
+from mcp_server.errors import ProblemError
+from mcp_server.jobs.store import Store
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
+from mcp_server.operations.arguments import (
+    CheckArguments,
+    Checker,
+    DiagnoseArguments,
+    DumpArguments,
+    ExplainArguments,
+    InspectArguments,
+    PairArguments,
+    ReduceArguments,
+    RepeatArguments,
+    TryArguments,
+    WorkloadArguments,
+    validated,
+)
+from mcp_server.operations.table import question_of
+from mcp_server.operations.workload import paired_model, symptom_of, workload_of
+from mcp_server.server.app import make_server
+from mcp_server.server.resources import GUIDES
+from mcp_server.tools.fault_methods import Tool
+from tests.conftest import ZooPackage
+from tests.server import sample
+from tests.server.clients import ERAS, Era, data_of
+
+# Arguments, flat or without a name, become a workload, or an error that says what to pass instead.
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A script, an inputs file, an archive of torch.export and something that is no package."""
+    (tmp_path / "app.py").write_text("print('hello')")
+    (tmp_path / "batch.pt").write_bytes(b"PK")
+    (tmp_path / "broken.pt2").write_bytes(b"PK\3\4 cut")
+    with zipfile.ZipFile(tmp_path / "program.pt2", "w") as archive:
+        archive.writestr("program/models/model.json", "{}")
+    return tmp_path
+
+
+def built(folder: Path, **values: Any) -> object:
+    return workload_of(validated(WorkloadArguments, {"cwd": str(folder), **values}))
+
+
+def test_a_script_with_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Relative paths start at cwd, and that in the directory of the process; the rest passes through."""
+    monkeypatch.chdir(folder.parent)
+    workload = built(folder, cwd=folder.name, script="app.py", script_args=["--fast"], env={"A": "1"})
+    assert workload == ScriptWorkload(
+        script=folder / "app.py", args=["--fast"], cwd=folder, env={"A": "1"}, timeout_s=300
+    )
+
+
+def test_a_damaged_package_is_not_refused_here(folder: Path) -> None:
+    """A file that is no readable package is for the steps to judge: that is a finding."""
+    workload = built(folder, package="broken.pt2", inputs="batch.pt", device_index=1)
+    assert isinstance(workload, PackageWorkload)
+    assert workload.package == folder / "broken.pt2"
+    assert workload.inputs == folder / "batch.pt"
+
+
+def test_what_is_reduced_takes_what_the_other_tools_take(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script with arguments and variables, or a program with specs and imports, run in its own folder."""
+    monkeypatch.chdir(folder.parent)
+    around = {"cwd": folder.name, "env": {"A": "1"}, "timeout_s": 9}
+    script = {**around, "script": "app.py", "script_args": ["--fast"]}
+    assert paired_model(validated(ReduceArguments, script)) == ScriptWorkload(
+        script=folder / "app.py", args=["--fast"], cwd=folder, env={"A": "1"}, timeout_s=9
+    )
+    specs = [{"shape": [2, 3], "dtype": "float32"}]
+    program = {**around, "exported": "program.pt2", "inputs": specs, "extra_imports": ["ops.py"]}
+    assert paired_model(validated(ReduceArguments, program)) == ExportedWorkload(
+        exported=folder / "program.pt2",
+        inputs=[TensorSpec(shape=[2, 3], dtype="float32")],
+        extra_imports=["ops.py"],
+        cwd=folder,
+        env={"A": "1"},
+        timeout_s=9,
+    )
+    del script["script"]
+    with pytest.raises(ProblemError, match="script_args are given without a script"):
+        paired_model(validated(ReduceArguments, {**script, "exported": "program.pt2"}))
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_specs_as_list_or_json_text(folder: Path, as_text: bool) -> None:
+    """Specs may come as JSON or, since some clients send every argument as text, as its text."""
+    given = (
+        '[{"shape": [2, 3], "dtype": "int64", "high": 9}]'
+        if as_text
+        else [{"shape": [2, 3], "dtype": "int64", "high": 9}]
+    )
+    workload = built(folder, package="broken.pt2", inputs=given)
+    assert isinstance(workload, PackageWorkload)
+    assert workload.inputs == [TensorSpec(shape=[2, 3], dtype="int64", high=9)]
+
+
+def test_a_command(folder: Path) -> None:
+    """A command is taken as an argument list, whose program must be there."""
+    workload = built(folder, command=["env", "model.pt2"])
+    assert isinstance(workload, CommandWorkload) and workload.argv == ["env", "model.pt2"]
+    with pytest.raises(ProblemError, match="no such program"):
+        built(folder, command=["host-that-is-not-there", "model.pt2"])
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "no workload given; allowed: exactly one of script, package, exported, command"),
+        ({"script": "app.py", "package": "broken.pt2"}, "more than one workload given: 'script, package'"),
+        ({"script": "no.py"}, "script does not exist"),
+        ({"script": "."}, "script is a directory, not a file"),
+        ({"script": "app.py", "cwd": "/dev/null"}, "cwd is not a directory"),
+        ({"script": "app.py", "inputs": "batch.pt"}, "inputs does not apply to a script"),
+        ({"script": "app.py", "python": "batch.pt"}, "python is not executable"),
+        ({"command": ["x"], "extra_imports": ["ops"]}, "extra_imports does not apply to a command"),
+        ({"package": "program.pt2"}, "next: pass the same path as exported"),
+        ({"package": "broken.pt2", "inputs": "[{"}, "inputs looks like specs but is not JSON"),
+        ({"package": "broken.pt2", "inputs": [{"shape": [-1]}]}, "inputs[0].shape[0]: Input should be"),
+        ({"package": "broken.pt2", "inputs": [{"size": [1]}]}, "inputs[0].shape: Field required"),
+        ({"package": "a\0b"}, "a path holds a NUL byte"),
+        ({"script": "app.py", "timeout_s": 0}, "argument 'timeout_s'"),
+        ({"script": "app.py", "env": {"A": 1}}, "argument 'env.A'"),
+        ({"script": ["app.py"]}, "argument 'script'"),
+        ({"scriptt": "app.py"}, "unknown argument 'scriptt' (did you mean 'script'?)"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(folder: Path, values: dict[str, Any], said: str) -> None:
+    """Each wrong call is answered with what is wrong and what is allowed."""
+    with pytest.raises(ProblemError) as problem:
+        built(folder, **values)
+    assert said in str(problem.value)
+
+
+def test_a_program_is_the_reference_of_its_package(folder: Path) -> None:
+    """diagnose takes the two together; what makes one run still takes one workload."""
+    pair = {"package": "broken.pt2", "exported": "program.pt2", "cwd": str(folder)}
+    given = validated(DiagnoseArguments, pair)
+    workload = workload_of(given)
+    assert isinstance(workload, PackageWorkload)
+    assert symptom_of(given, workload).program == folder / "program.pt2"
+    with pytest.raises(ProblemError, match="more than one workload given"):
+        workload_of(validated(RepeatArguments, pair))
+
+
+def test_a_compiled_package_as_exported(folder: Path, zoo: Any) -> None:
+    """A compiled package in the place of an exported program is sent to the right argument."""
+    with pytest.raises(ProblemError) as problem:
+        built(folder, exported=str(zoo("ranker")))
+    assert problem.value.next_call == "pass the same path as package"
+
+
+def test_questions() -> None:
+    """At most one question, except an assertion with the kernel that printed it."""
+    both = InspectArguments(package="m.pt2", assertion="0 <= tmp4 < 10", kernel="k", generated_line=30)
+    question = question_of(both)
+    assert question is not None and question.kernel == "k" and question.generated_line == 30
+    assert question_of(InspectArguments(package="m.pt2")) is None
+    with pytest.raises(ProblemError, match="more than one question"):
+        question_of(InspectArguments(package="m.pt2", launch=0, buffer="buf1"))
+    with pytest.raises(ProblemError, match="goes with an assertion"):
+        question_of(InspectArguments(package="m.pt2", generated_line=3))
+
+
+def test_the_checkers_are_those_of_the_step() -> None:
+    """The schema lists every checker that locate_fault knows, and auto."""
+    assert set(get_args(Checker)) == {"auto", *get_args(Tool)}
+
+
+@pytest.mark.parametrize("model", [CheckArguments, DumpArguments, PairArguments, RepeatArguments])
+def test_a_package_stands_without_a_name(model: type, zoo: ZooPackage) -> None:
+    """As the option `--package` would say it; an exported program is told apart by its content."""
+    package = str(zoo("ranker"))
+    found = arguments_of(model, {"target": package, "rest": []})
+    assert found == arguments_of(model, {"package": package})
+    if "exported" in model.model_fields:  # type: ignore[attr-defined]
+        program = package.replace(".pt2", ".exported.pt2")
+        assert arguments_of(model, {"target": program}) == arguments_of(model, {"exported": program})
+
+
+def test_a_target_that_the_command_does_not_take_is_refused() -> None:
+    """The error says what it takes."""
+    with pytest.raises(ProblemError, match="does not take a script") as raised:
+        arguments_of(CheckArguments, {"target": "serve.py"})
+    assert raised.value.allowed == "a package (.pt2)"
+
+
+def test_a_command_that_runs_nothing_has_no_target() -> None:
+    """`explain-error` takes a text or a log, each by its name; `try-fix` has its package already."""
+    assert not targets_of(ExplainArguments) and not targets_of(TryArguments)
+    with pytest.raises(ProblemError):
+        arguments_of(CheckArguments, {"target": str(Path("nothing.txt"))})
+
+
+# Completions, and the resources whose addresses they complete.
+
+ARTIFACT = "aoti-debug://jobs/{job_id}/{+name}{?offset,limit}"
+KERNEL = "aoti-debug://kernels/{kernel}{?package}"
+BUFFER = "aoti-debug://buffers/{buffer}{?package}"
+
+
+def talk_to(state: Path, talk: Callable[[Client], Awaitable[None]], era: Era = "auto") -> None:
+    """Run `talk` with a client of a server in this process."""
+
+    async def main() -> None:
+        with anyio.fail_after(60):
+            async with Client(make_server(Store(state), sample.OPERATIONS), mode=era) as client:
+                await talk(client)
+
+    anyio.run(main)
+
+
+async def completed(client: Client, template: str, name: str, typed: str, **known: str) -> list[str]:
+    ref = ResourceTemplateReference(uri=template)
+    answer = await client.complete(ref, {"name": name, "value": typed}, known or None)
+    return answer.completion.values
+
+
+async def read(client: Client, uri: str) -> str:
+    contents = (await client.read_resource(uri)).contents[0]
+    assert isinstance(contents, TextResourceContents)
+    return contents.text
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_jobs_and_their_files(tmp_path: Path, era: Era) -> None:
+    """A lost handle is found again: jobs are listed and completed newest first, and so are their files."""
+
+    async def talk(client: Client) -> None:
+        for number in (1, 2):
+            data_of(await client.call_tool("echo", {"steps": number}))
+        jobs = json.loads(await read(client, "aoti-debug://jobs"))
+        assert [job["tool"] for job in jobs] == ["echo", "echo"]
+        assert {job["state"] for job in jobs} == {"finished"}
+        handles = await completed(client, ARTIFACT, "job_id", "job_")
+        assert handles == [job["job_id"] for job in jobs]
+        assert "result.json" in await completed(client, ARTIFACT, "name", "res", job_id=handles[0])
+        assert (
+            json.loads(await read(client, f"aoti-debug://jobs/{handles[0]}/result.json"))["result"]["steps"]
+            == 2
+        )
+
+    talk_to(tmp_path / "state", talk, era)
+
+
+@pytest.mark.slow
+def test_kernels_and_buffers_of_a_package(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Every completed kernel and buffer of a real package can be read, and names the other."""
+    package = str(zoo("ranker"))
+
+    async def talk(client: Client) -> None:
+        kernels = await completed(client, KERNEL, "kernel", "", package=package)
+        buffers = await completed(client, BUFFER, "buffer", "buf", package=package)
+        assert any(name.startswith("cpp_fused") for name in kernels) and "buf0" in buffers
+        for name in kernels:
+            facts = json.loads(await read(client, f"aoti-debug://kernels/{name}?package={quote(package)}"))
+            assert {fact.get("name", fact.get("kernel")) for fact in facts} == {name}
+        for name in buffers:
+            [fact] = json.loads(await read(client, f"aoti-debug://buffers/{name}?package={quote(package)}"))
+            assert fact["name"] == name and fact["written_by"]
+
+    talk_to(tmp_path / "state", talk)
+
+
+def test_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages and scripts are completed in the directory that was typed, folders with a slash, no others."""
+    work = tmp_path / "work"
+    (work / "models").mkdir(parents=True)
+    for name in ("serve.py", "notes.txt", ".hidden.py", "models/ranker.pt2", "models/rank_me.py"):
+        (work / name).write_text("")
+    monkeypatch.chdir(work)
+
+    async def talk(client: Client) -> None:
+        assert await completed(client, KERNEL, "package", "") == ["models/"]
+        assert await completed(client, KERNEL, "package", "models/r") == ["models/ranker.pt2"]
+        assert await completed(client, KERNEL, "package", f"{work}/models/") == [f"{work}/models/ranker.pt2"]
+        answer = await client.complete(
+            PromptReference(name=GUIDES[0].prompt), {"name": "workload", "value": "models/r"}
+        )
+        assert answer.completion.values == ["models/rank_me.py", "models/ranker.pt2"]
+
+    talk_to(tmp_path / "state", talk)
+
+
+def test_what_cannot_be_completed(tmp_path: Path) -> None:
+    """An unknown argument, a missing package or directory and a bad handle complete to nothing."""
+    (tmp_path / "broken.pt2").write_bytes(b"no archive")
+
+    async def talk(client: Client) -> None:
+        assert await completed(client, KERNEL, "colour", "re") == []
+        assert await completed(client, KERNEL, "kernel", "") == []
+        assert await completed(client, KERNEL, "kernel", "", package="/none.pt2") == []
+        assert await completed(client, KERNEL, "kernel", "", package=str(tmp_path / "broken.pt2")) == []
+        assert await completed(client, KERNEL, "package", "/no/such/folder/x") == []
+        assert await completed(client, ARTIFACT, "name", "", job_id="../../etc") == []
+
+    talk_to(tmp_path / "state", talk)
+
+
+def test_no_more_than_the_protocol_allows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 150 packages the first hundred are answered, and that there are more."""
+    for number in range(150):
+        (tmp_path / f"m{number:03}.pt2").write_text("")
+    monkeypatch.chdir(tmp_path)
+
+    async def talk(client: Client) -> None:
+        ref = ResourceTemplateReference(uri=KERNEL)
+        found = (await client.complete(ref, {"name": "package", "value": "m"})).completion
+        assert (len(found.values), found.total, found.has_more) == (100, 150, True)
+
+    talk_to(tmp_path / "state", talk)
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "aoti-debug://kernels/none?package=/none.pt2",
+        "aoti-debug://kernels/none",
+        "aoti-debug://buffers/buf0?package=%00",
+    ],
+)
+def test_resources_that_are_not_there(tmp_path: Path, uri: str) -> None:
+    """A kernel or buffer of no package is an error that names what is missing."""
+
+    async def talk(client: Client) -> None:
+        with pytest.raises(MCPError, match=r"package|path"):
+            await client.read_resource(uri)
+
+    talk_to(tmp_path / "state", talk)
+
+
+def test_a_prompt_and_a_resource_for_every_guide(tmp_path: Path) -> None:
+    """Each routed family has its guide as a resource, and a prompt that names it and quotes the error."""
+
+    async def talk(client: Client) -> None:
+        uris = {str(resource.uri) for resource in (await client.list_resources()).resources}
+        prompts = {prompt.name for prompt in (await client.list_prompts()).prompts}
+        for guide in GUIDES:
+            assert guide.uri in uris and guide.prompt in prompts
+            assert (await read(client, guide.uri)) == guide.path.read_text(encoding="utf-8")
+            asked = {"workload": "serve.py", "error": "CUDA error"}
+            message = (await client.get_prompt(guide.prompt, asked)).messages[0].content
+            assert guide.uri in message.text and "<error>\nCUDA error\n</error>" in message.text  # type: ignore[union-attr]
+
+    talk_to(tmp_path / "state", talk)
+
+
+# Where a call would be refused for want of an answer, a client that can ask its user is asked.
+
+
+def called(directory: Path, arguments: dict[str, Any], answer: ElicitResult | None) -> tuple[Any, list[str]]:
+    """The result of inspect_package, and what was asked; without `answer` nobody can be asked."""
+    questions: list[str] = []
+
+    async def reply(_: object, params: ElicitRequestParams) -> ElicitResult:
+        questions.append(params.message)
+        assert answer is not None
+        return answer
+
+    async def talk() -> Any:
+        options: dict[str, Any] = {"elicitation_callback": reply} if answer else {}
+        async with Client(make_server(Store(directory / "jobs")), mode="legacy", **options) as client:
+            return await client.call_tool("inspect_package", arguments)
+
+    return anyio.run(talk), questions
+
+
+def test_the_answer_of_the_user_is_taken(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A model that the package does not hold: the user names one that it holds, and the call goes on."""
+    arguments = {"package": str(zoo("ranker")), "model_name": "other"}
+    accepted = ElicitResult(action="accept", content={"model_name": "model"})
+    result, questions = called(tmp_path, arguments, accepted)
+    assert not result.is_error
+    assert len(questions) == 1
+    assert "has no model of this name" in questions[0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        ElicitResult(action="decline"),
+        ElicitResult(action="accept", content={"model_name": 7}),
+        ElicitResult(action="accept", content={"model_name": "third"}),
+    ],
+    ids=["nobody to ask", "declined", "unfit", "wrong again"],
+)
+def test_without_a_fit_answer_the_call_is_refused(
+    zoo: ZooPackage, tmp_path: Path, answer: ElicitResult | None
+) -> None:
+    """The refusal is the one that a client without questions gets, and nobody is asked twice."""
+    arguments = {"package": str(zoo("ranker")), "model_name": "other"}
+    result, questions = called(tmp_path, arguments, answer)
+    assert result.is_error
+    assert "has no model of this name" in result.content[0].text
+    assert len(questions) == (answer is not None)

@@ -1,0 +1,477 @@
+"""The server's face to clients: its behaviour in both protocol eras, what it describes, and its results."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mcp import Client, MCPError
+from mcp_types import TextResourceContents
+
+from mcp_server.cli.parameters import parameters_of
+from mcp_server.diagnosis.next_steps import next_steps
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.families import FAMILIES, Family
+from mcp_server.model import (
+    FAILURES,
+    Category,
+    CommandWorkload,
+    Component,
+    ExportedWorkload,
+    NextStep,
+    PackageWorkload,
+    ScriptWorkload,
+    TensorSpec,
+    Verdict,
+    Workload,
+)
+from mcp_server.operations.arguments import RUNS_USER_CODE, validated
+from mcp_server.operations.table import CORE, OPERATIONS, command_line
+from mcp_server.runtime.context import Context
+from mcp_server.server.resources import INSTRUCTIONS
+from mcp_server.server.tools import LIMIT, compact, middle_cut, shorten
+from mcp_server.tools.explain_error import explain_error
+from tests.conftest import ZooPackage
+from tests.recorded import RECORDINGS
+from tests.server.agent import MOST_TOKENS, parse, tokens
+from tests.server.clients import ERAS, ROOT, Era, data_of, drive, real_server, sample_server, text_of
+from tests.server.snapshot import GOLD, tools
+from tests.server.snapshot import text_of as snapshot_text
+from tests.support.processes import alive, written
+
+# The MCP face over stdio, in both protocol eras, on operations that show one behaviour each.
+
+both_eras = pytest.mark.parametrize("era", ERAS)
+
+
+@both_eras
+def test_strict_arguments(tmp_path: Path, era: Era) -> None:
+    """An unknown name, a wrong type and a value out of range are errors that say what to send."""
+
+    async def talk(client: Client) -> None:
+        unknown = await client.call_tool("echo", {"stepz": 2})
+        assert unknown.is_error
+        assert text_of(unknown) == "unknown argument 'stepz' (did you mean 'steps'?); allowed: text, steps"
+        wrong = await client.call_tool("echo", {"steps": "2"})
+        assert wrong.is_error and "argument 'steps'" in text_of(wrong) and "1-9, default 3" in text_of(wrong)
+        assert (await client.call_tool("echo", {"steps": 10})).is_error
+        fine = await client.call_tool("echo", {"steps": 9, "text": '{"k": [1]}'})
+        assert data_of(fine) == {"text": '{"k": [1]}', "steps": 9}
+
+    drive(sample_server(tmp_path / "state"), talk, era)
+
+
+@both_eras
+def test_errors(tmp_path: Path, era: Era) -> None:
+    """A problem carries its remedy in both channels; a defect is called one; an unknown tool is named."""
+
+    async def talk(client: Client) -> None:
+        refused = await client.call_tool("refuse", {})
+        assert refused.is_error
+        assert text_of(refused) == "device 3 does not exist: '3'; allowed: 0-1; next: call check_devices"
+        assert refused.structured_content == {
+            "error": {
+                "what": "device 3 does not exist",
+                "value": "3",
+                "allowed": "0-1",
+                "next": "call check_devices",
+            }
+        }
+        crashed = await client.call_tool("crash", {})
+        assert crashed.is_error and "defect in this tool: RuntimeError" in text_of(crashed)
+        left = await client.call_tool("leave", {})
+        assert left.is_error and "defect in this tool: SystemExit" in text_of(left)
+        unknown = await client.call_tool("ecko", {})
+        assert unknown.is_error and "did you mean 'echo'" in text_of(unknown)
+        assert data_of(await client.call_tool("echo", {"text": "alive"}))["text"] == "alive"
+
+    drive(sample_server(tmp_path / "state"), talk, era)
+
+
+@both_eras
+def test_a_long_result_names_the_file_that_has_all(tmp_path: Path, era: Era) -> None:
+    """60,000 characters come back below the limit, and the whole of them can be read by URI, in pages."""
+
+    async def talk(client: Client) -> None:
+        result = await client.call_tool("talk", {})
+        data = data_of(result)
+        assert len(text_of(result)) <= 10_000
+        uri = data["shortened"]["full"]["uri"]
+        first = await client.read_resource(uri)
+        assert isinstance(first.contents[0], TextResourceContents)
+        assert f"next: {uri}?offset=20000" in first.contents[0].text
+        log = uri.replace("result.json", "output.log")
+        part = await client.read_resource(f"{log}?offset=5&limit=10")
+        assert isinstance(part.contents[0], TextResourceContents)
+        assert part.contents[0].text.startswith("line\nline\n\n[up to byte 15 of 60000")
+
+    drive(sample_server(tmp_path / "state"), talk, era)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "../../secret",
+        "%2e%2e/%2e%2e/secret",
+        "link",
+        "nothing.log",
+        "output.log?offset=-1",
+        "output.log?limit=0",
+    ],
+)
+def test_artifact_paths_are_checked(tmp_path: Path, path: str) -> None:
+    """A path out of the job's directory, a link out of it, a missing file and a bad range are refused."""
+    (tmp_path / "state" / "jobs").mkdir(parents=True, mode=0o700)
+    (tmp_path / "state").chmod(0o700)
+    (tmp_path / "state" / "secret").write_text("secret")
+
+    async def talk(client: Client) -> None:
+        data = data_of(await client.call_tool("talk", {}))
+        uri = data["shortened"]["full"]["uri"]
+        job = tmp_path / "state" / "jobs" / uri.split("/")[-2]
+        (job / "link").symlink_to(tmp_path / "state" / "secret")
+        with pytest.raises(MCPError) as refused:
+            await client.read_resource(uri.replace("result.json", path))
+        assert "secret" not in str(refused.value).replace("secret'", "").replace("/secret", "")
+
+    drive(sample_server(tmp_path / "state"), talk)
+
+
+@both_eras
+def test_a_handle_outlives_its_call(tmp_path: Path, era: Era) -> None:
+    """A call that takes longer than wait_s answers with a handle; wait_job looks, stop_job kills the tree."""
+
+    async def talk(client: Client) -> None:
+        ids = tmp_path / "ids"
+        begun = data_of(await client.call_tool("run_child", {"file": str(ids), "wait_s": 0.5}))
+        assert begun["state"] == "running" and begun["tool"] == "run_child" and begun["progress"] == ["child"]
+        step = begun["next_steps"][0]
+        assert step["tool"] == "wait_job"
+        looked = data_of(await client.call_tool("wait_job", {**step["arguments"], "wait_s": 0}))
+        assert looked["state"] == "running"
+        await written(ids)
+        stopped = data_of(await client.call_tool("stop_job", {"job_id": begun["job_id"]}))
+        assert stopped["state"] == "stopped"
+        assert not await alive(ids)
+        again = data_of(await client.call_tool("wait_job", {"job_id": begun["job_id"]}))
+        assert again["state"] == "stopped"
+
+    drive(sample_server(tmp_path / "state"), talk, era)
+
+
+@both_eras
+def test_a_cancelled_call_leaves_no_process(tmp_path: Path, era: Era) -> None:
+    """Cancelling a call before it answered stops its job: nobody else has the handle."""
+
+    async def talk(client: Client) -> None:
+        ids = tmp_path / "ids"
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.call_tool, "run_child", {"file": str(ids), "wait_s": 30})
+            await written(ids)
+            tasks.cancel_scope.cancel()
+        assert not await alive(ids)
+
+    drive(sample_server(tmp_path / "state"), talk, era)
+
+
+@both_eras
+def test_progress_reaches_the_client(tmp_path: Path, era: Era) -> None:
+    """What a job says while a call waits for it arrives as progress notifications."""
+    messages: list[str] = []
+
+    async def heard(progress: float, total: float | None, message: str | None) -> None:
+        messages.append(message or "")
+
+    async def talk(client: Client) -> None:
+        call = {"file": str(tmp_path / "ids"), "wait_s": 1}
+        await client.call_tool("run_child", call, progress_callback=heard)
+        assert messages == ["child"]
+
+    drive(sample_server(tmp_path / "state"), talk, era)
+
+
+def test_bad_handles(tmp_path: Path) -> None:
+    """A malformed or unknown handle is an error that says what a handle looks like."""
+
+    async def talk(client: Client) -> None:
+        for handle in ("../x", "job_zzzzzzzz", "job_00000000", "x" * 5000):
+            result = await client.call_tool("wait_job", {"job_id": handle})
+            assert result.is_error and "job" in text_of(result) and len(text_of(result)) <= 10_000
+
+    drive(sample_server(tmp_path / "state"), talk)
+
+
+# What clients put into every session's context: names, schemas, texts, and how many bytes they take.
+
+MOST_BYTES = 28 << 10
+MOST_CORE_BYTES = 14_600  # 3,500 tokens, as benchmarks/tokens.json counted them
+MOST_INSTRUCTION_BYTES = 2048
+
+
+@pytest.fixture(scope="module")
+def listed() -> list[dict[str, Any]]:
+    return tools()
+
+
+def test_the_list_is_pinned(listed: list[dict[str, Any]]) -> None:
+    """A change of any name, schema or text shows in review: `python -m tests.server.snapshot` accepts it."""
+    assert snapshot_text(listed) == GOLD.read_text()
+
+
+def test_the_list_is_small(listed: list[dict[str, Any]]) -> None:
+    """The list by default fits 3,500 tokens, the whole one 28 KB, the instructions 2 KB."""
+    core = tools("core")
+    assert {tool["name"] for tool in core} == {*CORE, "wait_job", "stop_job"}
+    assert all(tool in listed for tool in core)
+    assert len(compact(core).encode()) <= MOST_CORE_BYTES
+    assert len(compact(listed).encode()) <= MOST_BYTES
+    assert len(INSTRUCTIONS.encode()) <= MOST_INSTRUCTION_BYTES
+
+
+def test_every_property_is_described(listed: list[dict[str, Any]]) -> None:
+    """Each description says default and range: the schema that clients get leaves them out."""
+    for tool in listed:
+        assert tool["inputSchema"]["additionalProperties"] is False
+        assert all(schema["description"] for schema in tool["inputSchema"]["properties"].values())
+    for operation in OPERATIONS:
+        for name, schema in operation.arguments.model_json_schema()["properties"].items():
+            said, default = schema["description"], schema.get("default")
+            assert default in (None, "", [], {}) or str(default).lower() in said.lower(), name
+            assert "maximum" not in schema or str(schema["maximum"]) in said, name
+
+
+def test_every_tool_is_annotated(listed: list[dict[str, Any]]) -> None:
+    """All four hints are set; what runs the user's program never claims to be read-only."""
+    runs = {operation.name for operation in OPERATIONS if operation.hints is RUNS_USER_CODE}
+    for tool in listed:
+        hints = tool["annotations"]
+        assert len(hints) == 4
+        assert (tool["name"] in runs) <= (not hints["readOnlyHint"] and hints["destructiveHint"])
+
+
+def test_every_text_names_only_tools_that_exist(listed: list[dict[str, Any]]) -> None:
+    """A text that sends the agent to the next tool names one of this list."""
+    known = {tool["name"] for tool in listed}
+    texts = " ".join([INSTRUCTIONS, *(tool["description"] for tool in listed)])
+    verbs = {name.split("_")[0] for name in [*known, "locate_fault", "compare_with_eager"]}
+    named = {word for word in re.findall(r"[a-z]+(?:_[a-z]+)+", texts) if word.split("_")[0] in verbs}
+    arguments = {name for tool in listed for name in tool["inputSchema"]["properties"]}
+    assert named <= known | arguments
+    core = tools("core")
+    said = " ".join(tool["description"] for tool in core)
+    assert not [name for name in known - {tool["name"] for tool in core} if re.search(rf"\b{name}\b", said)]
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.id)
+def test_the_next_call_of_an_explanation_is_valid(family: Family, tmp_path: Path) -> None:
+    """Each error family's suggested call validates against the tool's schema, and so does the shell line."""
+    context = Context(directory=tmp_path, python=Path(sys.executable))
+    explanation = anyio.run(partial(explain_error, context, text=family.example))
+    by_name = {operation.name: operation for operation in OPERATIONS}
+    step = explanation.next
+    model = by_name[step.tool].arguments
+    validated(model, step.arguments)
+    options = {name for parameter in parameters_of(model) for name in spelled(parameter)}
+    words = shlex.split(command_line(step))
+    assert {word for word in words if word.startswith("--")} <= options
+
+
+def spelled(parameter: inspect.Parameter) -> list[str]:
+    """The option names of a command's parameter. In an annotation typer keeps the first one as `default`."""
+    info = parameter.annotation.__metadata__[0]
+    declared = [info.default, *(info.param_decls or ())]
+    return [name for names in declared if isinstance(names, str) for name in names.split("/")]
+
+
+WORKLOADS: tuple[Workload, ...] = (
+    ScriptWorkload(script=Path("a.py"), args=["-v"]),
+    PackageWorkload(package=Path("m.pt2"), inputs=[TensorSpec(shape=[2])]),
+    ExportedWorkload(exported=Path("e.pt2"), inputs=Path("b.pt")),
+    CommandWorkload(argv=["host", "m.pt2"]),
+)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.kind)
+@pytest.mark.parametrize("category", FAILURES)
+def test_the_next_step_of_a_verdict_is_valid(category: Category, workload: Workload) -> None:
+    """Whatever the category and the workload, the suggested call names a tool and validates against it."""
+    by_name = {operation.name: operation for operation in OPERATIONS}
+    guilty = Component(kind="kernel", name="kernel", launch_index=3)
+    best = Suspect(category, guilty, "summary", CausalLevel.CALL)
+    for step in next_steps(best, DiagnosisState(workload, 10)):
+        validated(by_name[step.tool].arguments, step.arguments)
+
+
+# Results as an agent gets them: within the limit of a client, leading to calls and commands that exist.
+#
+# The recordings are verdicts on failing and healthy programs, scripts and packages, from an H200: of each
+# category and form the longest; `tests/recordings/README.md` says how they were made.
+
+JSON_VALUES = st.recursive(
+    st.none() | st.integers() | st.text(max_size=300),
+    lambda inner: st.lists(inner, max_size=30) | st.dictionaries(st.text(max_size=8), inner, max_size=40),
+    max_leaves=200,
+)
+
+
+def test_what_fits_is_untouched() -> None:
+    """A result below the limit is passed on as it is, nulls included."""
+    result = {"summary": "fine", "guilty": None}
+    assert shorten(result) is result
+
+
+def test_a_long_list_is_cut_and_counted() -> None:
+    """The longest list loses its tail; the cut is stated with both counts and where all of it is."""
+    result = {"launches": [{"index": n, "kernel": f"kernel_{n}"} for n in range(2000)], "summary": "kept"}
+    short = shorten(result, full={"uri": "artifact://job/result.json"})
+    shown = len(short["launches"])
+    assert 0 < shown < 2000
+    assert short["launches"] == result["launches"][:shown]
+    assert short["summary"] == "kept"
+    assert f"launches: {shown} of 2000 items" in short["shortened"]["cut"]
+    assert short["shortened"]["full"]["uri"] == "artifact://job/result.json"
+
+
+def test_a_long_string_keeps_its_head_and_tail() -> None:
+    """60,000 characters of output come back as both ends: the error is usually last."""
+    short = shorten({"runs": [{"output": "first" + "x" * 60_000 + "last"}]})
+    assert len(compact(short)) <= LIMIT
+    assert short["runs"][0]["output"].startswith("first")
+    assert short["runs"][0]["output"].endswith("last")
+    assert any(
+        line.startswith("runs.0.output: ") and "of 60009 characters" in line
+        for line in short["shortened"]["cut"]
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=6))
+def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
+    """Whatever the shape, the limit holds (as far as the note itself fits), and the input is not changed."""
+    before = compact(result)
+    limit = 1500
+    short = shorten(result, limit=limit)
+    assert compact(result) == before
+    assert short is result or "shortened" in short
+    assert len(compact(short)) <= max(limit, _smallest(short))
+
+
+def _smallest(short: dict[str, Any]) -> int:
+    """Size that no rule can undercut: fixed keys, short strings and numbers."""
+    return 6_000 if short.get("shortened") else 0
+
+
+@given(st.text(min_size=1), st.integers(min_value=8, max_value=50))
+def test_middle_cut_is_bounded(text: str, keep: int) -> None:
+    """The cut text is never longer than asked for."""
+    assert len(middle_cut(text, keep)) <= max(keep, 5)
+
+
+BY_NAME = {operation.name: operation for operation in OPERATIONS}
+LINES = (RECORDINGS / "verdicts.jsonl").read_text().splitlines()
+RECORDED: list[dict[str, Any]] = [json.loads(line) for line in LINES]
+
+
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda recorded: f"{recorded['form']}-{recorded['case']}")
+def test_a_verdict_is_short_and_its_calls_exist(recorded: dict[str, Any]) -> None:
+    """At most 1,500 tokens; each next step validates and can be typed; each command of ours parses."""
+    verdict = Verdict.model_validate(recorded["verdict"])
+    assert tokens(recorded["verdict"]) <= MOST_TOKENS
+    for step in verdict.next_steps:
+        validated(BY_NAME[step.tool].arguments, step.arguments)
+        parse(command_line(NextStep.model_validate(step)))
+    for item in verdict.evidence:
+        if item.command.startswith("aoti-debug "):
+            parse(item.command)
+
+
+# The server as clients start it: what it imports, and a real package diagnosed through it.
+
+BAD = [{"shape": [4, 6], "dtype": "int64", "low": 90, "high": 99}]
+
+
+def test_the_server_never_imports_torch() -> None:
+    """Importing the server loads neither torch nor the command line's libraries."""
+    heavy = "{'torch', 'triton', 'typer', 'rich'}"
+    probe = f"import mcp_server.server.app, sys; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_an_unusable_state_directory_is_replaced(tmp_path: Path) -> None:
+    """When the state directory cannot be made, jobs go to the temporary directory, and stderr says so."""
+    (tmp_path / "file").write_text("not a directory")
+    probe = "from mcp_server.operations.work import open_store; print(open_store().root)"
+    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "file" / "state"), "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", probe], cwd=ROOT, env=env, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"{tmp_path}/aoti-debug-")
+    assert "cannot store a job" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_package_is_diagnosed(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The verdict on a bad index comes back in both channels, within the limit, with readable artifacts."""
+    package = str(zoo("ranker"))
+
+    async def talk(client: Client) -> None:
+        call = {"package": package, "inputs": BAD, "python": sys.executable, "wait_s": 0}
+        answer = data_of(await client.call_tool("diagnose", call))
+        while answer.get("state") == "running":
+            result = await client.call_tool("wait_job", {"job_id": answer["job_id"], "wait_s": 45})
+            assert len(text_of(result)) <= 10_000
+            answer = data_of(result)
+        assert answer["outcome"] == "fault"
+        assert answer["category"] == "index_out_of_bounds"
+        for artifact in answer["artifacts"]:
+            await client.read_resource(artifact["uri"])
+
+    drive(real_server(tmp_path / "state"), talk)
+
+
+@pytest.mark.slow
+def test_a_later_call_gives_the_same_verdict(zoo: ZooPackage, tmp_path: Path) -> None:
+    """With torch imported before the call the verdict is the same, with the same evidence and runs."""
+    package = str(zoo("ranker"))
+    verdicts = []
+
+    async def talk(client: Client) -> None:
+        for _ in range(2):
+            call = {"package": package, "inputs": BAD, "python": sys.executable, "wait_s": 45}
+            verdicts.append(data_of(await client.call_tool("diagnose", call)))
+
+    drive(real_server(tmp_path / "state"), talk)
+    first, later = ([v["category"], v["confidence"], v["summary"], v["fix"], v["guilty"]] for v in verdicts)
+    assert first == later and first[:2] == ["index_out_of_bounds", "proven"]
+    facts = [[item["fact"] for item in v["evidence"]] for v in verdicts]
+    assert facts[0] == facts[1]
+    assert verdicts[0]["cost"]["runs"] == verdicts[1]["cost"]["runs"]
+
+
+@pytest.mark.slow
+def test_two_calls_at_once(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A quick question is answered while a run goes on."""
+    package = str(zoo("ranker"))
+
+    async def talk(client: Client) -> None:
+        call = {"package": package, "inputs": BAD, "repeats": 2, "python": sys.executable, "wait_s": 0}
+        job = data_of(await client.call_tool("run_deterministic", call))
+        overview = data_of(await client.call_tool("inspect_package", {"package": package}))
+        assert overview["overview"]["launches"] > 0
+        assert data_of(await client.call_tool("stop_job", {"job_id": job["job_id"]}))["state"] == "stopped"
+
+    drive(real_server(tmp_path / "state"), talk)

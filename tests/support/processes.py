@@ -1,0 +1,92 @@
+"""A server with a job under way, and what is left of its processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from tests.server.clients import ROOT
+
+HELLO = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {},
+        "clientInfo": {"name": "test", "version": "0"},
+    },
+}
+
+
+def call(file: Path, tool: str = "run_child") -> dict[str, Any]:
+    params = {"name": tool, "arguments": {"file": str(file), "wait_s": 45}}
+    return {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params}
+
+
+@contextmanager
+def greeted(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A server process spoken to by hand."""
+    argv = [sys.executable, "-m", "tests.server.sample", str(tmp_path / "state")]
+    with subprocess.Popen(argv, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            say(server, HELLO)
+            assert server.stdout is not None
+            assert json.loads(server.stdout.readline())["id"] == 1
+            say(server, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+            yield server
+        finally:
+            server.kill()
+
+
+@contextmanager
+def server_with_job(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """A server, and the ids of its job's child and grandchild."""
+    ids = tmp_path / "ids"
+    with greeted(tmp_path) as server:
+        say(server, call(ids))
+        yield server, [int(pid) for pid in wait_for(ids)]
+
+
+def say(server: subprocess.Popen[str], message: dict[str, Any]) -> None:
+    assert server.stdin is not None
+    server.stdin.write(json.dumps(message) + "\n")
+    server.stdin.flush()
+
+
+def wait_for(ids: Path) -> list[str]:
+    limit = time.monotonic() + 30
+    while not ids.exists() or len(ids.read_text().split()) < 2:
+        assert time.monotonic() < limit, "the job never started"
+        time.sleep(0.02)
+    return ids.read_text().split()
+
+
+def left(pids: list[int]) -> list[int]:
+    """Those that still run after at most a second."""
+    limit = time.monotonic() + 1
+    while (found := [pid for pid in pids if Path("/proc", str(pid)).exists()]) and time.monotonic() < limit:
+        time.sleep(0.01)
+    return found
+
+
+async def written(ids: Path) -> None:
+    with anyio.fail_after(20):
+        while not ids.exists() or len(ids.read_text().split()) < 2:
+            await anyio.sleep(0.02)
+
+
+async def alive(ids: Path) -> list[str]:
+    """The processes of the file that still run a second later."""
+    with anyio.move_on_after(1):
+        while any(Path("/proc", pid).exists() for pid in ids.read_text().split()):
+            await anyio.sleep(0.02)
+    return [pid for pid in ids.read_text().split() if Path("/proc", pid).exists()]

@@ -1,0 +1,88 @@
+"""A server and the other end of its pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.server.clients import ROOT
+from tests.support.processes import HELLO
+
+
+class Speaker:
+    """One end of a server's pipes."""
+
+    def __init__(self, server: subprocess.Popen[bytes]) -> None:
+        self.server = server
+        self._rest = b""
+        self._number = 100
+
+    def write(self, line: str) -> None:
+        assert self.server.stdin is not None
+        self.server.stdin.write(line.encode() + b"\n")
+        self.server.stdin.flush()
+
+    def ask(self, method: str, params: dict[str, Any] | None = None) -> int:
+        self._number += 1
+        self.write(
+            json.dumps({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params or {}})
+        )
+        return self._number
+
+    def hear(self, seconds: float = 30) -> dict[str, Any]:
+        """The next message."""
+        assert self.server.stdout is not None
+        limit = time.monotonic() + seconds
+        while b"\n" not in self._rest:
+            ready, _, _ = select.select([self.server.stdout], [], [], max(0, limit - time.monotonic()))
+            assert ready, "no answer"
+            read = os.read(self.server.stdout.fileno(), 1 << 16)
+            assert read, "the server has ended"
+            self._rest += read
+        line, _, self._rest = self._rest.partition(b"\n")
+        return dict(json.loads(line))
+
+    def ping(self) -> float:
+        """Seconds to the answer."""
+        begun = time.monotonic()
+        number = self.ask("ping")
+        while self.hear().get("id") != number:
+            pass
+        return time.monotonic() - begun
+
+
+@contextmanager
+def serving(
+    tmp_path: Path,
+    stderr: int | None = None,
+    project: Path = ROOT,
+    within: Sequence[str] = (),
+    variables: Mapping[str, str] = {},
+) -> Iterator[Speaker]:
+    """A server that is spoken to by hand; relative paths start at `project`, `within` starts the command."""
+    state = str(tmp_path / "state")
+    environment = {**os.environ, "AOTI_DEBUG_STATE": state, "CLAUDE_PROJECT_DIR": str(project), **variables}
+    with subprocess.Popen(
+        [*within, sys.executable, "-m", "mcp_server"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+    ) as server:
+        try:
+            speaker = Speaker(server)
+            speaker.write(json.dumps(HELLO))
+            assert speaker.hear()["id"] == 1
+            speaker.write('{"jsonrpc":"2.0","method":"notifications/initialized"}')
+            yield speaker
+        finally:
+            server.kill()

@@ -1,1 +1,0 @@
-"""Tests of a symptom given with a workload."""

@@ -1,0 +1,43 @@
+"""What an install copies: every tracked file, plain and few; what is made lies elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT
+from tools.made import MADE, made_below
+
+MOST_FILES = 800
+MOST_BYTES = 7_600_000
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True)
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    return [path for path in files if path.is_file()]
+
+
+def test_what_an_install_copies_is_small() -> None:
+    """`npx skills add` copies every tracked file."""
+    files = tracked()
+    assert len(files) <= MOST_FILES
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+
+
+def test_every_tracked_file_is_plain_text() -> None:
+    """A reader of the repository can open each file as it is."""
+    assert [path.name for path in tracked() if b"\0" in path.read_bytes()] == []
+
+
+def test_what_is_made_lies_outside_of_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment, caches and compiled models: the Makefile and Python agree on where."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("AOTI_DEBUG_MADE", raising=False)
+    assert not made_below(ROOT).is_relative_to(ROOT)
+    argv = ["make", "-s", "VENV=$(MADE)/venv", "env"]
+    said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    assert said == str(made_below(ROOT) / "venv")
+    assert MADE.is_absolute()

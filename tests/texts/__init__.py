@@ -1,1 +1,0 @@
-"""Tests of what users read: descriptions, numbers, links, generated pages."""

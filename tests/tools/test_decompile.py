@@ -1,0 +1,119 @@
+"""`decompile`: a package as a program that imports only torch, and what is said about both."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mcp_server.package.pytorch.program import write_program
+from mcp_server.package.terms import read_program
+from mcp_server.package.view import PackageView, view_package
+from tests.conftest import ROOT, ZooPackage
+from tests.package.made_wrapper import make_wrapper
+
+pytestmark = pytest.mark.slow
+
+AGREE = ["attention", "counter", "jagged", "logarithm", "norms", "plugin", "ranker", "unbacked"]
+
+
+def decompile(package: Path, out: Path, *words: str) -> tuple[int, dict[str, Any]]:
+    return command("decompile", str(package), "--out", str(out), *words)
+
+
+def command(*words: str) -> tuple[int, dict[str, Any]]:
+    argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", *words, "--json"]
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr}
+
+
+@pytest.mark.parametrize("name", AGREE)
+def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+    """Every launch is read, it and the outputs are equal up to rounding, and a linter finds nothing."""
+    package, out = zoo(name), tmp_path / "out"
+    words = ["--inputs", str(package.with_name(f"{name}.inputs.pt"))]
+    if name == "plugin":
+        words += ["--extra-imports", str(ROOT / "tests" / "zoo" / "models.py")]
+    code, found = decompile(package, out, *words)
+    assert (code, found["outcome"], found["not_read"]) == (0, "agrees", []), found
+    assert {each["agreement"] for each in found["by_launch"]} <= {"equal", "rounding"}, found["by_launch"]
+    text = (out / "model.py").read_text()
+    ruff = [sys.executable, "-m", "ruff", "check", "--isolated", "--quiet", str(out / "model.py")]
+    assert subprocess.run(ruff, capture_output=True, text=True).stdout == ""
+    imported = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
+    assert imported <= {"json", "os", "torch", "torch.nn"}
+
+
+def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Path) -> None:
+    """An index outside its table: the launch, the element, the value and the limit; the package aborts."""
+    package = zoo("ranker")
+    code, found = decompile(package, tmp_path / "out", "-i", str(package.with_name("ranker.bad-index.pt")))
+    assert (code, found["outcome"]) == (1, "program_failed")
+    assert "launch 0: index 32 at [" in found["error"] and "0 <= index < 32" in found["error"]
+
+
+def test_a_verdict_shows_the_launch_as_pytorch(zoo: ZooPackage) -> None:
+    """A few lines of the program, with the check that the call failed."""
+    package = zoo("ranker")
+    bad_index = str(package.with_name("ranker.bad-index.pt"))
+    _, verdict = command("diagnose", str(package), "--inputs", bad_index)
+    assert verdict["outcome"] == "fault" and 1 <= len(verdict["program"]) <= 12
+    assert any("check(" in line and "'launch 0'" in line for line in verdict["program"])
+
+
+def test_known_functions_are_put_together(zoo: ZooPackage) -> None:
+    """A softmax and a layer norm are one line each, though the kernels have dozens."""
+    assert ".softmax(-1)" in write_program(view_package(zoo("ranker"))).text
+    norms = write_program(view_package(zoo("norms")))
+    assert norms.text.count("F.layer_norm(") >= 5 and "F.gelu(" in norms.text
+    lines = sorted(len(each.lines) for each in norms.launches if each.name)
+    assert lines[len(lines) // 2] <= 6
+
+
+def test_control_flow_raises_where_it_stands(zoo: ZooPackage, tmp_path: Path) -> None:
+    """What is not read is no guess: the launch, and why."""
+    package = zoo("loop")
+    _, found = decompile(package, tmp_path / "out", "--inputs", str(package.with_name("loop.inputs.pt")))
+    assert found["outcome"] == "program_failed" and "while" in found["not_read"][0]["why"]
+    assert "NotImplementedError" in found["error"]
+
+
+def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A folder with something in it is refused, and a launch that is not there named."""
+    (tmp_path / "mine.txt").write_text("mine")
+    code, found = decompile(zoo("ranker"), tmp_path)
+    assert code == 2 and "not empty" in found["error"]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    code, found = decompile(zoo("ranker"), tmp_path / "out", "--launches", "9")
+    assert code == 2 and "0 to 4" in found["error"]
+
+
+def test_names_of_a_package_are_no_code(zoo: ZooPackage) -> None:
+    """A weight that is named like code stays a string."""
+    view = view_package(zoo("ranker"))
+    hostile = 'x"] = 1\nimport os; os.abort() #'
+    package = copy.copy(view.package)
+    package.__dict__["constants"] = tuple(replace(each, fqn=hostile) for each in view.package.constants)
+    text = write_program(PackageView(package)).text
+    compile(text, "model.py", "exec")
+    assert not any(line.strip().startswith("import os;") for line in text.splitlines())
+
+
+def test_many_launches_are_written_fast() -> None:
+    """300 launches take less than a second, once they are read."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "model.wrapper.cpp").write_text(make_wrapper(300))
+        view = view_package(Path(folder))
+        for kernel in view.wrapper.kernels.values():
+            read_program(kernel)
+        began = time.monotonic()
+        program = write_program(view)
+        assert time.monotonic() - began < 1 and len(program.launches) == 300

@@ -1,0 +1,142 @@
+"""What makes an export pass: each row of the table on a small model, compared with eager mode."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mcp_server.worker.capture.mending import Failing, attempts
+from mcp_server.worker.capture.rewrites import REWRITES
+from tests.conftest import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+
+# Name of the row, body of forward, inputs; `x` has a dynamic first dimension where a size is the matter.
+ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
+    ("branch", "if x.sum() > 0:\n    return x + 1\nreturn x - 1", ()),
+    ("branch", "y = x * 2\nif x.max().item() > 1:\n    y = y + 1\nelse:\n    y = y - 1\nreturn y", ()),
+    ("branch", "y = x\nif (x.mean() > 0) and not (x.max() > 9):\n    y = y * 2\nreturn y", ()),
+    ("branch", "y = x\nif x.max() > 0:\n    z = x * 2\n    y = y + z\nreturn y", ()),
+    ("conditional expression", "return x + (1 if x.sum() > 0 else 2)", ()),
+    ("loop", "y = x\nwhile y.abs().max() > 1:\n    y = y * 0.5\nreturn y", ()),
+    ("assertion", "assert (x > -100).all(), 'low'\nreturn x * 2", ()),
+    ("number of a tensor", "return torch.zeros(int(k.max())) + x.sum()", (torch.tensor([3, 2]),)),
+    ("choice of a module", "return self.parts[k.item()](x)", (torch.tensor(1),)),
+    ("one-hot", "return torch.nn.functional.one_hot(k) + x.sum().long()", (torch.tensor([1, 3]),)),
+    ("tensor of tensors", "return torch.tensor([x.mean(), x.max()])", ()),
+    ("fixed table", "return x + self.table", ()),
+    ("check for none", "for i in range(2):\n    j = (k == i).nonzero().squeeze(1)\n    if j.numel() == 0:\n"
+     "        continue\n    x = x.index_add(0, j, x[j])\nreturn x", (torch.tensor([0, 1, 1, 0]),)),
+    ("suggested dimension", "return x + self.table[: x.shape[0]]", ()),
+]  # fmt: skip
+MODEL = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.num_classes = 4
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(6, 6) for _ in range(2))
+        self.register_buffer("table", torch.arange(24.0).view(4, 6))
+
+    def forward(self, x, k=None):
+{body}
+"""
+
+
+def model_of(body: str, folder: Path) -> torch.nn.Module:
+    path = folder / "small_model.py"
+    path.write_text(MODEL.format(body=textwrap.indent(body, "        ")))
+    spec = importlib.util.spec_from_file_location(f"small_model_{abs(hash(body))}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    made: torch.nn.Module = module.Model().eval()
+    return made
+
+
+def mended(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
+    """What is tried on the export of a model that fails."""
+    model, args = (
+        model_of(body, folder),
+        (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), *more),
+    )
+    sizes = "table" in body or "shape" in body
+    shapes = ({0: torch.export.Dim("n")}, *[None] * len(more)) if sizes else None
+    with pytest.raises(Exception) as raised:
+        torch.export.export(model, args, dynamic_shapes=shapes, strict=False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    forward = type(model).forward
+    found = attempts(Failing(model, args, {}, {"dynamic_shapes": shapes, "strict": False}, raised.value))
+    assert type(model).forward is forward
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "more"), ROWS, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_row_makes_the_export_pass(
+    name: str, body: str, more: tuple[torch.Tensor, ...], tmp_path: Path
+) -> None:
+    """The changed model exports, gives eager's outputs, and fails again without the change."""
+    *others, last = mended(body, more, tmp_path)
+    assert (last.name, last.outcome) == (name, "passes"), [
+        (each.name, each.error) for each in (*others, last)
+    ]
+    assert last.again and last.sizes >= 1
+
+
+def test_a_rewrite_with_other_numbers_is_no_fix(tmp_path: Path) -> None:
+    """A check for an empty part that has an effect of its own: what leaves it out differs from eager mode."""
+    body = "if k.sum() == 0:\n    return x\nreturn x / k.sum()"
+    found = mended(body, (torch.tensor([0, 0]),), tmp_path)
+    assert all(each.outcome != "passes" or each.name == "branch" for each in found)
+
+
+def test_rows_have_names_of_their_own() -> None:
+    """A verdict is kept by the row's name."""
+    assert len({each.name for each in REWRITES}) == len(REWRITES)
+
+
+SCRIPT = """
+import torch
+
+class Gate(torch.nn.Module):
+    def forward(self, x):
+        if x.mean() > 0:
+            return x.relu()
+        return -x
+
+torch.export.export(Gate(), (torch.ones(4, 8),))
+"""
+
+
+def test_a_verdict_has_the_rewrite_that_ran(tmp_path: Path) -> None:
+    """The line, before and after, and `proven`: it fails, passes with the change, and fails without it."""
+    script = tmp_path / "gate.py"
+    script.write_text(SCRIPT)
+    argv = [
+        sys.executable,
+        "-c",
+        "from mcp_server.cli.main import main; main()",
+        "diagnose",
+        str(script),
+        "--json",
+    ]
+    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, env=env)
+    verdict = json.loads(done.stdout)
+    assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
+    assert verdict["guilty"]["model_locations"][0]["line"] == 6
+    assert verdict["fix"]["after"] == "return torch.where(x.mean() > 0, x.relu(), -x)"
+    assert "eager mode" in verdict["confirmed"]["after"] and script.read_text() == SCRIPT
