@@ -144,7 +144,7 @@ def _verdict(
     evidence = [_seen(each) for each in timed] + [_of_launch(each) for each in launches[:MOST_SHOWN]]
     cost = context.cost.cost()
     plain = f"A call takes {told(timed[0].plain)}"
-    winning = [each for each in timed if each.low >= LEAST_WIN and each.same]
+    winning = [each for each in timed if each.name in LEVERS and each.low >= LEAST_WIN and each.same]
     wrong = [each for each in timed if each.low >= LEAST_WIN and not each.same]
     remarks = [
         f"{each.name}: {each.ratio:.2f} times as fast, but other outputs; not a fix." for each in wrong

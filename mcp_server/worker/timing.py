@@ -26,6 +26,7 @@ from .tensors import only_tensors
 LEAST, MOST = 5, 60  # pairs
 WARM = 3  # calls before the first pair
 BLOCK_S = 0.02  # shorter calls are timed several at a time
+UNCHANGED = "the same call again"  # where no change applies, so that the call is timed all the same
 
 
 @contextlib.contextmanager
@@ -63,7 +64,8 @@ def operate(request: TimingRequest, report: Report) -> None:
         as_it_is()
     synchronize()
     changes: List[Tuple[str, Any, Callable[[], Any]]] = []
-    if not any(each.is_cuda for each in expected):
+    on_cuda = any(each.is_cuda for each in expected)
+    if not on_cuda:
         if torch.get_num_threads() > 1:
             changes.append(("one thread", lambda: threads(1), as_it_is))
         changes.append(("flushed denormals", flushed, as_it_is))
@@ -77,7 +79,11 @@ def operate(request: TimingRequest, report: Report) -> None:
                 return second.run(list(flat))
 
         changes.append(("folded constants", contextlib.nullcontext, other))
-    launches(request, as_it_is, report)
+    if on_cuda:
+        # The host only puts its launches in a queue, so forwarders would time the host.
+        changes = changes or [(UNCHANGED, contextlib.nullcontext, as_it_is)]
+    else:
+        launches(request, as_it_is, report)
     for name, around, changed in changes:
         report.phase("timing", name)
         budget = request.get("seconds", 5.0) / len(changes)
