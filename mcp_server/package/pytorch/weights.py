@@ -22,7 +22,7 @@ CODES = {
     "bool": "BOOL",
 }
 """What safetensors calls a type."""
-_ALIGNED = 64  # bytes to which a constant in a library or a blob is rounded up
+_ALIGNED = 64  # bytes to which the header is rounded up
 _PIECE = 1 << 22
 
 
@@ -85,7 +85,7 @@ def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[Bin
     for constant in constants:
         size = elements_of(constant) * itemsize(constant.dtype)
         yield constant, _copied(package, member.name, at, size) if member is not None else None
-        at += -(-constant.bytes // _ALIGNED) * _ALIGNED
+        at += constant.bytes  # as the loader steps: rounded up to 64, but not where all are on CUDA
 
 
 def _copied(package: Package, member: str, at: int, size: int) -> Callable[[BinaryIO], None]:
