@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,22 +89,12 @@ async def diagnose_cost(
 
 def work_on_constants(view: PackageView) -> list[Launch]:
     """Launches that compute from weights alone, in every call: they depend on no input."""
-    found = []
-    for launch in view.wrapper.launches:
-        behind = view.flow.backward_from(launch.index)
-        constants = [name for name in launch.reads if name in {each.name for each in view.package.constants}]
-        sizes = [each.shape for each in view.package.constants if each.name in constants]
-        large = any(_elements(shape) > LARGE for shape in sizes)
-        if not behind.inputs and large:
-            found.append(launch)
-    return found
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    total = 1
-    for size in shape:
-        total *= size
-    return total
+    large = {each.name for each in view.package.constants if math.prod(each.shape) > LARGE}
+    return [
+        launch
+        for launch in view.wrapper.launches
+        if large.intersection(launch.reads) and not view.flow.backward_from(launch.index).inputs
+    ]
 
 
 async def _folded(context: Context, workload: PackageWorkload, program: Path) -> Path | None:

@@ -13,7 +13,7 @@ from .probes import AFTER, ROLES, Event, arguments, strided
 from .process import capturing
 from .protocol import LaunchAlone
 from .report import Report
-from .tensors import span, widest
+from .tensors import cut_out, widest
 
 Tensors = dict[tuple[str, int], torch.Tensor]
 """The tensors of a launch by variable and turn, as `Place` counts them."""
@@ -41,7 +41,7 @@ class LaunchByLaunch:
         if event.phase != AFTER:
             wanted = {tuple(place) for place in launch["takes"].values()}
             found, _ = tensors_of(event)
-            self.given[key] = {place: copied(each) for place, each in found.items() if place in wanted}
+            self.given[key] = {place: cut_out(each) for place, each in found.items() if place in wanted}
         elif key in self.given:
             self.report.event(self._verified(launch, self.given.pop(key), event))
         return False
@@ -115,10 +115,3 @@ def tensors_of(event: Event) -> tuple[Tensors, list[tuple[str, int]]]:
         if tensor is not None:
             found[place] = tensor
     return found, written
-
-
-def copied(tensor: torch.Tensor) -> torch.Tensor:
-    """The same elements in the same layout, with whatever lies between them."""
-    size = span(tensor.shape, tensor.stride())
-    memory = tensor.as_strided((size,), (1,)).clone()
-    return memory.as_strided(tensor.shape, tensor.stride(), 0)

@@ -310,7 +310,7 @@ def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
 
     def packed(leaf: Any) -> Any:
         if isinstance(leaf, torch.Tensor):
-            return _cut(leaf.detach()) if cut else leaf.detach()
+            return cut_out(leaf.detach()) if cut else leaf.detach()
         return {"value": leaf} if isinstance(leaf, PLAIN) else {"repr": repr(leaf)[:300]}
 
     return [packed(leaf) for leaf in leaves]
@@ -336,7 +336,7 @@ def laid_out(tensor: torch.Tensor, sizes: Any, strides: Any, offset: int) -> Opt
     return tensor.as_strided(sizes, strides, offset) if fits else None
 
 
-def _cut(tensor: torch.Tensor) -> torch.Tensor:
+def cut_out(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of the touched span with the same shape and strides, and the same offset modulo 64 bytes."""
     lead = tensor.storage_offset() % max(1, 64 // tensor.element_size())
     length = span(tensor.shape, tensor.stride())
