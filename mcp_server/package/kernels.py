@@ -106,24 +106,6 @@ _MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")
 _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
 
-_SIGNATURE = re.compile(r"'signature':\s*\{([^{}]*)\}")
-_CONSTANTS = re.compile(r"'constants':\s*\{([^{}]*)\}")
-_ENTRY = re.compile(r"'(\w+)':\s*'?([^,'}]+)")
-
-
-def signature_of(source: str) -> dict[str, str]:
-    """Types such as `*fp32` and `i64` by parameter, from the `triton_meta` in a Triton kernel's source."""
-    found = _SIGNATURE.search(source)
-    return dict(_ENTRY.findall(found[1])) if found else {}
-
-
-def constants_of(source: str) -> dict[str, int]:
-    """Integer `tl.constexpr` arguments by name, from the `triton_meta` in the source."""
-    found = _CONSTANTS.search(source)
-    values = _ENTRY.findall(found[1]) if found else []
-    return {name: int(value) for name, value in values if value.strip().lstrip("-").isdecimal()}
-
-
 def read_cpp_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]:
     """C++ kernels declared or defined in `text`, with parameters, and with bodies if defined."""
     kernels = {}
@@ -170,7 +152,7 @@ def read_triton_kernels(text: str, count_line: LineCounter) -> dict[str, Kernel]
 def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, lazy: LazyConfigs) -> Kernel:
     name, start, end = match["name"], match.end(), _body_end(text, match.end())
     line = count_line(match.start())
-    # The Triton source stands in a comment.
+    # The Triton source is in a comment.
     comment = text.find("/*", start, end)
     closed = text.find("*/", comment, end) if comment >= 0 else -1
     quoted = _QUOTED.search(text, comment, closed) if closed >= 0 else None

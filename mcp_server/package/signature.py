@@ -183,9 +183,9 @@ class Signature:
 
 # Digits are limited: a dimension number of 10**9 would allocate a tuple as long, and `int` rejects 4,300.
 _BASE = re.compile(r":\s*AOTInductorModelBase\(\s*(\d{1,6}),\s*(\d{1,6})(?:,\s*(\d{1,6}))?")
-_NAME = re.compile(r'inputs_info_\[(\d{1,6})\]\.name = "((?:[^"\\]|\\.)*)"')
+_NAME = re.compile(r'inputs_info_\[(?P<index>\d{1,6})\]\.name = "(?P<name>(?:[^"\\]|\\.)*)"')
 _OUTPUT = re.compile(r"outputs_info_\[(\d{1,6})\]\.name =")
-_SPEC = re.compile(r'\b(in|out)_spec_ =\s*((?:R"\(.*?\)"\s*)+);', re.S)
+_SPEC = re.compile(r'\b(?P<side>in|out)_spec_ =\s*(?P<text>(?:R"\(.*?\)"\s*)+);', re.S)
 _RAW_STRING = re.compile(r'R"\((.*?)\)"', re.S)
 _CHECK = re.compile(r"static void check_input_(\d{1,6})\(")
 _EXPECTED_DTYPE = re.compile(r"_expected_dtype = aoti_torch_dtype_(\w+)\(\)")
@@ -193,9 +193,14 @@ _STATIC_SIZE = re.compile(r"if \((\d{1,19})L? != \w+_size\[(\d{1,3})\]\)")
 _BOUND = re.compile(r"if \(\w+_size\[(\d{1,3})\] ([<>]) (-?\d{1,19})L*\)")
 _STATIC_STRIDE = re.compile(r"if \((-?\d{1,19})L? != \w+_stride\[(\d{1,3})\]\)")
 _DEVICE = re.compile(r'_expected_device_type << "\d*\((\w+)\)')
-_SYMBOL = re.compile(r"\bint64_t (\w+) = (\w+)_(size|stride)\[(\d{1,3})\];")
-_SOLVED = re.compile(r"\bint64_t (\w+) = (.*\b(\w+)_(size|stride)_(\d{1,3})\b.*);")
-_SIZE_ASSERT = re.compile(r'assert_size_stride\((\w+), \{([^}]*)\}, \{([^}]*)\}[^;]*"input"')
+_SYMBOL = re.compile(r"\bint64_t (?P<symbol>\w+) = (?P<input>\w+)_(?P<what>size|stride)\[(?P<dim>\d{1,3})\];")
+_SOLVED = re.compile(
+    r"\bint64_t (?P<symbol>\w+) = "
+    r"(?P<solution>.*\b(?P<input>\w+)_(?P<what>size|stride)_(?P<dim>\d{1,3})\b.*);"
+)
+_SIZE_ASSERT = re.compile(
+    r'assert_size_stride\((?P<input>\w+), \{(?P<sizes>[^}]*)\}, \{(?P<strides>[^}]*)\}[^;]*"input"'
+)
 _ARGUMENT = re.compile(r"arg(\d{1,9})_1")
 _INTEGER = re.compile(r"-?\d{1,19}")
 _RUN = "::run_impl"
@@ -219,7 +224,7 @@ def read_signature(wrapper: str) -> Signature:
     line = wrapper.rfind("\n", 0, max(start, 0)) + 1
     head = _between(wrapper, line, "const_run_impl(") if start >= 0 else ""
     base = _BASE.search(head)
-    names = {int(m[1]): m[2] for m in _NAME.finditer(head)}
+    names = {int(m["index"]): m["name"] for m in _NAME.finditer(head)}
     known = base is not None and int(base[1]) == len(names)
     if base is None:
         problems.append("no AOTInductorModel constructor: the wrapper is cut or not AOTInductor's")
@@ -228,8 +233,8 @@ def read_signature(wrapper: str) -> Signature:
     symbols = tuple(_symbols(wrapper))
     asserts: dict[str, Shape] = {}  # the first of each input (torch >= 2.13)
     for match in _SIZE_ASSERT.finditer(wrapper, max(wrapper.find(f"{_RUN}("), 0)):
-        if match[1] not in asserts:
-            asserts[match[1]] = _numbers(match[2]), _numbers(match[3])
+        if match["input"] not in asserts:
+            asserts[match["input"]] = _numbers(match["sizes"]), _numbers(match["strides"])
     # The body of each `check_input_N`.
     start = wrapper.find("static void check_input_")
     region = _between(wrapper, start, "__check_inputs_outputs(") if start >= 0 else ""
@@ -245,13 +250,13 @@ def read_signature(wrapper: str) -> Signature:
     notes = [] if known else [UNKNOWN]
     in_spec = None  # for a package lowered without specs
     for match in _SPEC.finditer(head):
-        text = "".join(_RAW_STRING.findall(match[2]))
+        text = "".join(_RAW_STRING.findall(match["text"]))
         try:
             tree = read_treespec(text) if text else None
         except TreeSpecError as error:
-            problems.append(f"{match[1]}_spec_ cannot be read: {error}")
+            problems.append(f"{match['side']}_spec_ cannot be read: {error}")
         else:
-            in_spec = tree if match[1] == "in" else in_spec
+            in_spec = tree if match["side"] == "in" else in_spec
     return Signature(
         inputs=tuple(_with_paths(inputs, in_spec, notes)),
         output_count=int(base[2]) if base else len(set(_OUTPUT.findall(head))) or None,
@@ -303,10 +308,12 @@ def _symbols(text: str) -> Iterator[SymbolDefinition]:
     prologue = text[start : end if end > 0 else start + 1_000_000] if start >= 0 else ""
     for line in prologue.splitlines():
         if match := _SYMBOL.search(line):
-            if not match[1].endswith(f"_{match[3]}_{match[4]}"):
-                yield SymbolDefinition(match[1], match[2], match[3], int(match[4]))
+            symbol, what, dim = match["symbol"], match["what"], match["dim"]
+            if not symbol.endswith(f"_{what}_{dim}"):
+                yield SymbolDefinition(symbol, match["input"], what, int(dim))
         elif match := _SOLVED.search(line):
-            yield SymbolDefinition(match[1], match[3], match[4], int(match[5]), match[2])
+            at, solution = int(match["dim"]), match["solution"]
+            yield SymbolDefinition(match["symbol"], match["input"], match["what"], at, solution)
 
 
 Shape = tuple[list[int | str], list[int | str]]

@@ -16,7 +16,7 @@ from mcp_server.package.terms.sizes import evaluate_whole
 
 SymbolKind = Literal["size", "stride", "value", "computed"]
 
-_SIZE = re.compile(r"(\w+)(?:_|\.)(size|stride)(?:\[(\d+)\]|\((\d+)\))")
+_SIZE = re.compile(r"(?P<tensor>\w+)(?:_|\.)(?P<what>size|stride)(?:\[(?P<dim>\d+)\]|\((?P<called>\d+)\))")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 
@@ -44,8 +44,8 @@ class Symbol:
 def define(name: str, expression: str, line: int) -> Symbol:
     """The symbol defined by `int64_t name = expression;`."""
     if match := _SIZE.fullmatch(expression):
-        kind: SymbolKind = "size" if match[2] == "size" else "stride"
-        return Symbol(name, kind, expression, line, match[1], int(match[3] or match[4]))
+        kind: SymbolKind = "size" if match["what"] == "size" else "stride"
+        return Symbol(name, kind, expression, line, match["tensor"], int(match["dim"] or match["called"]))
     return Symbol(name, "computed", expression, line)
 
 
