@@ -173,7 +173,7 @@ class LeaseServer:
                     self._lease.release()
 
     async def _acquire(self) -> bool:
-        """False if the lock file cannot be created. The process already runs, and goes on without a lease."""
+        """False if the lock file cannot be created. The running process continues without a lease."""
         try:
             await self._lease.acquire()
         except ProblemError as problem:

@@ -116,7 +116,7 @@ def places_of(kernel: Kernel, value: float) -> int:
 
 
 def same(first: float, second: float) -> bool:
-    """Whether two numbers are one, but for rounding to float32."""
+    """Whether two numbers are equal after rounding to float32."""
     return abs(first - second) <= CLOSE * max(abs(first), abs(second))
 
 

@@ -167,7 +167,7 @@ class Comparison:
     report: Report
 
     def check_constants(self, event: Event) -> None:
-        """Event `constant_differs`, but for a constant that Inductor laid out differently."""
+        """Event `constant_differs`, except for a constant that Inductor laid out differently."""
         for argument in arguments(event) if event.phase == BEFORE else ():
             name = argument.name.decode()
             tensor = tensor_of(argument) if name in self.unseen else None

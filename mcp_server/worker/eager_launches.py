@@ -107,7 +107,7 @@ class Replacement:
         ]
 
     def computed(self, launch: int) -> dict[str, LaunchJudged]:
-        """What a launch stores of nodes, but for copies of inputs and constants."""
+        """What a launch stores of nodes, without copies of inputs and constants."""
         stored = self.plan["stored"].get(str(launch), {})
         return {name: held for name, held in stored.items() if held.node in self.graph.carried}
 

@@ -184,7 +184,7 @@ class ProgramGraph:
         return needed
 
     def whole_values(self, known: Mapping[Known, Value]) -> dict[Node, Value]:
-        """Known values by node, but for products; what an operator mutates has its result."""
+        """Known values by node, except products; what an operator mutates has its result."""
         return {
             one: value
             for (name, place, product), value in known.items()

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the hook imports this file into every process
 
 
 def members(value: object) -> dict[str, object]:
-    """The fields of a dataclass but for those that are None, as JSON has them."""
+    """The fields of a dataclass that are not None, as JSON has them."""
     if not hasattr(value, "__dataclass_fields__"):
         raise TypeError(type(value))
     return {name: each for name, each in vars(value).items() if each is not None}

@@ -264,7 +264,7 @@ def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_the_root_help_groups_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each command stands in a group, with a sentence that is not cut and does not only repeat its name."""
+    """Each command is in a group, with a sentence that is not cut and does not only repeat its name."""
     said = help_of("", capsys)
     assert re.findall(r"^(\S[^:\n]*):$", said, re.MULTILINE) == [
         *("Options", "Start here", "Look closer", "Fix and report", "Record, repeat, serve")

@@ -40,7 +40,7 @@ def finished(ending: Ending = "exit", returncode: int | None = 0) -> Finished:
     return Finished(ending, returncode, None, 1.0, LOG, LOG, LOG)
 
 
-Line = Mapping[str, object]  # an event as it stands in a report
+Line = Mapping[str, object]  # an event as a report has it
 
 
 def worker_run(*events: Event | Line) -> WorkerRun:

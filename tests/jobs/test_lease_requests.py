@@ -87,7 +87,7 @@ async def test_a_call_is_not_queued_behind_a_compile(tmp_path: Path) -> None:
 
 
 async def test_the_one_who_has_it_is_named_and_the_limit_stands_still(tmp_path: Path) -> None:
-    """A child whose limit is shorter than its wait ends well; the wait is told, with tool and job."""
+    """A child whose limit is shorter than its wait succeeds; the wait is told, with tool and job."""
     lines: list[str] = []
     async with anyio.create_task_group() as tasks:
         holder = "lease.take(); touch('held'); time.sleep(1.5)"

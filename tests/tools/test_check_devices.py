@@ -139,7 +139,7 @@ def test_the_compiler_of_the_workload_is_tried(tmp_path: Path, bare_python: Path
 
 
 def machine(**changes: object) -> Machine:
-    """A machine with one H200 on which everything works, but for `changes`."""
+    """A machine with one H200 on which everything works, except `changes`."""
     facts: dict[str, object] = {
         "platform": "linux",
         "machine": "x86_64",

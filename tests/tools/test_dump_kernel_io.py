@@ -169,7 +169,7 @@ def test_missing_inputs_are_refused_before_any_work(zoo: ZooPackage, tmp_path: P
 
 
 def test_bounds_are_those_of_the_asserts(zoo: ZooPackage) -> None:
-    """Bounds on index tensors are known before any run, but for a size, with the wrap of negative indices."""
+    """Bounds on index tensors are known before any run, except a size, with the wrap of negative indices."""
     ranker = model_of(zoo, "ranker")
     assert find_bounds(ranker) == (IndexBound("arg5_1", 0, 0, 32),)
     jagged = model_of(zoo, "jagged")

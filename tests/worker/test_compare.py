@@ -187,7 +187,7 @@ def test_the_factor_widens_the_tolerance() -> None:
 
 
 def test_nan_on_both_sides_is_equal_and_counted() -> None:
-    """The same bits but for NaN are equal, and how much is finite nowhere is told."""
+    """The same bits, NaN aside, are equal, and how much is finite nowhere is told."""
     eager = torch.tensor([1.0, NAN, INF])
     found = measure(eager.clone(), Expected("n", eager, eager.double(), 1.0), 1.0)
     assert (found.equal, found.within, found.non_finite) == (True, True, 2)

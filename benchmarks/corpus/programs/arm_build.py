@@ -30,7 +30,7 @@ class Noise(nn.Module):
 
 
 def cross_built(package, machine):
-    """The package as the builder for `machine` delivers it (stands in for the other build host)."""
+    """The package as the builder for `machine` delivers it (in place of the other build host)."""
     out = io.BytesIO()
     with zipfile.ZipFile(package) as source, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as target:
         for item in source.infolist():

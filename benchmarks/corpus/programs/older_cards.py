@@ -43,7 +43,7 @@ def for_card(cubin, capability):
 
 
 def built_elsewhere(path, capability):
-    """The package as the build host delivers it (stands in for that host)."""
+    """The package as the build host delivers it (in place of that host)."""
     target = os.path.join(tempfile.mkdtemp(), "denoiser.pt2")
     with zipfile.ZipFile(path) as source, zipfile.ZipFile(target, "w", zipfile.ZIP_STORED) as copy:
         for item in source.infolist():

@@ -275,7 +275,7 @@ async def _changed(
 ) -> tuple[Path, tuple[str, ...]]:
     """A copy of the package with that kernel changed, and the arguments of `try-fix` for it.
 
-    There are none where other than one line changed, or its text stands in the kernel more than once.
+    There are none where other than one line changed, or the kernel has its text more than once.
     """
     package = await _package(call)
     kernel = kernel_named(package, name)

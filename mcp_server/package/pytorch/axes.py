@@ -19,7 +19,7 @@ _MODULUS = frozenset({"mod", "remainder"})
 
 
 class NotRead(Exception):
-    """What a kernel does can't be written as PyTorch; the text says what stands in the way."""
+    """What a kernel does can't be written as PyTorch; the text says why."""
 
 
 @dataclass(frozen=True, eq=False)

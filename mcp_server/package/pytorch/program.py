@@ -1,7 +1,7 @@
 """A package as a Python program that imports torch and nothing else: one function or call for each launch.
 
 What a launch can't be written as raises an error there, with the reason: nothing is guessed. All names from
-the package are made identifiers; its other text only stands in comments and quoted.
+the package are made identifiers; its other text is only in comments and quotes.
 """
 
 from __future__ import annotations

@@ -767,7 +767,7 @@ def _step(elements: Sequence[Element]) -> int | None:
 
 
 def _shape(index: Term) -> Iterator[str]:
-    """The summands of an index but for its constant."""
+    """The summands of an index without its constant."""
     for factor, each in _summands(index):
         if not isinstance(each, Number):
             yield f"{factor} {say(each)}"

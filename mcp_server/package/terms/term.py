@@ -155,7 +155,7 @@ def parts(term: Term, *, inside_indices: bool = False) -> Iterator[Term]:
 
 
 def free_positions(*terms: Term) -> list[str]:
-    """The loop variables and lanes that terms depend on, but for those that a reduction in them goes over."""
+    """The loop variables and lanes that terms depend on, without those that a reduction in them goes over."""
     done: dict[Term, dict[str, None]] = {}
 
     def visit(each: Term) -> dict[str, None]:

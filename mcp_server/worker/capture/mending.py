@@ -328,7 +328,7 @@ def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def suggestions(failing: Failing, text: str) -> Iterator[Change]:
-    """What torch itself suggests for the dimensions, but for a constant."""
+    """What torch itself suggests for the dimensions, constants excepted."""
     shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
     advice = text.partition("Suggested fixes:")[2]
     new: Dict[str, Any] = {}

@@ -160,7 +160,7 @@ class Streams:
         return Snapshot(inputs, [leaf.clone() for leaf in inputs])
 
     def watch_graph(self, call: int, leaves: list[torch.Tensor]) -> None:
-        """Watch the inputs of a call that is captured into a graph, but for memory of the graph itself."""
+        """Watch the inputs of a call that is captured into a graph, except memory of the graph itself."""
         segments = torch.cuda.memory_snapshot() if torch.cuda.is_initialized() else []
         pools = [tuple(segment.get("segment_pool_id", DEFAULT_POOL)) for segment in segments]
         owned = [_addresses(each) for each, pool in zip(segments, pools) if pool != DEFAULT_POOL]

@@ -112,7 +112,7 @@ def operate_reduce(request: ReduceRequest, report: Report) -> None:
     `attempt` or `record` filled `values` before. The last event `kept` names the best reproduction. Event
     `reduced` at the end, or after `budget_s` (`complete` says which).
     """
-    # Forked children must not inherit a thread pool: they would wait for its threads for ever.
+    # Forked children must not inherit a thread pool: they would never stop waiting for its threads.
     torch.set_num_threads(1)
     program = flatten_program(*load_with_inputs(request, report))
     # A script that was run for its program may have left threads behind, which a fork would not have.

@@ -305,7 +305,7 @@ def end(status: int) -> None:
 
 
 def stand_in(name: str, schema: str, tags: Any, results: Any) -> None:
-    """Define an operator that returns memory of fixed layouts: it stands in for one that is not torch's."""
+    """Define an operator that returns memory of fixed layouts: it replaces one that is not torch's."""
 
     def impl(*_args: Any, **_kwargs: Any) -> Any:
         return results()

@@ -64,7 +64,7 @@ def stored(
 
 @pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.name)
 def test_all_of_the_code_is_understood(path: Path) -> None:
-    """Every store and every check of every recorded kernel is read, but for a sort inside of a kernel."""
+    """Every store and every check of every recorded kernel is read, except a sort inside of a kernel."""
     for kernel in kernels(path).values():
         found = read_program(kernel)
         assert found.stores or not kernel.source, kernel.name
