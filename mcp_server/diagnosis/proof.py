@@ -19,7 +19,6 @@ from mcp_server.runtime.context import Context
 MOST_LINES = 25
 
 _TEXT = '''"""{claim}
-
 Prints fails / passes / fails: the call as it is, with {what}, and as it is again."""
 import torch._inductor.package
 
@@ -31,7 +30,8 @@ def call(changed):
     model = torch._inductor.package.load_package(package, {model!r})
     outputs = torch.utils._pytree.tree_leaves(model(*args, **kwargs))
 {judge}
-
+try: torch._inductor.cpu_vec_isa.pick_vec_isa()  # each load asks for it: found once, before the forks
+except Exception: pass  # no compiler; a load works without one
 for changed in (False, True, False):
     process = torch.multiprocessing.get_context("fork").Process(target=call, args=(changed,))
     process.start()
