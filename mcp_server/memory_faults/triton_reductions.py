@@ -11,12 +11,13 @@ Code that is not understood counts as correct.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mcp_server.package.kernels import Kernel
-from mcp_server.package.terms.evaluate import FUNCTIONS, UnknownValue, applied
+from mcp_server.package.terms.evaluate import Evaluator, UnknownValue
 from mcp_server.package.terms.program import read_program
 from mcp_server.package.terms.term import (
     Apply,
@@ -24,6 +25,8 @@ from mcp_server.package.terms.term import (
     Fold,
     Number,
     Position,
+    Range,
+    Scalar,
     Size,
     Term,
     free_positions,
@@ -31,12 +34,9 @@ from mcp_server.package.terms.term import (
     say,
 )
 
-UNKNOWN = math.nan  # a number that all lanes share
 NEUTRAL = {"sum": 0.0, "max": -math.inf, "min": math.inf, "argmax": -math.inf, "argmin": math.inf}
-_OF_ONE = frozenset({"exp", "exp2", "log", "sqrt", "abs", "sin", "cos", "sigmoid"})
 _NEVER_NEGATIVE = frozenset({"exp", "exp2", "sqrt", "abs", "sigmoid", "square"})
 _NARROW = frozenset({"float16", "bfloat16"})
-_LANES = "tl.arange"
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _reductions(kernel: Kernel) -> Iterator[tuple[int, Fold]]:
         for each in parts(value, inside_indices=True):
             if isinstance(each, Fold) and each not in seen:
                 seen.add(each)
-                if any(r.name.startswith(_LANES) for r in each.ranges):
+                if _over_lanes(each.ranges):
                     yield line, each
 
 
@@ -107,52 +107,46 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
                 yield test, load
 
 
-def _filler(term: Term, mask: str) -> float | None:
-    """What a lane holds that a mask leaves out; None where that cannot be followed."""
-    match term:
-        case Number(value=value):
-            return float(value)
-        case Size():
-            return UNKNOWN
-        case Position(name=name):
-            return None if name.startswith(_LANES) else UNKNOWN
-        case Element(index=index):
-            return None if any(name.startswith(_LANES) for name in free_positions(index)) else UNKNOWN
-        case Fold(body=body, ranges=ranges):
-            over_lanes = any(each.name.startswith(_LANES) for each in ranges)
-            return UNKNOWN if over_lanes else _filler(body, mask)  # of a loop: the same in each turn
-        case Apply(op="where", args=(test, _, other)):
-            return _filler(other, mask) if say(test) == mask else None
-        case Apply(op="cast", args=(inner,)):
-            return _filler(inner, mask)
-        case Apply(op=op, args=args, dtype=dtype):
-            fillers = [_filler(each, mask) for each in args]
-            known = [each for each in fillers if each is not None]
-            return _computed(op, known, dtype) if len(known) == len(fillers) else None
-    return None
+class _MaskedLane(Evaluator):
+    """A lane that a mask leaves out. What all lanes share is unknown: it has numbers from `first` on."""
+
+    def __init__(self, mask: str, first: float) -> None:
+        super().__init__({}, {})
+        self.mask, self.shared = mask, itertools.count(first, 3.0)
+
+    def _value(self, term: Term) -> Scalar:
+        match term:
+            case Apply(op="where", args=(test, _, other)) if say(test) == self.mask:
+                return self.value(other)
+            case Fold(body=body, ranges=ranges) if not _over_lanes(ranges):
+                return self.value(body)  # of a loop: the same in each turn
+            case Size() | Fold():
+                return next(self.shared)
+            case Position() | Element() if not any(map(_is_lane, free_positions(term))):
+                return next(self.shared)
+            case Position() | Element() | Apply(op="where"):
+                raise UnknownValue(say(term))
+        return super()._value(term)
 
 
-def _computed(op: str, given: list[float], dtype: str) -> float | None:
-    """The filler after an operation. Zero times unknown is zero; infinity absorbs unknown operands.
+def _filler(body: Term, mask: str) -> float | None:
+    """What a lane holds that a mask leaves out, NaN for an unknown value; None where that is not followed.
 
-    An unknown factor is assumed to be positive.
+    Known is what does not depend on the unknown numbers, which are taken to be positive.
     """
-    unknown = [each for each in given if math.isnan(each)]
-    if op == "mul" and 0 in given:
-        return 0.0
-    if op == "div" and given[0] == 0:
-        return 0.0
-    if unknown and op in ("add", "sub", "mul", "div"):
-        infinite = next((n for n, each in enumerate(given) if math.isinf(each)), None)
-        if infinite is None or (op == "div" and infinite):
-            return UNKNOWN
-        return -given[1] if op == "sub" and infinite else given[infinite]
-    if op in ("add", "sub", "mul", "div", "maximum", "minimum") or op in _OF_ONE:
-        try:
-            return float(FUNCTIONS[op](*given)) if len(given) > 1 else float(applied(op, given, dtype))
-        except (UnknownValue, OverflowError, ValueError):
-            return UNKNOWN
-    return None
+    try:
+        first, second = (float(_MaskedLane(mask, number).value(body)) for number in (2.0, 5.0))
+    except UnknownValue:
+        return None
+    return first if first == second else math.nan
+
+
+def _over_lanes(ranges: Sequence[Range]) -> bool:
+    return any(_is_lane(each.name) for each in ranges)
+
+
+def _is_lane(name: str) -> bool:
+    return name.startswith("tl.arange")
 
 
 def _never_negative(term: Term) -> bool:

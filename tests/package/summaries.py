@@ -36,20 +36,26 @@ def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
 
 
 def summary(wrapper: Wrapper) -> str:
-    """Launches with arguments, roles, last writers and grid; transfers, symbols, outputs, problems."""
+    """Tensors, launches with arguments, roles, last writers, grid; transfers, symbols, outputs, problems."""
     return "\n".join([*_lines(wrapper), ""])
 
 
 def _lines(wrapper: Wrapper) -> Iterator[str]:
-    flow = Dataflow(wrapper.run)
-    for launch in wrapper.launches:
-        yield from _launch(wrapper, flow, launch)
+    for body in filter(None, (wrapper.folding, wrapper.run)):
+        yield f"{body.name}:"
+        for buffer in body.buffers.values():
+            layout = f"{buffer.dtype} {buffer.sizes} {buffer.strides} {buffer.offset}"
+            yield f"{buffer.name}: {buffer.kind} {buffer.position} storage {buffer.storage} {layout}"
+        flow = Dataflow(body)
+        for launch in body.launches:
+            yield from _launch(wrapper, flow, launch)
     for transfer in wrapper.run.transfers:
         yield f"line {transfer.line}: {transfer.callee} {transfer.reads} -> {transfer.writes}"
     for symbol in wrapper.symbols.values():
         yield f"line {symbol.line}: {symbol.name} = {symbol.expression} ({symbol.kind})"
     for index, name in wrapper.run.outputs.items():
         yield f"output {index}: {name}"
+    yield from (f"folded {index}: {name}" for name, index in wrapper.folded.items())
     for problem in wrapper.problems:
         yield f"line {problem.line}: not understood: {problem.what}"
 
