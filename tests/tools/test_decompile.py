@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +19,9 @@ from mcp_server.package.pytorch.program import write_program
 from mcp_server.package.terms import read_program
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ROOT, ZooPackage
+from tests.package.archives import Members, changed, name_ending
 from tests.package.made_wrapper import make_wrapper
+from tests.recorded import RECORDINGS
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +53,42 @@ def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: 
     assert subprocess.run(ruff, capture_output=True, text=True).stdout == ""
     imported = {line.split()[1] for line in text.splitlines() if line.startswith(("import ", "from "))}
     assert imported <= {"json", "os", "torch", "torch.nn"}
+
+
+CUDA = ["attention", "conv", "counter", "jagged", "logarithm", "norms", "scatter", "unbacked", "views"]
+RUN = """
+import importlib.util, sys, torch
+spec = importlib.util.spec_from_file_location("model", sys.argv[1] + "/model.py")
+spec.loader.exec_module(model := importlib.util.module_from_spec(spec))
+weights = [sys.argv[1] + "/weights.safetensors"] if "load_weights" in vars(model) else []
+with torch.no_grad():
+    found = model.Model(*weights)(*torch.load(sys.argv[3]))
+    wanted = torch._inductor.aoti_load_package(sys.argv[2])(*torch.load(sys.argv[3]))
+for one, two in zip(found, [wanted] if isinstance(wanted, torch.Tensor) else wanted):
+    torch.testing.assert_close(one, two)
+"""
+
+
+def _wrapper(members: Members, text: bytes) -> Members:
+    return {name_ending(members, ".wrapper.cpp"): text}
+
+
+@pytest.mark.parametrize("name", CUDA)
+def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+    """Read whole, and right on the CPU, where convolutions and attention have no layout in the wrapper."""
+    recorded, package = RECORDINGS / "wrappers" / f"{name}.torch-2.11-cuda.cpp", zoo(name)
+    cuda = changed(
+        package, tmp_path / "cuda.pt2", lambda each: each.update(_wrapper(each, recorded.read_bytes()))
+    )
+    _, found = decompile(cuda, tmp_path / "out")
+    assert found["not_read"] == [] and found["launches"] == found["read"] > 0, found
+    decompile(package, tmp_path / "cpu")
+    if (weights := tmp_path / "cpu" / "weights.safetensors").exists():
+        shutil.copy(weights, tmp_path / "out" / "weights.safetensors")
+    inputs = package.with_name(f"{name}.inputs.pt")
+    argv = [sys.executable, "-c", RUN, str(tmp_path / "out"), str(package), str(inputs)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Path) -> None:

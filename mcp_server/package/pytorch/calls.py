@@ -32,6 +32,8 @@ COMMON = {
     "baddbmm_out": _schema("torch.baddbmm", "self batch1 batch2", *_SCALED),
 }
 """The operators of nearly every package: read without an installed torch."""
+_ATTENTION = [f"_scaled_dot_product_{kind}_attention" for kind in ("efficient", "flash", "cudnn")]
+"""Operators that only a GPU has (torch 2.8-2.15, native_functions.yaml)."""
 
 
 class Names(Protocol):
@@ -80,6 +82,8 @@ def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Names) -> Wr
             given.append((each, _given(each, by_position, positions, launch, names)))
     results = [by_position[at][0] for at in positions]
     text = f"{schema.operator}({', '.join(_arguments(given))})"
+    if shim in _ATTENTION:
+        text = f"attention({text.replace('(', ', ', 1)}"
     made = tuple(
         names.result(each.target) if each.target and each.expression != "nullptr" else "_" for each in results
     )

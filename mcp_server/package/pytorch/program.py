@@ -20,8 +20,8 @@ from mcp_server.package.pytorch.calls import Names, Written, proxy_call, shim_ca
 from mcp_server.package.pytorch.idioms import put_together
 from mcp_server.package.pytorch.kernel import Function, Passed, write_kernel
 from mcp_server.package.pytorch.runtime import helpers_for
-from mcp_server.package.pytorch.views import Step, Tensor, contiguous, tupled, view
-from mcp_server.package.pytorch.whole import TooLarge, Whole, named
+from mcp_server.package.pytorch.views import Step, Tensor, contiguous, strided, tupled, view
+from mcp_server.package.pytorch.whole import TooLarge, Whole, constant, named
 from mcp_server.package.signature import CompiledDim
 from mcp_server.package.symbols import Symbol, origins
 from mcp_server.package.terms import size_term
@@ -283,21 +283,25 @@ class _Writer:
         return self.constants[name].fqn if name in self.constants else name
 
     def layout(self, name: str) -> tuple[tuple[Whole, ...], tuple[Whole, ...], str]:
-        """Sizes, strides and type of a tensor of the wrapper. Raises `NotRead`."""
+        """Sizes, strides and type of a tensor of the wrapper, flat memory where only its operator knows them.
+
+        Raises `NotRead`.
+        """
         if name in self.constants:
-            constant = self.constants[name]
-            sizes, strides = (
-                [Whole((((), n),)) if n else Whole() for n in part]
-                for part in (constant.shape, constant.stride)
-            )
-            return tuple(sizes), tuple(strides), constant.dtype
+            weight = self.constants[name]
+            return tuple(map(constant, weight.shape)), tuple(map(constant, weight.stride)), weight.dtype
         buffer = self.wrapper.buffers[name]
         if buffer.kind == "input" and (buffer.sizes is None or buffer.strides is None):
             return self._input_layout(name)
         if buffer.sizes is None or buffer.strides is None:
-            raise NotRead(f"the layout of {name}")
+            return (named(f"{self.variable(name)}.numel()"),), (constant(1),), buffer.dtype or ""
         sizes_ = tuple(self.whole(each) for each in buffer.sizes)
         return sizes_, tuple(self.whole(each) for each in buffer.strides), buffer.dtype or ""
+
+    def _is_of_operator(self, name: str) -> bool:
+        """Whether a tensor has the layout that its operator gave it: the wrapper does not say which."""
+        buffer = self.wrapper.buffers[name]
+        return name not in self.constants and buffer.kind != "input" and buffer.strides is None
 
     def _input_layout(self, name: str) -> tuple[tuple[Whole, ...], tuple[Whole, ...], str]:
         """The layout of an input, from the checks that the wrapper makes of it."""
@@ -320,21 +324,21 @@ class _Writer:
 
     def viewed(self, text: str, of: Buffer, sizes: Sequence[str], strides: Sequence[str], offset: str) -> str:
         """A view of a tensor, as the wrapper describes it by sizes, strides and offset."""
-        base_sizes, base_strides, dtype = self.layout(of.name)
-        steps = [Step(self.whole(a), self.whole(b)) for a, b in zip(sizes, strides, strict=True)]
         at = self.whole(offset) - (self.whole(of.offset) if of.offset else Whole())
-        return view(Tensor(text, base_sizes, base_strides, dtype), steps, at)
+        return self._view(text, of.name, sizes, strides, at)
 
     def tensor(self, argument: Argument) -> str:
         if argument.target is None:
             raise NotRead(f"the argument {argument.expression}")
-        text = self.variable(argument.target)
-        if argument.view is None:
+        text, seen = self.variable(argument.target), argument.view
+        if seen is None:
             return text
-        of, seen = self.wrapper.buffers[argument.target], argument.view
-        sizes, strides, dtype = self.layout(of.name)
-        steps = [Step(self.whole(a), self.whole(b)) for a, b in zip(seen.sizes, seen.strides, strict=True)]
-        return view(Tensor(text, sizes, strides, dtype), steps, self.whole(seen.offset))
+        return self._view(text, argument.target, seen.sizes, seen.strides, self.whole(seen.offset))
+
+    def _view(self, text: str, of: str, sizes: Sequence[str], strides: Sequence[str], at: Whole) -> str:
+        steps = [Step(self.whole(a), self.whole(b)) for a, b in zip(sizes, strides, strict=True)]
+        tensor = Tensor(text, *self.layout(of))
+        return strided(tensor, steps, at) if self._is_of_operator(of) else view(tensor, steps, at)
 
     def result(self, name: str) -> str:
         return self.identifier(name)
@@ -625,7 +629,7 @@ class _Writer:
 
     def _shapes(self, passed: Mapping[str, Passed]) -> dict[str, str]:
         tensors = (each.tensor for each in passed.values())
-        return {each.text: f"{each.dtype}[{', '.join(map(str, each.sizes))}]" for each in tensors}
+        return {each.text: f"{each.dtype or 'flat '}[{', '.join(map(str, each.sizes))}]" for each in tensors}
 
     def _finished(self, lines: Sequence[str | _Call]) -> list[str]:
         """The statements of a method, from its end: without what nobody uses."""
@@ -644,12 +648,18 @@ class _Writer:
         """What is passed; in the layout of the wrapper where the function looks at the memory itself."""
         target = call.targets.get(name, "")
         buffer = self.wrapper.buffers.get(target)
+        if self._is_flat(call, name):
+            return f"flat({given})"
         if buffer is None or buffer.kind in ("input", "constant") or given != self.identifiers.get(target):
             return given
         if not re.search(rf"\b(?:strided|take|put)\({name}\b", text):
             return given
         _, strides, _ = self.layout(target)
         return f"laid_out({given}, {tupled(strides)})"
+
+    def _is_flat(self, call: _Call, name: str) -> bool:
+        """Whether the function takes a tensor as flat memory."""
+        return call.arguments[name].view is None and self._is_of_operator(call.targets[name])
 
     def _call_text(self, call: _Call, used: Collection[str]) -> str:
         """The line that calls, and the function with the results that are used."""
@@ -662,8 +672,9 @@ class _Writer:
         self.functions.append(_function(call.name, needs, lines, list(wanted), shapes))
         launch = call.launch
         takes = {f"t_{name}": place_of(launch, call.arguments[name]) for name in needs if name in reads}
+        own = {name: f"flat(t_{name})" if self._is_flat(call, name) else f"t_{name}" for name in reads}
         alone = Alone(
-            f"{call.name}({', '.join(f't_{name}' if name in reads else name for name in needs)})",
+            f"{call.name}({', '.join(own.get(name, name) for name in needs)})",
             takes,
             [call.gives[name] for name in wanted],
         )

@@ -67,6 +67,20 @@ def empty(size, stride, dtype):
     tensor = torch.empty_strided(size, stride, dtype=dtype, device=device)
     return tensor.fill_(float("nan") if dtype.is_floating_point else True if dtype == torch.bool else 77)
 ''',
+    "attention": '''
+def attention(operator, query, key, value, *given, **named):
+    """The operator of a GPU; on another device what it computes, in the operator's layout."""
+    if query.is_cuda:
+        return operator(query, key, value, *given, **named)
+    schema = operator.default._schema
+    named |= zip((each.name for each in schema.arguments[3:]), given)
+    if named.get("dropout_p"):
+        raise NotImplementedError("attention with dropout, whose random numbers only the GPU has")
+    bias, causal, scale = named.get("attn_bias"), named.get("is_causal", False), named.get("scale")
+    result = F.scaled_dot_product_attention(query, key, value, bias, is_causal=causal, scale=scale)
+    result = result.transpose(1, 2).contiguous().transpose(1, 2)
+    return (result, *[None] * (len(schema.returns) - 1))
+''',
     "load_weights": '''
 def load_weights(path):
     """The tensors of a safetensors file, mapped and not copied."""
