@@ -115,10 +115,11 @@ FINDINGS = ("summary", "pattern", "how", "failure", "problems", "mismatches", "f
 Fields = Mapping[str, Any]  # of any record, by label
 
 
-def _named(record: Record) -> dict[str, Any]:
+def _named(record: Record | Fields) -> dict[str, Any]:
     """The fields that are not empty by their labels, the findings first."""
-    names = sorted(type(record).model_fields, key=lambda name: name not in FINDINGS)
-    fields = {name.replace("_", " "): getattr(record, name) for name in names}
+    values = record if isinstance(record, Mapping) else dict(record)
+    names = sorted(values, key=lambda name: name not in FINDINGS)
+    fields = {str(name).replace("_", " "): values[name] for name in names}
     return {name: value for name, value in fields.items() if value not in EMPTY}
 
 
@@ -162,7 +163,9 @@ def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
             elif isinstance(item, NextStep):
                 yield from _step(item)
             else:
-                yield from _block(_named(item)) if isinstance(item, Record) else _indent(_part(item))
+                yield from (
+                    _block(_named(item)) if isinstance(item, Record | Mapping) else _indent(_part(item))
+                )
     if len(items) > MAX_ROWS:
         yield indented(f"… and {len(items) - MAX_ROWS} more (all of them with --json)", "dim")
 

@@ -21,6 +21,7 @@ from mcp.server import MCPServer
 from mcp.server.mcpserver import ResourceSecurity
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.server.mcpserver.prompts import Prompt
+from pydantic_core import to_json
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import load
@@ -29,7 +30,6 @@ from mcp_server.jobs.store import SCHEME, Store
 from mcp_server.server.running import Ownership
 
 if TYPE_CHECKING:
-    from mcp_server.model import Record
     from mcp_server.package.view import PackageView
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -249,8 +249,8 @@ def _view(package: str) -> PackageView:
     return view_package(package_file(package, Path.cwd()))
 
 
-def _facts(facts: Iterable[Record]) -> str:
-    return json.dumps([fact.model_dump(mode="json") for fact in facts], indent=1, ensure_ascii=False)
+def _facts(facts: Iterable[Mapping[str, object]]) -> str:
+    return str(to_json(list(facts), indent=1), "utf-8")
 
 
 def add_prompts(server: MCPServer[Any]) -> None:

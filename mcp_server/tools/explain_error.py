@@ -24,7 +24,7 @@ from mcp_server.logs.log import LONGEST_LINE, open_log
 from mcp_server.logs.printer import read_printout
 from mcp_server.logs.text import is_expression
 from mcp_server.model import Category, ModelLocation, NextStep, Record
-from mcp_server.package.query import AssertionFact, ambiguity, assertion_facts, no_holder
+from mcp_server.package.query import Fact, ambiguity, assertion_facts, no_holder
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import read_text, read_users_log
@@ -197,7 +197,7 @@ class Explanation(Record):
     kernel: str = ""
     generated: list[str] = Field(default_factory=list)
     model_lines: list[ModelLocation] = Field(default_factory=list)
-    trace: list[AssertionFact] = Field(default_factory=list)
+    trace: list[Fact] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     lines: list[str] = Field(default_factory=list)
     versions: dict[str, str] = Field(default_factory=dict)
@@ -316,9 +316,7 @@ def _unknown(facts: LogFacts) -> tuple[dict[str, object], list[str]]:
     return {"summary": summary, "guide": guide, "lines": lines}, notes
 
 
-def _trace(
-    root: ErrorFact, package: Path | None, model_name: str | None
-) -> tuple[list[AssertionFact], list[str]]:
+def _trace(root: ErrorFact, package: Path | None, model_name: str | None) -> tuple[list[Fact], list[str]]:
     """The package's launches where an index assertion may have failed, and notes."""
     if package is None or "kernel_assert" not in root.family.tags:
         return [], []

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import anyio.to_thread
 from pydantic import Field
+from pydantic_core import to_json
 
 from mcp_server.model import Artifact, Record
 from mcp_server.package import query
@@ -140,7 +141,7 @@ def _inspect(
         fact = answer.facts[number]
         if isinstance(fact, int):
             (fact,) = query.launch_facts(view, [fact], brief=overview)
-        used += len(fact.model_dump_json())
+        used += len(to_json(fact))
         if page and used > PAGE_CHARACTERS:
             following = number
             break
@@ -164,7 +165,7 @@ def _answer(view: PackageView, question: Question) -> _Answer:
         line, kernel = question.generated_line, question.kernel
         found = query.assertion_facts(view, question.assertion, line=line, kernel=kernel)
         note = query.ambiguity(found) if found else query.no_holder(view)
-        return _Answer(found, dict.fromkeys(f.launch for f in found), (note,) if note else ())
+        return _Answer(found, dict.fromkeys(each["launch"] for each in found), (note,) if note else ())
     if question.launch is not None:
         return _Answer(query.launch_facts(view, [question.launch]), [question.launch])
     if question.kernel is not None:
@@ -174,17 +175,17 @@ def _answer(view: PackageView, question: Question) -> _Answer:
         return _Answer(numbers, numbers)
     if question.buffer is not None:
         buffer = query.buffer_fact(view, question.buffer)
-        return _Answer([buffer], buffer.written_by)
+        return _Answer([buffer], buffer["written_by"])
     if question.symbol is not None:
         symbol = query.symbol_fact(view, question.symbol)
-        return _Answer([symbol], symbol.launches)
+        return _Answer([symbol], symbol["launches"])
     if question.input is not None:
         taken = query.input_fact(view, question.input)
-        return _Answer([taken], taken.read_by)
+        return _Answer([taken], taken["read_by"])
     constant = query.constant_fact(view, question.constant or "")
-    folded = constant.name in view.wrapper.folded
-    folding = query.folding_facts(view, constant=constant.name) if folded else []
-    return _Answer([constant, *folding], constant.read_by)
+    name = constant["name"]
+    folding = query.folding_facts(view, constant=name) if name in view.wrapper.folded else []
+    return _Answer([constant, *folding], constant["read_by"])
 
 
 def _launches_in_short(view: PackageView) -> _Answer:
@@ -211,11 +212,10 @@ def _kernel(view: PackageView, name: str) -> _Answer:
     numbers = query.launches_of_kernel(view, name)
     if not view.wrapper.kernel_named(name):
         return _Answer(numbers, numbers)
-    kernel = query.kernel_fact(view, name)
-    cut = kernel.model_copy(update={"source": kernel.source[:SOURCE_CHARACTERS]})
-    short = ["the source is cut"] if len(kernel.source) > SOURCE_CHARACTERS else []
-    notes = (*short, *(said for found, said in _of_kernels(view).items() if found.kernel == kernel.name))
-    return _Answer([cut, *query.folding_facts(view, kernel=kernel.name), *numbers], numbers, notes)
+    kernel = query.kernel_fact(view, name, SOURCE_CHARACTERS)
+    short = ["the source is cut"] if len(kernel["source"]) == SOURCE_CHARACTERS else []
+    notes = (*short, *(said for found, said in _of_kernels(view).items() if found.kernel == kernel["name"]))
+    return _Answer([kernel, *query.folding_facts(view, kernel=kernel["name"]), *numbers], numbers, notes)
 
 
 def _overview(view: PackageView) -> Overview:

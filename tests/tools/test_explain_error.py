@@ -179,8 +179,8 @@ async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPack
         context, text="RuntimeError: index out of bounds: 0 <= tmp2 < 32L", package=zoo("ranker")
     )
     (trace,) = found.trace
-    assert trace.index_from == ["input 0 (args[0])"]
-    assert trace.model[0].code == "rows = self.table(ids)"
+    assert trace["index_from"] == ["input 0 (args[0])"]
+    assert trace["model"][0].code == "rows = self.table(ids)"
     assert found.next.arguments["package"] == str(zoo("ranker"))
 
 
@@ -199,10 +199,10 @@ async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> No
     """A check that stands twice in a kernel: both are told, with what tells them apart; a line picks one."""
     text = "index out of bounds: 0 <= tmp10 < 12L"
     both = await explain_error(context, text=text, package=zoo("scatter"))
-    assert len({fact.location for fact in both.trace}) == len(both.trace) == 2
+    assert len({fact["location"] for fact in both.trace}) == len(both.trace) == 2
     assert both.notes == ["2 places fit; the generated file and line, or a trace, tell them apart"]
-    place = both.trace[1].location.replace("kernel.cpp", "/c/x.kernel.cpp")
-    raised = f"{text}\nException raised from {both.trace[1].kernel} at {place} (most recent call first):"
+    place = both.trace[1]["location"].replace("kernel.cpp", "/c/x.kernel.cpp")
+    raised = f"{text}\nException raised from {both.trace[1]['kernel']} at {place} (most recent call first):"
     one = await explain_error(context, text=raised, package=zoo("scatter"))
     assert (one.trace, one.notes) == ([both.trace[1]], [])
 
@@ -216,8 +216,9 @@ async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
     )
     found = await explain_error(context, text=text, package=package)
     (fact,) = found.trace
-    assert (fact.kernel, fact.index_from) == ("triton_poi_fused_index_put_zeros_2", ["input 1 (args[1])"])
-    assert fact.fix.after == "assert -12 <= int(args[1].min()) and int(args[1].max()) <= 11"
+    assert fact["kernel"] == "triton_poi_fused_index_put_zeros_2"
+    assert fact["index_from"] == ["input 1 (args[1])"]
+    assert fact["fix"].after == "assert -12 <= int(args[1].min()) and int(args[1].max()) <= 11"
 
 
 async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> None:
@@ -230,9 +231,9 @@ async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> N
     )
     found = await explain_error(context, text=text, package=package)
     (fact,) = found.trace
-    assert (fact.launch, fact.location, found.notes) == (2, "kernel.cpp:136", [])
-    assert "pass only values from 1 to args[0].shape[1] in input 1 (args[1])" in fact.fix.text
-    assert any("a shorter input 0 (args[0])" in sentence for sentence in fact.facts)
+    assert (fact["launch"], fact["location"], found.notes) == (2, "kernel.cpp:136", [])
+    assert "pass only values from 1 to args[0].shape[1] in input 1 (args[1])" in fact["fix"].text
+    assert any("a shorter input 0 (args[0])" in sentence for sentence in fact["facts"])
 
 
 async def test_assertion_of_another_package(context: Context, zoo: ZooPackage) -> None:
@@ -277,4 +278,4 @@ async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None
     found = await explain_error(context, text=done.stdout + done.stderr, package=zoo("ranker"))
     assert done.returncode != 0
     assert (found.family, found.kernel) == ("cpu_index_assert", "cpp_fused_embedding_0")
-    assert [trace.index_from for trace in found.trace] == [["input 0 (args[0])"]]
+    assert [trace["index_from"] for trace in found.trace] == [["input 0 (args[0])"]]

@@ -14,16 +14,7 @@ import pytest
 from mcp_server.errors import ProblemError
 from mcp_server.package.graph import dataflow_graph, mermaid
 from mcp_server.package.problems import PackageError
-from mcp_server.package.query import (
-    FOLDING,
-    AssertionFact,
-    BufferFact,
-    ConstantFact,
-    InputFact,
-    KernelFact,
-    LaunchFact,
-    SymbolFact,
-)
+from mcp_server.package.query import FOLDING, Fact
 from mcp_server.package.view import view_package
 from mcp_server.runtime.context import Context
 from mcp_server.tools.inspect_package import Inspection, Question, inspect_package
@@ -90,7 +81,7 @@ def test_an_overview(zoo: ZooPackage, ask: Ask) -> None:
     assert found.overview.weights == "in_library, 128 bytes"
     assert any(file.startswith("wrapper.so: ") for file in found.overview.files)
     assert found.overview.model_lines == "stack frames for 3 of 3 launches"
-    assert [fact.index for fact in found.facts if isinstance(fact, LaunchFact)] == [0, 1, 2]
+    assert [fact["index"] for fact in found.facts] == [0, 1, 2]
     assert found.not_understood == []
 
 
@@ -99,36 +90,24 @@ def test_each_kind_of_question(zoo: ZooPackage, ask: Ask) -> None:
     """Every question is answered with its kind of fact, about the thing asked for."""
     package = zoo("jagged")
 
-    def one(**asked: object) -> object:
-        return ask(package, Question.model_validate(asked)).facts[0]
+    def one(kind: str, **asked: object) -> Fact:
+        fact = ask(package, Question.model_validate(asked)).facts[0]
+        assert fact["kind_of_fact"] == kind
+        return fact
 
-    launch = one(launch=1)
-    assert isinstance(launch, LaunchFact)
-    assert launch.reads_from == [
-        "buf1 was last written by launch 0",
-        "buf0 was last written by launch 0",
-    ]
-    kernel = one(kernel="cpp_fused_index_mul_0")
-    assert isinstance(kernel, KernelFact)
-    assert kernel.asserts == ["line 27: 0 <= tmp7 < ks1"]
-    buffer = one(buffer="buf2")
-    assert isinstance(buffer, BufferFact)
-    assert (buffer.shape, buffer.shares_memory_with, buffer.written_by) == ("[s95, 4]", ["buf4"], [1, 2])
-    symbol = one(symbol="s59")
-    assert isinstance(symbol, SymbolFact)
-    assert "dim 0 of input 0" in symbol.meaning
-    taken = one(input="args[1]")
-    assert isinstance(taken, InputFact)
-    assert (taken.read_by, taken.reaches, taken.reaches_outputs) == ([0], [0, 1, 2], [0])
-    constant = one(constant="head.weight")
-    assert isinstance(constant, ConstantFact)
-    assert constant.read_by == [1]
-    at_line = one(location="models.py:108")
-    assert isinstance(at_line, LaunchFact)
-    assert at_line.index == 0
-    traced = one(assertion="index out of bounds: 0 <= tmp7 < ks1")
-    assert isinstance(traced, AssertionFact)
-    assert traced.index_from == ["input 1 (args[1])"]
+    launch = one("launch", launch=1)
+    assert launch["reads_from"] == [f"{name} was last written by launch 0" for name in ("buf1", "buf0")]
+    assert one("kernel", kernel="cpp_fused_index_mul_0")["asserts"] == ["line 27: 0 <= tmp7 < ks1"]
+    buffer = one("buffer", buffer="buf2")
+    assert (buffer["shape"], buffer["shares_memory_with"]) == ("[s95, 4]", ["buf4"])
+    assert buffer["written_by"] == [1, 2]
+    assert "dim 0 of input 0" in one("symbol", symbol="s59")["meaning"]
+    taken = one("input", input="args[1]")
+    assert (taken["read_by"], taken["reaches"], taken["reaches_outputs"]) == ([0], [0, 1, 2], [0])
+    assert one("constant", constant="head.weight")["read_by"] == [1]
+    assert one("launch", location="models.py:108")["index"] == 0
+    traced = one("assertion", assertion="index out of bounds: 0 <= tmp7 < ks1")
+    assert traced["index_from"] == ["input 1 (args[1])"]
 
 
 @pytest.mark.slow
@@ -168,7 +147,7 @@ def test_pages_hold_everything_once(made: Path, ask: Ask) -> None:
     while offset is not None and len(seen) < 8:
         page = ask(made, offset=offset)
         assert page.total == 2_000
-        seen += [fact.index for fact in page.facts if isinstance(fact, LaunchFact)]
+        seen += [fact["index"] for fact in page.facts]
         offset = page.next_offset
     assert seen == list(range(len(seen)))
     assert ask(made, offset=1_999).next_offset is None
@@ -177,11 +156,9 @@ def test_pages_hold_everything_once(made: Path, ask: Ask) -> None:
 def test_answers_about_a_large_wrapper_stay_small(made: Path, ask: Ask) -> None:
     """Names used by thousands of launches are counted in full and listed in part."""
     (symbol,) = ask(made, Question(symbol="s77")).facts
-    assert isinstance(symbol, SymbolFact)
-    assert symbol.used_by_launches > len(symbol.launches) > 0
+    assert symbol["used_by_launches"] > len(symbol["launches"]) > 0
     (buffer,) = ask(made, Question(buffer="buf2000")).facts
-    assert isinstance(buffer, BufferFact)
-    assert buffer.computed_by_launches == 2_000
+    assert buffer["computed_by_launches"] == 2_000
 
 
 def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
@@ -192,16 +169,11 @@ def test_constant_folding_is_shown(tmp_path: Path, ask: Ask) -> None:
     (note,) = ask(tmp_path).notes
     assert note.startswith("2 more launches run once, before the first call, to fold constants")
     constant, first, second = ask(tmp_path, Question(constant="_FOLDED_CONST_permute")).facts
-    assert isinstance(constant, ConstantFact) and constant.read_by == [0]
-    assert isinstance(first, LaunchFact) and isinstance(second, LaunchFact)
-    assert first.within == second.within == [FOLDING]
-    assert (second.kernel, second.reads_from) == (
-        "aoti_torch_cpu_mm_out",
-        ["buf1 was last written by launch 0"],
-    )
+    assert constant["read_by"] == [0] and first["within"] == second["within"] == [FOLDING]
+    assert second["kernel"] == "aoti_torch_cpu_mm_out"
+    assert second["reads_from"] == ["buf1 was last written by launch 0"]
     kernel, launch = ask(tmp_path, Question(kernel="cpp_fused_exp_mul_unsqueeze_0")).facts
-    assert isinstance(kernel, KernelFact) and kernel.launches == []
-    assert launch == first
+    assert kernel["launches"] == [] and launch == first
 
 
 def test_missing_sources_are_told(tmp_path: Path, ask: Ask) -> None:
