@@ -43,8 +43,8 @@ COMMANDS = {
     "ended. Without inputs it writes the instrumented package, for a C++ host.",
     "try_fix": "Makes the failing call without your change, with it, and without it again, and says whether "
     "the failure went away and which other values changed.",
-    "compare_with_eager": "Runs the package and its exported program on the same inputs, and names the first "
-    "kernel whose output differs by more than rounding.",
+    "compare_with_eager": "Runs the package and its exported program on the same inputs, and names each "
+    "kernel that computes something else from right inputs by more than rounding.",
     "compile_with_flags": "Compiles an exported program with debugging flags, such as NaN checks or model "
     "lines. Flags that cannot take effect are refused.",
     "reduce": "Cuts a failing program down to a few operators that still fail in the same way, as a script "
@@ -114,7 +114,6 @@ OPTIONS = {
     "buffers": "A buffer to look at. May be repeated.",
     "save": "Also save the tensors.",
     "stop_at_first_bad": "Stop at the first NaN, Inf or bad index.",
-    "every_launch": "Compare each launch by itself, on right inputs.",
     "scope": "What to reduce: the whole graph (default) or one launch.",
     "out": "The file to write; it must be new.",
     "remove": "Take the recorder out of the package again.",

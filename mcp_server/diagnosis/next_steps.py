@@ -240,13 +240,11 @@ def command_for(step: str, case: DiagnosisState) -> str:
         return _line("run-deterministic", *package_words(arguments))
     if step in ("compare_with_eager", "interpret") and case.program_path is not None and arguments:
         # Of package and program; of the whole script where it updated constants before the call.
-        every = case.with_eager is not None and case.with_eager.every_launch is not None
-        judged = ("--every-launch",) if every else ()
         if call is not None and call.updated:
-            return _line("compare-with-eager", *judged, "--script", str(getattr(workload, "script", "")))
+            return _line("compare-with-eager", "--script", str(getattr(workload, "script", "")))
         options = {name: arguments[name] for name in COMPARED if name in arguments}
         pair = ("--package", arguments["package"], "--exported", str(case.program_path))
-        return _line("compare-with-eager", *judged, *pair, *option_words(options))
+        return _line("compare-with-eager", *pair, *option_words(options))
     if step in ("inspect_package", "open_package") and call is not None:
         model = call.request.get("model_name", "model")
         named = ("--model-name", str(model)) if model != "model" else ()
@@ -384,7 +382,7 @@ def unseen_symptom(case: DiagnosisState) -> str:
     if seen is None or not case.healthy:
         return ""
     plain = case.plain_run
-    agrees = case.with_eager is not None and case.with_eager.first is None
+    agrees = case.with_eager is not None and case.with_eager.outcome == "agrees"
     known_right = (plain is not None and plain.as_expected) or case.equals_eager or agrees
     if seen == "nan" and case.outputs_nonfinite:
         return (

@@ -37,7 +37,7 @@ from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.runtime.launchers import RankEnd
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.divergence import ComparedWithEager
+from mcp_server.tools.divergence import ComparedWithEager, WrongLaunch
 from mcp_server.tools.kernel_io import KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.tools.machine import Problem
@@ -163,6 +163,11 @@ class DiagnosisState:
     @property
     def launches(self) -> tuple[Launch, ...]:
         return self.view.wrapper.launches if self.view is not None else ()
+
+    @property
+    def wrong_launches(self) -> list[WrongLaunch]:
+        """The launches that computed something else than the exported program, on right inputs."""
+        return self.with_eager.every_launch.wrong if self.with_eager is not None else []
 
     @property
     def compiled_inputs(self) -> tuple[CompiledInput, ...]:

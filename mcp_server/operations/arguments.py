@@ -259,7 +259,6 @@ class CompareArguments(PairArguments):
     tolerance: float = Field(
         default=1, gt=0, le=1000, description="Multiply the tolerance by 0-1000, default 1."
     )
-    every_launch: bool = Field(default=False, description="Judge every launch by itself, default false.")
 
 
 class ReduceArguments(PairArguments):

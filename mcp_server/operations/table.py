@@ -338,14 +338,11 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
 
 @operation(
     args.CompareArguments,
-    title="Find the first kernel that differs from eager mode",
-    description="Finds the first launch of a package that differs from its exported program in eager "
-    "mode by more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, or "
-    "reduce.",
-    examples=(
-        "aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",
-        "aoti-debug compare-with-eager model.pt2 --exported program.pt2 -i batch.pt --every-launch",
-    ),
+    title="Find the kernels that differ from eager mode",
+    description="Finds the launches of a package that, on right inputs, differ from its exported program in "
+    "eager mode by more than rounding. For wrong numbers without an error. 5-60 s. Next: inspect_package, "
+    "or reduce.",
+    examples=("aoti-debug compare-with-eager model.pt2 --exported program.pt2 --inputs batch.pt",),
 )
 async def compare_with_eager(context: Context, given: args.CompareArguments) -> Record:
     from mcp_server.tools.compare_with_eager import compare_with_eager as step
@@ -356,13 +353,7 @@ async def compare_with_eager(context: Context, given: args.CompareArguments) -> 
     exported = None
     if isinstance(workload, PackageWorkload):
         exported = await in_thread(checked.exported_file, given.exported, checked.folder_of(given))
-    return await step(
-        context,
-        workload,
-        exported,
-        tolerance=given.tolerance,
-        every=given.every_launch,
-    )
+    return await step(context, workload, exported, tolerance=given.tolerance)
 
 
 @operation(

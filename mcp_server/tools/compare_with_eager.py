@@ -1,18 +1,16 @@
-"""`compare_with_eager`: the first launch whose output diverges from the exported program in eager mode."""
+"""`compare_with_eager`: a package beside its exported program, and the launches that are wrong."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio.to_thread
-from pydantic import TypeAdapter
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
-from mcp_server.package.view import PackageView, view_package
+from mcp_server.package.view import view_package
 from mcp_server.plurals import quoted
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
@@ -23,17 +21,11 @@ from mcp_server.tools.compile_with_flags import compiled_package
 from mcp_server.tools.divergence import (
     Changed,
     ComparedWithEager,
-    Divergence,
-    DivergenceAnalysis,
     EveryLaunch,
     Kind,
-    LaunchCompared,
-    Nodes,
     OtherConstant,
     Outcome,
     OutputCompared,
-    Status,
-    read_launches,
     read_output,
 )
 from mcp_server.tools.every_launch import LaunchFlows, every_launch
@@ -41,10 +33,6 @@ from mcp_server.tools.probe_backend import unset_arguments
 from mcp_server.tools.requests import called_package, how_made, package_request, plan_replay
 from mcp_server.worker import events
 from mcp_server.worker.protocol import MadeBy, ReplayRequest, Step
-
-SHOWN = 24
-_LAUNCHES = TypeAdapter(list[LaunchCompared])
-_ORDER: tuple[Status, ...] = ("differs", "partial", "unmatched", "matches")
 
 
 class Repeats:
@@ -118,15 +106,13 @@ async def compare_with_eager(
     exported: Path | None = None,
     *,
     tolerance: float = 1.0,
-    shown: int = SHOWN,
-    every: bool = False,
 ) -> ComparedWithEager:
-    """Run both on the same inputs; compare every launch and every output with the program's own nodes.
+    """Run both on the same inputs; compare the outputs, and judge every launch by itself on right inputs.
 
     A package needs `exported`, the program that it was compiled from; an exported program is compiled here; a
     script is run once and its suspect call taken, with the updates of constants before it. Without inputs the
     program's example inputs are used. `tolerance` multiplies the tolerance (see `worker/eager_values.py`).
-    `every` judges every launch by itself, on right inputs.
+    A package without provenance says which nodes no launch carries out: only outputs are compared then.
     Repeats separate differences between runs from divergence, and runs with unset memory filled show reads
     of it. A run that fails is a result. Raises ProblemError for a missing program, and for a script that
     makes no call of a package that it compiled.
@@ -144,18 +130,15 @@ async def compare_with_eager(
             "comparing a package needs the exported program that it was compiled from",
             allowed="exported=a .pt2 of torch.export.save, or script=the program that compiles and calls it",
         )
-    return await compare_pair(context, pair, tolerance, shown, every=every)
+    return await compare_pair(context, pair, tolerance)
 
 
-async def compare_pair(
-    context: Context, pair: Pair, tolerance: float = 1.0, shown: int = SHOWN, *, every: bool = False
-) -> ComparedWithEager:
+async def compare_pair(context: Context, pair: Pair, tolerance: float = 1.0) -> ComparedWithEager:
     """Compare a package with the program that it was compiled from."""
     model = await anyio.to_thread.run_sync(view_package, pair.workload.package, pair.workload.model_name)
-    nodes = Nodes(model)
-    request, notes, env = await _request(context, pair, model, nodes, tolerance)
     directory, flows = context.fresh("compare_launches"), LaunchFlows(model)
-    if every and request["probes"]:
+    request, notes, env = await _request(context, pair, flows, tolerance)
+    if request["probes"] and flows.nodes:
         flow = await anyio.to_thread.run_sync(lambda: flows.of)
         request.update(flow=flow, eager_outputs=directory / "eager_outputs.pt")
     done = await context.worker(
@@ -169,41 +152,25 @@ async def compare_pair(
     context.cost.runs += len(done.phases("calling")) if not done.finished.reused else 0
     outputs = [read_output(event) for event in done.all(events.Output)]
     repeats = Repeats(done)
-    analysis = DivergenceAnalysis(read_launches(done.all(events.LaunchCompared), nodes), nodes)
-    first = _find_divergence(analysis, outputs, repeats)
-    outcome, summary = _conclude(done, outputs, first, repeats)
-    launches = analysis.settled(diverged=first is not None)
-    ranked = sorted(launches, key=lambda row: _ORDER.index(row.status))
-    if outcome == "agrees":
-        # Parts of a node, and what matches none, differ by nature where the outputs agree.
-        ranked = [row for row in ranked if row.status == "matches"]
     other_constants = [OtherConstant.model_validate(each) for each in done.all(events.ConstantDiffers)]
-    judged: EveryLaunch | None = None
-    if every and repeats.steady_eager:
-        judged = every_launch(context, done, flows, nodes, other_constants, request)
-        if judged.wrong:
-            outcome = "differs"
-    elif every:
-        judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
-    json_file = done.directory / "launches.json"
-    json_file.write_bytes(_LAUNCHES.dump_json(launches, indent=1))
+    judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
+    if repeats.steady_eager:
+        judged = every_launch(context, done, flows, other_constants, request)
+    kind = _kind(outputs, repeats, judged)
+    outcome, summary = _conclude(done, outputs, repeats, kind)
     return ComparedWithEager(
-        outcome=outcome,
-        summary=f"{summary}. {judged.summary}" if judged is not None else summary,
-        first=first,
+        outcome="differs" if judged.wrong else outcome,
+        summary=f"{summary}. {judged.summary}",
+        kind=kind,
         outputs=outputs,
+        every_launch=judged,
         deterministic=repeats.same("first", "second"),
         varies_from=repeats.change("first", "second"),
         reads_unset=repeats.reads_unset,
         unset_from=repeats.unset_from,
-        counts=dict(Counter(row.status for row in launches)),
-        launches=ranked[:shown],
-        left_out=max(0, len(launches) - min(shown, len(ranked))),
         other_constants=other_constants,
-        every_launch=judged,
         notes=[*notes, *_limits(done)],
         failure=read_failure(done.finished),
-        json_file=context.artifact(json_file, "every tensor that was compared"),
         log=context.artifact(done.finished.output, "output of the runs"),
         cost=context.cost.cost(),
     )
@@ -234,10 +201,10 @@ def updates_of(request: ReplayRequest) -> tuple[Step, ...]:
 
 
 async def _request(
-    context: Context, pair: Pair, model: PackageView, nodes: Nodes, tolerance: float
+    context: Context, pair: Pair, flows: LaunchFlows, tolerance: float
 ) -> tuple[dict[str, object], list[str], dict[str, str]]:
     """The worker's request with notes and variables; without probes when the package cannot be rebuilt."""
-    workload = pair.workload
+    workload, model = pair.workload, flows.model
     request: dict[str, object] = {
         **package_request(workload),
         "exported": pair.exported,
@@ -256,14 +223,8 @@ async def _request(
         # In branches and loops a name may stand for other memory, so it is not filled there.
         straight = {launch.index for launch in model.wrapper.launches if not launch.context}
         unset = {launch: names for launch, names in unset_arguments(model).items() if launch in straight}
-        request.update(package=rebuilt.package, nodes=nodes.of, unset=unset)
+        request.update(package=rebuilt.package, nodes=flows.nodes, unset=unset)
         env = rebuilt.environment
-        if not nodes.of:
-            notes.append(
-                "the package does not say which nodes its launches come from (compile with "
-                "INDUCTOR_PROVENANCE=1, torch >= 2.9): a launch is matched by its values alone, and none can "
-                "be said to differ"
-            )
         notes += [f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in rebuilt.skipped]
     except ProblemError as problem:
         request.update(probes=False)
@@ -287,30 +248,28 @@ def _limits(done: WorkerRun) -> list[str]:
     return notes + [f"the observer failed: {event.text.splitlines()[-1]}" for event in failed]
 
 
-def _find_divergence(
-    analysis: DivergenceAnalysis, outputs: Sequence[OutputCompared], repeats: Repeats
-) -> Divergence | None:
-    """Launches are looked at when an output differs: without that, a difference has no effect."""
-    wrong = next((one for one in outputs if one.agreement in ("differs", "layout")), None)
-    if wrong is None or not repeats.steady_eager:
+WHY: dict[Kind, str] = {
+    "error": "",
+    "tf32": "; as much as TF32 products explain",
+    "nondeterministic": "; runs of this call differ from each other",
+    "uninitialised": "; it depends on memory that nothing wrote",
+}
+
+
+def _kind(outputs: Sequence[OutputCompared], repeats: Repeats, judged: EveryLaunch) -> Kind | None:
+    """Why outputs differ; None where they agree, and where eager is no reference."""
+    differs = any(one.agreement in ("differs", "layout") for one in outputs)
+    if not differs or not repeats.steady_eager:
         return None
-    row = analysis.first()
-    kind: Kind = "error"
     if repeats.reads_unset:
-        kind = "uninitialised"
-    elif repeats.same("first", "second") is False:
-        kind = "nondeterministic"
-    elif row is not None and row.within_tf32 and (row.device, row.dtype) == ("cuda", "float32"):
-        kind = "tf32" if analysis.multiplies(row) else "error"
-    if row is not None:
-        return analysis.divergence(row, kind)
-    values = f": {wrong.example}" if wrong.values else ""
-    summary = f"output {wrong.index} differs from eager{values}; the first launch to differ is not known"
-    return Divergence(kind=kind, difference=wrong.alone, summary=summary)
+        return "uninitialised"
+    if repeats.same("first", "second") is False:
+        return "nondeterministic"
+    return "tf32" if judged.wrong and all(each.tf32 for each in judged.wrong) else "error"
 
 
 def _conclude(
-    done: WorkerRun, outputs: Sequence[OutputCompared], first: Divergence | None, repeats: Repeats
+    done: WorkerRun, outputs: Sequence[OutputCompared], repeats: Repeats, kind: Kind | None
 ) -> tuple[Outcome, str]:
     """The outcome, and one sentence for it."""
     names = ", ".join([event.name for event in done.all(events.ConstantDiffers)][:3])
@@ -318,8 +277,13 @@ def _conclude(
     # Captured updates that only the package got, which checks neither shape nor dtype.
     lost = next(iter(done.all(events.NotApplied)), None)
     update = f"; only the package got the update of {lost.name}: {lost.what}" if lost else ""
-    if first is not None:
-        return "differs", first.summary + constants + update
+    if kind is not None:
+        wrong = next(one for one in outputs if one.agreement in ("differs", "layout"))
+        layouts = f": {wrong.layouts[1]}, not {wrong.layouts[0]}" if wrong.layouts else ""
+        values = (
+            f": {wrong.example} ({wrong.beyond} of {wrong.elements} elements)" if wrong.values else layouts
+        )
+        return "differs", f"output {wrong.index} differs from eager{values}{WHY[kind]}{constants}{update}"
     counted = done.last(events.CountedOutputs)
     if counted is None:
         return "inconclusive", _unfinished(done, update)

@@ -1,4 +1,4 @@
-"""Every launch of a call judged on right inputs, and the launches that have to run in a wider precision."""
+"""Every launch of a call judged by itself, on right inputs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pydantic_core import to_jsonable_python
 
 from mcp_server.package.dataflow import Edge, Step
 from mcp_server.package.launches import Launch
+from mcp_server.package.provenance import read_provenance
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.tools.divergence import (
     EveryLaunch,
-    Nodes,
     OtherConstant,
     UnjudgedLaunch,
     WrongLaunch,
@@ -29,7 +29,7 @@ from mcp_server.worker.protocol import LaunchFlow
 RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
 SHOWN = 24
 NAMED = 3  # launches that a summary names
-HALVES = {"float16", "bfloat16"}
+NO_PROBES = "No launch was judged by itself: the package cannot be rebuilt with probes"
 NO_NODES = (
     "No launch was judged by itself: the package does not say which nodes its launches come from (compile "
     "with INDUCTOR_PROVENANCE=1, torch >= 2.9)"
@@ -41,6 +41,19 @@ class LaunchFlows:
     """Who reads what each launch writes. Of launches outside branches and loops, which run once in a call."""
 
     model: PackageView
+
+    @cached_property
+    def nodes(self) -> dict[int, list[str]]:
+        """The program's nodes that each launch carries out, before Inductor's own passes.
+
+        Empty without INDUCTOR_PROVENANCE.
+        """
+        information = self.model.package.kernel_information
+        found = {
+            launch.index: list(read_provenance(launch, information).pre_grad)
+            for launch in self.model.wrapper.launches
+        }
+        return {launch: names for launch, names in found.items() if names}
 
     @cached_property
     def straight(self) -> dict[int, Step]:
@@ -216,12 +229,13 @@ def every_launch(
     context: Context,
     done: WorkerRun,
     flows: LaunchFlows,
-    nodes: Nodes,
     constants: Sequence[OtherConstant],
     request: Mapping[str, object],
 ) -> EveryLaunch:
     """What the worker's run with right inputs says of each launch; `request` is the one that asked for it."""
-    if not nodes.of:
+    if not request["probes"]:
+        return EveryLaunch(summary=NO_PROBES)
+    if not flows.nodes:
         return EveryLaunch(summary=NO_NODES)
     ended = done.last(JudgedOutputs)
     if ended is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Optional
 
 import torch
 from torch.utils import _pytree
@@ -20,44 +20,40 @@ from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_file
 from .protocol import CompareLaunchesRequest
 from .report import Refused, Report
 from .run import call
-from .tensors import checksum, dtype_name, laid_out, only_tensors
+from .tensors import checksum, laid_out, only_tensors
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
-CLOSEST = 3  # nodes to report for a tensor
 
 
 def operate(request: CompareLaunchesRequest, report: Report) -> None:
-    """Events: `launch_compared` for each tensor that a launch writes, `output` for each output, and `rerun`.
+    """Events: `output` for each output, `rerun` and `launch_judged` for each tensor that a launch writes.
 
-    The package runs four times, each time in a fresh load: for the comparison, twice unchanged, and once with
-    the unset tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs
-    a fifth time, filled again: what no longer differs came from that memory. With `flow` it also runs with
-    right values copied in after each launch (`Judge`).
+    The package runs at least three times, each time in a fresh load: twice unchanged, and once with the unset
+    tensors filled, which shows reads of uninitialised memory. If the unchanged runs differ, it runs filled
+    once more: what no longer differs came from that memory. With `flow` it also runs with right values copied
+    in after each launch (`Judge`).
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
-    nodes = request.get("nodes", {})
-    wanted = frozenset(name for names in nodes.values() for name in names) if nodes else None
+    nodes, names = request.get("nodes", {}), request.get("constants") or {}
     module = program.module()
     for step in request.get("steps", ()):
         update_program(module, step, report)
+    wanted = frozenset(name for names in nodes.values() for name in names)
     expected, outputs = expectations(module, leaves, wanted, KEPT_BYTES, report)
-    bench = Bench(request, leaves, report)
-    names = request.get("constants") or {}
-    comparison = Comparison(
-        expected, nodes, request.get("factor", 1.0), constants_of(module), dict(names), report
-    )
-    report_outputs(bench.run("compared", comparison.take), outputs, comparison.factor, report)
     if request.get("eager_outputs"):
         torch.save([one.eager.cpu() for one in outputs], request["eager_outputs"])
+    bench, factor = Bench(request, leaves, report), request.get("factor", 1.0)
+    constants = ComparedConstants(constants_of(module), dict(names), report)
+    made = bench.run("first", marks("first", report, constants=constants))
+    first = [*map(checksum, made)]
+    report_outputs(made, outputs, factor, report)
     if request.get("flow"):
         graph = ProgramGraph(module, {int(launch): carried for launch, carried in nodes.items()})
-        judge = Judge(
-            graph, expected, graph.own_values(leaves), names, request["flow"], comparison.factor, report
-        )
+        judge = Judge(graph, expected, graph.own_values(leaves), names, request["flow"], factor, report)
         judge.outputs(bench.run("judged", judge.take), outputs)
-    first, second = ([*map(checksum, bench.run(kind, marks(kind, report)))] for kind in ("first", "second"))
+    second = [*map(checksum, bench.run("second", marks("second", report)))]
     for kind in ("filled",) if first == second else ("filled", "filled_again"):
         bench.run(kind, marks(kind, report, request.get("unset", {})))
 
@@ -152,21 +148,17 @@ def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
 
 
 @dataclass
-class Comparison:
-    """Compares the tensors that each launch writes with the eager values of its nodes, and its constants.
+class ComparedConstants:
+    """Compares constants of the package with those of the program (`own`) where a launch first reads them.
 
-    `own` are the constants of the program; `unseen` maps the package's names to theirs, until a launch reads
-    them.
+    `unseen` maps the package's names to the program's, until a launch reads them.
     """
 
-    expected: dict[str, list[Expected]]
-    nodes: dict[str, list[str]]
-    factor: float
     own: dict[str, torch.Tensor]
     unseen: dict[str, str]
     report: Report
 
-    def check_constants(self, event: Event) -> None:
+    def take(self, event: Event) -> None:
         """Event `constant_differs`, except for a constant that Inductor laid out differently."""
         for argument in arguments(event) if event.phase == BEFORE else ():
             name = argument.name.decode()
@@ -184,31 +176,6 @@ class Comparison:
                 launch, elements = int(event.launch), own.numel()
                 self.report.event(events.ConstantDiffers(fqn, launch, elements, different))
 
-    def take(self, event: Event) -> bool:
-        self.check_constants(event)
-        for facts, tensor in written(event):
-            names = self.nodes.get(str(event.launch), ()) if self.nodes else self.expected
-            candidates = [one for name in names for one in self.expected.get(name, ())]
-            layout = list(tensor.shape), dtype_name(tensor.dtype), tensor.device.type
-            closest = self.closest(tensor, candidates)
-            self.report.event(events.LaunchCompared(*facts, *layout, closest))
-        return False
-
-    def closest(self, tensor: torch.Tensor, candidates: list[Expected]) -> list[events.Closeness]:
-        """The closest candidates of the same shape, best first; of another shape only one that fits."""
-
-        def squeezed(one: torch.Tensor) -> list[int]:
-            return [size for size in one.shape if size != 1]
-
-        alike = [one for one in candidates if squeezed(one.eager) == squeezed(tensor)]
-        found = [measure(tensor, one, self.factor) for one in alike]
-        found.sort(key=lambda facts: float(facts.error or 0.0 if facts.excess is None else facts.excess))
-        if not (found and found[0].within):
-            others = [one for one in candidates if one not in alike and one.eager.numel() == tensor.numel()]
-            fitting = [facts for one in others if (facts := measure(tensor, one, self.factor)).within]
-            found = fitting[:1] + found
-        return found[:CLOSEST]
-
 
 def report_outputs(got: list[torch.Tensor], wanted: list[Expected], factor: float, report: Report) -> None:
     report.event(events.CountedOutputs(len(got), len(wanted)))
@@ -219,10 +186,17 @@ def report_outputs(got: list[torch.Tensor], wanted: list[Expected], factor: floa
         report.event(events.Output(place, shapes, dtypes, measure(have, want, factor) if alike else None))
 
 
-def marks(kind: str, report: Report, unset: Mapping[str, list[str]] = {}) -> Callable[[Event], bool]:
+def marks(
+    kind: str,
+    report: Report,
+    unset: Mapping[str, list[str]] = {},
+    constants: Optional[ComparedConstants] = None,
+) -> Callable[[Event], bool]:
     """Reports checksums of the tensors written. Fills the `unset` tensors before their first launch."""
 
     def take(event: Event) -> bool:
+        if constants is not None:
+            constants.take(event)
         names = unset.get(str(event.launch), []) if event.phase != AFTER else []
         for argument in arguments(event) if names else ():
             name = argument.name.decode()

@@ -657,16 +657,6 @@ class Closeness:
 
 
 @dataclass
-class LaunchCompared(OfLaunch):
-    """A tensor that a launch wrote, with the nodes that it is `closest` to, best first."""
-
-    shape: list[int]
-    dtype: str
-    device: str
-    closest: list[Closeness]
-
-
-@dataclass
 class Output(Event):
     """An output of eager mode and of the package, compared where both have one shape."""
 

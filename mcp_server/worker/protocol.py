@@ -363,10 +363,10 @@ class LaunchFlow(TypedDict):
 class CompareLaunchesRequest(ExportedRequest, total=False):
     """`package` is instrumented, unless `probes` is false. `factor` is of the tolerance.
 
-    `nodes`: {launch: names of nodes that it may compute}, by default every node is tried. `unset`: {launch:
-    names of tensors that nothing writes before it}. `steps`: captured updates of constants, applied to both
-    sides. `constants`: {name in the package: name in the program}. With `flow`, of launches outside branches
-    and loops, every launch is judged on right inputs. `eager_outputs` is a file for what eager mode returns.
+    `nodes`: {launch: names of nodes that it carries out}. `unset`: {launch: names of tensors that nothing
+    writes before it}. `steps`: captured updates of constants, applied to both sides. `constants`: {name in
+    the package: name in the program}. With `flow`, of launches outside branches and loops, every launch is
+    judged on right inputs. `eager_outputs` is a file for what eager mode returns.
     """
 
     probes: bool

@@ -21,7 +21,7 @@ from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.runtime.context import WorkerRun, decode, read_events
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.divergence import Changed, ComparedWithEager, Difference, Divergence
+from mcp_server.tools.divergence import Changed, ComparedWithEager, Difference, EveryLaunch, WrongLaunch
 from mcp_server.tools.divergence import Kind as Divergent
 from mcp_server.tools.trace_launches import LaunchRow, Trace
 from mcp_server.worker import interpret
@@ -143,22 +143,35 @@ DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
 REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
 
 
-def diverged(zoo: ZooPackage, kind: Divergent = "error", **facts: Any) -> DiagnosisState:
-    """A script that found its numbers wrong, and whose package diverges at launch 1."""
-    case = package_case(zoo("logarithm"))
-    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
-    case.interpreted = worker_run(DIFFERS)
-    first = {"kind": kind, "launch": 1, "kernel": "k1", "difference": Difference(), "summary": "it differs"}
-    case.with_eager = ComparedWithEager(
+def compared_with_eager(kind: Divergent, *wrong: WrongLaunch) -> ComparedWithEager:
+    """Outputs that differ for that reason, with the launches that are wrong on right inputs."""
+    return ComparedWithEager(
         outcome="differs",
-        summary="",
-        first=Divergence.model_validate({**first, **facts}),
+        summary="output 0 differs from eager",
+        kind=kind,
+        every_launch=EveryLaunch(summary="", wrong=list(wrong)),
         reads_unset=kind == "uninitialised",
         varies_from=Changed(launch=0, kernel="k0", argument="buf0"),
         unset_from=Changed(launch=0, kernel="k0", argument="buf0"),
         log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
         cost=Cost(),
     )
+
+
+def diverged(zoo: ZooPackage, kind: Divergent = "error", **facts: Any) -> DiagnosisState:
+    """A script that found its numbers wrong, and whose package diverges at launch 1."""
+    case = package_case(zoo("logarithm"))
+    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
+    case.interpreted = worker_run(DIFFERS)
+    one = {
+        "launch": 1,
+        "kernel": "k1",
+        "argument": "buf1",
+        "difference": Difference(),
+        "summary": "it differs",
+    }
+    wrong = WrongLaunch.model_validate({**one, "tf32": kind == "tf32", **facts})
+    case.with_eager = compared_with_eager(kind, wrong)
     return case
 
 

@@ -25,7 +25,17 @@ from mcp_server.tools.divergence import (
 )
 from mcp_server.tools.reduce.failing import FailureShown
 from tests.conftest import CACHE, ZooPackage, compiled_once, torch_environment
-from tests.diagnosis.support import DIFFERS, called, capture, diverged, package_case, phase, run, worker_run
+from tests.diagnosis.support import (
+    DIFFERS,
+    called,
+    capture,
+    compared_with_eager,
+    diverged,
+    package_case,
+    phase,
+    run,
+    worker_run,
+)
 from tests.served import served
 from tests.worker.support import context_in
 from tests.zoo.names import thorough
@@ -47,7 +57,7 @@ def test_the_guilty_launch_depends_on_the_kind(zoo: ZooPackage, kind: Kind, laun
     assert confidence(found, case) == sure and found.fix is not None
 
 
-def test_launches_that_could_not_be_matched_leave_a_doubt(zoo: ZooPackage) -> None:
+def test_launches_that_were_not_judged_leave_a_doubt(zoo: ZooPackage) -> None:
     """A divergence that may begin earlier is not proven."""
     case = diverged(zoo, suspects=[0])
     (found,) = wrong_output.detect_divergence(case)
@@ -56,7 +66,9 @@ def test_launches_that_could_not_be_matched_leave_a_doubt(zoo: ZooPackage) -> No
 
 def test_outputs_alone_name_the_package(zoo: ZooPackage) -> None:
     """If no launch is known, only the package is named."""
-    (found,) = wrong_output.detect_divergence(diverged(zoo, launch=None, kernel=""))
+    case = diverged(zoo)
+    case.with_eager = compared_with_eager("error")
+    (found,) = wrong_output.detect_divergence(case)
     assert (found.guilty.kind, found.guilty.name) == ("package", "logarithm.pt2")
 
 

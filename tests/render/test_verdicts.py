@@ -21,16 +21,17 @@ from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude, ranked
 from mcp_server.logs.log import read_log
-from mcp_server.model import FAILURES, Artifact, Cost, PackageWorkload, ScriptWorkload, Verdict, Workload
+from mcp_server.model import FAILURES, PackageWorkload, ScriptWorkload, Verdict, Workload
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
-from mcp_server.tools.divergence import ComparedWithEager, Difference, Divergence
+from mcp_server.tools.divergence import Difference, WrongLaunch
 from tests.conftest import ZooPackage, build
 from tests.diagnosis.support import (
     GOOD_IDS,
     called,
     capture,
+    compared_with_eager,
     failing,
     package_case,
     phase,
@@ -160,15 +161,10 @@ def wrong_output(zoo: ZooPackage, folder: Path) -> Verdict:
     case = package_case(zoo("logarithm"))
     case.runs["plain"] = case.runs["script"] = run("plain", "", called(), REFERENCE)
     case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]})
-    summary = "launch 1 is the first that diverges: 8 of 512 elements by up to 0.25"
-    first = {"kind": "error", "launch": 1, "kernel": "cpp_fused_log_mul_sigmoid_0", "summary": summary}
-    case.with_eager = ComparedWithEager(
-        outcome="differs",
-        summary="",
-        first=Divergence.model_validate({**first, "difference": Difference()}),
-        log=Artifact(uri="u", path=Path("p"), bytes=0, what="log"),
-        cost=Cost(),
-    )
+    where = {"launch": 1, "kernel": "cpp_fused_log_mul_sigmoid_0", "argument": "buf1"}
+    summary = "launch 1: buf1 against mul, 0.5 for 0.25 at [0, 3] (8 of 512 elements)"
+    wrong = WrongLaunch.model_validate({**where, "difference": Difference(), "summary": summary})
+    case.with_eager = compared_with_eager("error", wrong)
     return concluded(case, folder)
 
 

@@ -14,17 +14,28 @@ from torch import nn
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload, TensorSpec
-from mcp_server.tools.compare_with_eager import SHOWN, compare_with_eager
+from mcp_server.package.archive import open_package
+from mcp_server.tools.compare_with_eager import compare_with_eager
 from mcp_server.tools.divergence import ComparedWithEager
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
 from tests.worker.support import context_in
-from tests.wrong_launches.support import RANDOM_OP
 from tests.zoo.names import thorough
 
 pytestmark = pytest.mark.slow
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
+RANDOM_OP = """
+import torch
+
+@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    return x[::2].contiguous() + torch.rand(1)
+
+@halve_rows.register_fake
+def _(x):
+    return x.new_empty(x.shape[0] // 2, *x.shape[1:])
+"""
 PARTIAL_OP = """
 import torch
 
@@ -58,9 +69,8 @@ def compared_zoo(zoo: ZooPackage, directory: Path, name: str, **more: Any) -> Co
     """A zoo model against its own program; `more` replaces fields of the workload, or the program."""
     package = zoo(name)
     exported = more.pop("exported", package.with_name(f"{name}.exported.pt2"))
-    shown = more.pop("shown", SHOWN)
     fields = {"package": package, "inputs": package.with_name(f"{name}.inputs.pt"), **more}
-    return compared(directory, PackageWorkload.model_validate(fields), exported, shown=shown)
+    return compared(directory, PackageWorkload.model_validate(fields), exported)
 
 
 @pytest.fixture(scope="module")
@@ -74,30 +84,41 @@ def other_weights(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> 
     return path
 
 
-@pytest.mark.parametrize(
-    "name", ["counter", *(pytest.param(n, marks=thorough) for n in ("norms", "branch", "jagged"))]
-)
-def test_healthy_packages_agree(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
-    """Fusion, a branch, changed buffers and partial sums are no departures, and nothing is left unset."""
+HEALTHY = ("norms", "conv", "ranker", "jagged", "bags", "attention")
+
+
+@pytest.mark.parametrize("name", ["counter", *(pytest.param(n, marks=thorough) for n in HEALTHY)])
+def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
+    """Fusion, changed buffers, memory used again, copied weights and views are no faults."""
     result = compared_zoo(zoo, tmp_path, name)
-    assert result.outcome == "agrees" and result.first is None, result.summary
-    assert result.other_constants == []
+    assert (result.outcome, result.kind, result.other_constants) == ("agrees", None, []), result.summary
     assert (result.deterministic, result.reads_unset, result.failure) == (True, False, None)
-    assert "differs" not in result.counts and result.counts["matches"] >= 3
+    judged = result.every_launch
+    assert (judged.wrong, judged.unjudged, judged.outputs_right) == ([], [], True), judged.summary
+    assert judged.judged == len(open_package(zoo(name)).wrapper.launches)
 
 
-def test_the_first_departing_launch_is_named(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
-    """One weight of layer 3 differs: its product departs, not the five launches before, and later ones
-    follow."""
-    result = compared_zoo(zoo, tmp_path, "norms", exported=other_weights, shown=100)
-    assert result.outcome == "differs" and result.first is not None
-    first = result.first
-    assert (first.kind, first.launch, first.difference.node) == ("error", 7, "linear_3")
-    assert (first.suspects, first.difference.beyond, first.difference.first) == ([], 8, [0, 2])
-    assert first.difference.error is not None and first.difference.allowed is not None
-    assert first.difference.error > 100 * first.difference.allowed
-    assert [place.code for place in first.locations] == ["x = x + F.gelu(self.lins[i](norm(x)))"]
-    assert {row.launch for row in result.launches if row.status == "matches"} == {0, 1, 2, 3, 4, 5, 6}
+@thorough
+def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Their nodes stand for the whole branch, of which one launch is a part; the outputs are compared."""
+    result = compared_zoo(zoo, tmp_path, "branch")
+    assert result.outcome == "agrees" and "5 not judged" in result.summary
+    assert {each.why for each in result.every_launch.unjudged} == {"it is in a branch or a loop"}
+
+
+def test_the_wrong_launch_is_named_with_its_weight(
+    zoo: ZooPackage, tmp_path: Path, other_weights: Path
+) -> None:
+    """One weight of layer 3 differs: its product is wrong, and later launches only get bad inputs."""
+    result = compared_zoo(zoo, tmp_path, "norms", exported=other_weights)
+    assert (result.outcome, result.kind) == ("differs", "error")
+    (wrong,) = result.every_launch.wrong
+    assert (wrong.launch, wrong.difference.node, wrong.constant) == (7, "linear_3", "lins.3.weight")
+    assert (wrong.suspects, wrong.difference.beyond, wrong.difference.first) == ([], 8, [0, 2])
+    assert wrong.difference.error is not None and wrong.difference.allowed is not None
+    assert wrong.difference.error > 100 * wrong.difference.allowed
+    assert [place.code for place in wrong.locations] == ["x = x + F.gelu(self.lins[i](norm(x)))"]
+    assert "not the program's" in wrong.summary
     (other,) = result.other_constants
     assert (other.name, other.launch, other.different) == ("lins.3.weight", 7, 1)
 
@@ -114,18 +135,19 @@ def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path,
 def test_without_provenance_only_outputs_are_judged(
     zoo: ZooPackage, tmp_path: Path, other_weights: Path
 ) -> None:
-    """Launches are matched by value, none is accused, and the result says why."""
+    """No launch is accused, and the result says how to get provenance."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without("kernel_information.json"))
     result = compared_zoo(zoo, tmp_path, "norms", package=package, exported=other_weights)
-    assert result.outcome == "differs" and result.first is not None and result.first.launch is None
-    assert set(result.counts) == {"matches", "unmatched"} and "INDUCTOR_PROVENANCE" in result.notes[0]
+    assert result.outcome == "differs" and "INDUCTOR_PROVENANCE=1" in result.summary
+    assert (result.every_launch.judged, result.every_launch.wrong) == (0, [])
+    assert result.other_constants[0].name == "lins.3.weight"
 
 
 def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
     """A package without its wrapper cannot be rebuilt; its outputs are held against eager all the same."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without(".wrapper.cpp"))
     result = compared_zoo(zoo, tmp_path, "norms", package=package, exported=other_weights)
-    assert result.outcome == "differs" and result.launches == [] and result.reads_unset is None
+    assert result.outcome == "differs" and result.every_launch.judged == 0 and result.reads_unset is None
     assert result.outputs[0].beyond > 100 and "only outputs" in result.notes[0]
 
 
@@ -135,7 +157,8 @@ def test_an_eager_program_that_varies_is_no_oracle(zoo: ZooPackage, tmp_path: Pa
     module.write_text(RANDOM_OP)
     result = compared_zoo(zoo, tmp_path, "plugin", extra_imports=[str(module)])
     assert result.outcome == "inconclusive" and "eager itself differs" in result.summary
-    assert result.deterministic is False and result.first is None
+    assert result.deterministic is False and result.kind is None
+    assert result.every_launch.wrong == [] and "eager has no values to go by" in result.summary
     assert result.varies_from is not None and "halve_rows" in result.varies_from.kernel
 
 
@@ -201,7 +224,7 @@ def test_a_script_brings_package_program_and_inputs(zoo: ZooPackage, tmp_path: P
     arguments = [*map(str, given), str(tmp_path / "made.pt2")]
     env = {**CACHED, "TORCHINDUCTOR_VEC_ISA_OK": "1"}
     result = compared(tmp_path, ScriptWorkload(script=script, args=arguments, env=env, cwd=tmp_path))
-    assert result.outcome == "agrees" and result.counts["matches"] >= 3, result.summary
+    assert result.outcome == "agrees" and result.every_launch.judged >= 3, result.summary
     assert "1 captured updates of constants were applied to both sides" in result.notes
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload, Workload
-from mcp_server.package.view import PackageView
 from mcp_server.tools.compare_with_eager import Repeats
-from mcp_server.tools.divergence import Nodes, read_launches
 from mcp_server.tools.run_deterministic import Repeated, run_deterministic
-from mcp_server.worker import events
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import worker_run
 from tests.served import served
@@ -139,18 +136,3 @@ def test_reads_of_unset_memory_are_told_from_noise(
     repeats = Repeats(worker_run(*outputs, *reruns, *told))
     assert repeats.reads_unset is expected
     assert (repeats.unset_from is not None) is (expected is True)
-
-
-def compared(name: str, *closest: tuple[str, bool]) -> events.LaunchCompared:
-    """The worker's event of a tensor that launch 2 wrote, with the nodes that it was held against."""
-    facts = [events.Closeness(node, error=1.0, within=within, within_tf32=within) for node, within in closest]
-    return events.LaunchCompared(2, 2, "k", name, [8], "float32", "cpu", facts)
-
-
-def test_a_node_that_was_found_is_missed_nowhere_else() -> None:
-    """Statistics beside the tensor of a launch that holds its node are parts; without it they depart."""
-    nodes = Nodes(cast(PackageView, None))
-    nodes.__dict__.update(of={2: ["mean"]}, completed={"mean": 2})
-    told = [compared("buf5", ("mean", False)), compared("buf9", ("mean", True))]
-    assert [row.status for row in read_launches(told, nodes)] == ["partial", "matches"]
-    assert [row.status for row in read_launches(told[:1], nodes)] == ["differs"]

@@ -4,9 +4,8 @@ Each is compiled from `NAME.exported.pt2` and called with `NAME.inputs.pt`. The 
 graph that Inductor gets, so that chosen kernels compute something else than the exported program.
 
 `one`: layer 1 scales by 0.25 in place of 0.5. `two`: layers 0 and 2 do. `clean`: none does. `nan`: layer 1
-takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`, and `narrow`
-without them. `scores` is in float16, compiled as it is, and overflows. `wrapped` computes an index of its C++
-kernel in 32 bits, which has more.
+takes the root of x*x - 1 in place of x*x + 1. `half` is in bfloat16, with the faults of `two`. `wrapped`
+computes an index of its C++ kernel in 32 bits, which has more.
 """
 
 from __future__ import annotations
@@ -49,20 +48,6 @@ class Rooted(nn.Module):  # type: ignore[misc]
         return self.second(x).relu()
 
 
-class Scores(nn.Module):  # type: ignore[misc]
-    """Attention in float16 whose scores are beyond 65504, between two layers that are not."""
-
-    def __init__(self, d: int = 16) -> None:
-        super().__init__()
-        self.first, self.last = nn.Linear(d, d), nn.Linear(d, d)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        rows = self.first(x)
-        scores = (rows * 100) @ (rows * 100).t()
-        weights = torch.softmax(scores / 10000, -1)
-        return self.last(weights @ rows).tanh()
-
-
 class Offset(nn.Module):  # type: ignore[misc]
     """The last rows of a table, which begin 64 elements behind its first."""
 
@@ -102,8 +87,6 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.dtype, Callable[[torch.fx
     "two": (Scaled, torch.float32, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
     "nan": (Rooted, torch.float32, changing(ADD, {0}, 1.0, -1.0)),
     "wrapped": (Offset, torch.float32, None),
-    "scores": (Scores, torch.float16, None),
-    "narrow": (Scaled, torch.bfloat16, None),
     "half": (Scaled, torch.bfloat16, changing(MUL, {0, 2}, SCALE, WRONG_SCALE)),
 }
 

@@ -19,16 +19,14 @@ from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.try_fix import TriedFix, try_fix
 from mcp_server.errors import ProblemError
 from mcp_server.operations.arguments import TryArguments
-from mcp_server.package.archive import open_package
 from mcp_server.tools.divergence import EveryLaunch
 from mcp_server.worker.protocol import EagerLaunches
 from tests.conftest import ZooPackage, torch_environment
 from tests.gpu.conftest import HAS_CUDA
-from tests.package.archives import changed, without
 from tests.served import served
 from tests.worker.support import context_in
 from tests.wrong_launches.models import SCALE, WRONG_SCALE
-from tests.wrong_launches.support import RANDOM_OP, call_of, compared, judged, kernels_with, verdict
+from tests.wrong_launches.support import call_of, compared, judged, kernels_with, verdict
 from tests.zoo.names import thorough
 
 # A wrong launch done in eager mode, on its own inputs: the failure goes, and comes back without that.
@@ -55,8 +53,7 @@ def test_the_verdict_names_the_launch_and_the_call_that_proves_it(wrong: Wrong, 
     assert found.intervention.what.startswith(f"the call with launch {second} (")
     assert "done in eager mode" in found.intervention.what and found.intervention.result == "gone"
     assert found.fix is not None and found.confirmed is not None and "eager mode" in found.confirmed.what
-    step = next(each for each in found.next_steps if each.tool == "try_fix")
-    assert step.arguments["launch"] == second and step.arguments["package"] == str(package)
+    assert f"--launch {second} --as eager" in found.confirmed.command
 
 
 @pytest.mark.slow
@@ -140,22 +137,6 @@ def _in_eager(directory: Path, call: TriedCall, found: EveryLaunch, launch: int)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    [
-        "attention",
-        *(pytest.param(one, marks=thorough) for one in ("norms", "conv", "ranker", "jagged", "bags")),
-    ],
-)
-def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
-    """Recomputed nodes, memory used again, copied weights and biases, and views are no faults."""
-    found = judged(tmp_path, zoo(name))
-    assert found.wrong == [] and found.outputs_right
-    assert found.unjudged == [], found.summary
-    assert found.judged == len(open_package(zoo(name)).wrapper.launches)
-
-
-@pytest.mark.slow
 @thorough
 @pytest.mark.parametrize("name", ["two", "half"])
 def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path, name: str) -> None:
@@ -163,7 +144,7 @@ def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path,
     package = wrong(name)
     result = compared(tmp_path, package)
     found = result.every_launch
-    assert found is not None and result.outcome == "differs"
+    assert (result.outcome, result.kind) == ("differs", "error")
     first, _, third, _ = kernels_with(package, "mul_tanh")
     assert [each.launch for each in found.wrong] == [first, third], found.summary
     assert [each.difference.node for each in found.wrong] == ["mul", "mul_2"]
@@ -172,51 +153,6 @@ def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path,
     for each in found.wrong:
         right, actual = map(float, each.difference.values)
         assert actual == pytest.approx(right / 2, rel=0.02), "each by itself is half of what is right"
-
-
-@pytest.mark.slow
-@thorough
-def test_launches_of_branches_are_named_as_not_judged(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Their nodes stand for the whole branch, of which one launch is a part."""
-    found = judged(tmp_path, zoo("branch"))
-    assert found.wrong == [] and found.unjudged_count == 5
-    assert {each.why for each in found.unjudged} == {"it is in a branch or a loop"}
-    assert "5 not judged" in found.summary
-
-
-@pytest.mark.slow
-@thorough
-def test_a_package_without_provenance_says_how_to_get_it(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without nodes for its launches nothing is judged, and nothing is accused."""
-    package = changed(zoo("norms"), tmp_path / "norms.pt2", without("kernel_information.json"))
-    exported, inputs = (zoo("norms").with_name(f"norms.{kind}") for kind in ("exported.pt2", "inputs.pt"))
-    result = compared(tmp_path, package, exported, inputs=inputs)
-    assert result.every_launch is not None and result.every_launch.judged == 0
-    assert "INDUCTOR_PROVENANCE=1" in result.summary and result.outcome == "agrees"
-
-
-@pytest.mark.slow
-@thorough
-def test_an_eager_program_that_varies_judges_no_launch(zoo: ZooPackage, tmp_path: Path) -> None:
-    """With random numbers in eager mode no value is the right one."""
-    module = tmp_path / "ops.py"
-    module.write_text(RANDOM_OP)
-    result = compared(tmp_path, zoo("plugin"), extra_imports=[str(module)])
-    assert result.outcome == "inconclusive" and result.every_launch is not None
-    assert result.every_launch.wrong == [] and "eager has no values to go by" in result.summary
-
-
-@pytest.mark.slow
-def test_a_launch_of_another_weight_is_not_called_a_wrong_kernel(zoo: ZooPackage, tmp_path: Path) -> None:
-    """It is listed, with the weight that is not the program's."""
-    program = torch.export.load(zoo("norms").with_name("norms.exported.pt2"))
-    with torch.no_grad():
-        program.state_dict["lins.3.weight"][2, 5] += 0.01
-    torch.export.save(program, tmp_path / "other.pt2")
-    result = compared(tmp_path, zoo("norms"), tmp_path / "other.pt2")
-    assert result.every_launch is not None
-    (found,) = result.every_launch.wrong
-    assert (found.launch, found.constant) == (7, "lins.3.weight") and "not the program's" in found.summary
 
 
 @pytest.mark.slow

@@ -37,12 +37,13 @@ def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspe
 
     None without a program, and where the difference has another explanation (TF32, chance, other weights).
     """
-    first = case.with_eager.first if case.with_eager is not None else None
-    if first is None or first.kind != "error" or case.with_eager is None or case.with_eager.other_constants:
+    compared = case.with_eager
+    if compared is None or compared.kind != "error" or compared.other_constants:
         return None
     if any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return None
-    launch = next((each for each in case.launches if each.index == first.launch), None)
+    first = next((each.launch for each in case.wrong_launches), None)
+    launch = next((each for each in case.launches if each.index == first), None)
     if launch is not None and (launch.symbol or launch.kernel) in own_code(case):
         return None
     wrong = [each for each in suspects if each.category == "wrong_output" and each.harmful and not each.weak]

@@ -241,8 +241,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         if effect is Effect.SAME:  # a bystander, in a launch that may be at fault for something else
             named["name"] = f"{guilty.name}, line {found.line}"
         # What saw the launch itself go wrong says more, until the call without the defect has been made.
-        every = case.with_eager.every_launch if case.with_eager is not None else None
-        judged = every is not None and any(each.launch == found.launch for each in every.wrong)
+        judged = any(each.launch == found.launch for each in case.wrong_launches)
         wrong = effect is not Effect.GONE and (bool(located) or judged)
         level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
         if effect is Effect.GONE or found.kind == "grid":

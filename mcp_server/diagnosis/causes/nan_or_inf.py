@@ -72,12 +72,11 @@ def finite_in_eager(case: DiagnosisState) -> bool:
 
 def _of_package_alone(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """The suspect where eager mode is finite: a guard would hide the fault, and eager mode removes it."""
-    every = case.with_eager.every_launch if case.with_eager is not None else None
-    wrong = {each.launch: each for each in every.wrong} if every is not None else {}
+    wrong = {each.launch: each for each in case.wrong_launches}
     launch = wrong.get(suspect.guilty.launch_index if suspect.guilty.launch_index is not None else -1)
     evidence, removal = suspect.evidence, None
-    if every is not None and launch is not None:
-        evidence = (*evidence, seen("compare_with_eager", every.summary))
+    if case.with_eager is not None and launch is not None:
+        evidence = (*evidence, seen("compare_with_eager", case.with_eager.every_launch.summary))
         removal = in_eager(launch.launch, launch.kernel) if eager_key(launch.launch) in case.trials else None
     return replace(
         suspect,

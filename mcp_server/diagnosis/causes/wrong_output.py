@@ -150,11 +150,11 @@ FIXES: dict[Kind, str] = {
 
 def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
     """Where a launch by launch comparison found a departure; and weights that are not the program's."""
-    found, first = case.with_eager, case.with_eager.first if case.with_eager is not None else None
-    if found is None or first is None:
+    found = case.with_eager
+    if found is None or found.kind is None:
         return
     harmful = case.failed or case.judged_by_program
-    observed = seen("compare_with_eager", first.summary, found.json_file.uri if found.json_file else "")
+    observed = seen("compare_with_eager", found.summary)
     for other in found.other_constants[:1]:
         # The package was made from other weights: stale, or one of several that share them by mistake.
         yield Suspect(
@@ -162,40 +162,29 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("constant", other.name, launch_lines(other.launch, case), launch=other.launch),
             summary=f"The package was not made from this program's weights: {other.sentence}.",
             level=CausalLevel.STATE,
-            evidence=(
-                seen("compare_with_eager", other.sentence, observed.source),
-                seen("compare_with_eager", first.summary),
-            ),
+            evidence=(seen("compare_with_eager", other.sentence), observed),
             fix=Fix(
                 text="compile the package from this program again, by itself (models of one structure in one "
                 "package share the last one's weights), or load its weights with load_constants"
             ),
             harmful=harmful,
         )
-    every = found.every_launch
-    if first.kind == "error" and every is not None and every.wrong:
-        yield from _wrong_launches(case, every, observed, harmful=harmful)
+    if found.kind in ("error", "tf32") and case.wrong_launches:
+        yield from _wrong_launches(case, found.every_launch, harmful=harmful)
         return
-    # Where runs part, for a difference between runs; else the first launch that diverges.
-    runs = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}
-    apart = runs.get(first.kind)
-    launch, kernel = (apart.launch, apart.kernel) if apart else (first.launch, first.kernel)
-    lines = launch_lines(launch, case) if apart and case.view is not None else first.locations[:3]
+    # Where runs part, for a difference between runs.
+    apart = {"nondeterministic": found.varies_from, "uninitialised": found.unset_from}.get(found.kind)
     yield _Wrong(
-        guilty=_package(case)
-        if launch is None
-        else Component(kind="kernel", name=kernel, launch_index=launch, model_locations=lines),
-        summary=f"The package diverges from its own exported program: {first.summary}.",
-        level=CausalLevel.FAULT_SITE if first.launch is None else CausalLevel.BAD_VALUE,
+        guilty=_changed(apart, case),
+        summary=f"The package diverges from its own exported program: {found.summary}.",
+        level=CausalLevel.FAULT_SITE if apart is None else CausalLevel.BAD_VALUE,
         evidence=(observed,),
-        fix=Fix(text=FIXES[first.kind]),
+        fix=Fix(text=FIXES[found.kind]),
         harmful=harmful,
     )
 
 
-def _wrong_launches(
-    case: DiagnosisState, every: EveryLaunch, observed: Evidence, *, harmful: bool
-) -> Iterator[Suspect]:
+def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:
     """The launches that are wrong on right inputs, each with the call that has it done in eager mode."""
     judged = seen("compare_with_eager", every.summary, every.plan.uri if every.plan else "")
     bad = case.kernel_io.first_bad if case.kernel_io is not None and case.outputs_nonfinite else None
@@ -212,7 +201,7 @@ def _wrong_launches(
             summary=f"The package diverges from its own exported program in {each.summary}.{also} "
             f"It read {'values that were not judged' if each.suspects else 'right values'}.",
             level=CausalLevel.BAD_VALUE,
-            evidence=(judged, observed),
+            evidence=(judged,),
             fix=Fix(text=FIXES["tf32" if each.tf32 else "error"]),
             intervention=in_eager(each.launch, each.kernel) if tried else None,
             harmful=harmful,

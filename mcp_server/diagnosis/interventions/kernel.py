@@ -365,9 +365,9 @@ async def launch_in_eager(
     if known is None:
         allowed = f"0 to {len(model.wrapper.launches) - 1}"
         raise ProblemError("no such launch", value=launch, allowed=allowed)
-    found = (await compare_pair(context, Pair(workload, exported), every=True)).every_launch
-    if found is None or found.plan is None or found.eager_outputs is None:
-        raise ProblemError(found.summary if found is not None else "no launch was judged", value=launch)
+    found = (await compare_pair(context, Pair(workload, exported))).every_launch
+    if found.plan is None or found.eager_outputs is None:
+        raise ProblemError(found.summary, value=launch)
     why = next((each.why for each in found.unjudged if each.launch == launch), "")
     if why:
         raise ProblemError(f"the launch cannot be done in eager mode: {why}", value=launch)

@@ -117,9 +117,9 @@ class CompareLaunches(Observation):
         program = case.program_path
         assert program is not None and case.call is not None
         pair = Pair(case.package_call, program, updates_of(case.call.request))
-        case.with_eager = await compare_pair(context, pair, every=True)
+        case.with_eager = await compare_pair(context, pair)
         every = case.with_eager.every_launch
-        if every is not None and every.wrong and case.with_eager.first is not None:
+        if every.wrong and case.with_eager.kind is not None:
             call = tried_call(case)
             if not call.symptom.judges and every.eager_outputs is not None:
                 call = replace(call, symptom=replace(call.symptom, expect=every.eager_outputs.path))

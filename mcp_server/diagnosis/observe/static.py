@@ -377,8 +377,7 @@ class MendKernels(Observation):
             except ProblemError as problem:
                 case.notes.append(f"{found.sentence} It was not mended: {problem}")
                 continue
-            every = case.with_eager.every_launch if case.with_eager is not None else None
-            right = every.eager_outputs if every is not None else None
+            right = case.with_eager.every_launch.eager_outputs if case.with_eager is not None else None
             if right is not None and _only_by_eager(case):
                 call = replace(call, symptom=replace(call.symptom, expect=right.path))
                 case.trials[change.key] = await try_intervention(context, call, change)
