@@ -11,10 +11,10 @@ import pytest
 from mcp_server.diagnosis.causes import custom_op, index_out_of_bounds, log_text, out_of_memory
 from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME, kept_promise
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
+from mcp_server.diagnosis.indices import Index
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import in_eager
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.value_sources import OperatorIndex
 from mcp_server.diagnosis.verdict import conclude, confidence, is_bystander, ranked
 from mcp_server.logs.log import read_log
 from mcp_server.model import ScriptWorkload
@@ -210,12 +210,12 @@ def test_the_launch_that_computed_it_comes_before_the_bare_text(
     case = failing(package_case(zoo("logarithm")), REFUSED)
     assert case.view is not None
     launch = case.view.wrapper.launches[0]
-    index = OperatorIndex(launch, launch.tensors[0], 1024, None, (0,))
+    index = Index(launch, 0, 1023, variable="buf0", maker=launch, holds="1041")
     monkeypatch.setattr(index_out_of_bounds, "operator_indices", lambda _case: [index])
     best = ranked([*log_text.detect_from_log(case), *index_out_of_bounds.detect_operator_index(case)], case)[
         0
     ]
-    assert best.guilty.launch_index == 0 and best.guilty.value == "1041, where 0 to 1023 are allowed"
+    assert best.guilty.launch_index == 0 and best.guilty.value == "1041 (allowed: 0..1023)"
     assert "input 0" in best.summary and confidence(best, case) == "likely"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis import value_sources
+from mcp_server.diagnosis import indices
 from mcp_server.diagnosis.causes import index_out_of_bounds
+from mcp_server.diagnosis.indices import bound_value, candidates, checked_inputs, parts_of, whole_slice
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.diagnosis.value_sources import bound_value, candidates, checked_inputs, whole_slice
+from mcp_server.diagnosis.suspect import Instrument, Suspect
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.package.terms.linear import affine
@@ -49,80 +48,30 @@ def place_of(text: str) -> Term:
     st.lists(st.integers(0, 50), min_size=3, max_size=3),
 )
 def test_affine_names_every_element_that_is_read(offset: int, factors: list[int], values: list[int]) -> None:
-    """Direct evaluation at any loop variables gives offset + k*stride of what `affine` says."""
+    """At any loop variables the element is offset + k*stride; of one variable the stride is its factor."""
     terms = [f"{factor}L*{name}" for factor, name in zip(factors, VARIABLES, strict=False)]
     text = " + ".join([f"{offset}L", *terms])
     place = affine(place_of(text))
     assert place is not None and place[0] == offset
+    assert len(factors) != 1 or place[1] == factors[0]
     element = evaluate(text, dict(zip(VARIABLES, values, strict=True)))
     assert element is not None and (element - place[0]) % place[1] == 0
 
 
-@given(st.integers(0, 1000), st.integers(1, 500))
-def test_affine_is_exact_for_one_variable(offset: int, stride: int) -> None:
-    """With one loop variable the offset and the stride are those of the expression."""
-    assert affine(place_of(f"static_cast<int64_t>({offset}L + {stride}L*x0)")) == (offset, stride)
-
-
-@pytest.mark.parametrize("text", ["x0*x0", "x0 % 3", "unknown(x0)"])
-def test_other_expressions_are_not_affine(text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("x0", (0, 1)),
+        ("7L", (7, 1)),
+        ("static_cast<int64_t>(3L + 2L*x1 + 6L*x0)", (3, 2)),
+        ("x0*x0", None),
+        ("x0 % 3", None),
+        ("unknown(x0)", None),
+    ],
+)
+def test_offset_and_stride_of_a_place(text: str, place: tuple[int, int] | None) -> None:
     """What is not linear, or not understood, is not guessed at."""
-    assert affine(place_of(text)) is None
-
-
-@pytest.mark.parametrize(("text", "place"), [("x0", (0, 1)), ("7L", (7, 1)), ("3L + 2L*x1 + 6L*x0", (3, 2))])
-def test_affine_examples(text: str, place: tuple[int, int]) -> None:
-    """Offset and greatest common stride of expressions as code generation prints them."""
     assert affine(place_of(text)) == place
-    assert evaluate(text, dict.fromkeys(VARIABLES, 0)) == Fraction(place[0])
-
-
-@pytest.fixture
-def replaced(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> DiagnosisState:
-    """A failed check whose kernel does to the elements of an input what has no inverse."""
-    case = failed(zoo, "ranker", GOOD_IDS, GivenTensor("float32", (8, 16)))
-    one = next(c for c in candidates(case) if len(c.sources) == 1)
-    bare = replace(one, sources=(replace(one.sources[0], allowed=None),))
-    for module in (value_sources, index_out_of_bounds):
-        monkeypatch.setattr(module, "candidates", lambda _case: (bare,))
-    return case
-
-
-def test_elements_that_are_replaced_first_are_suspected(replaced: DiagnosisState) -> None:
-    """Without an inverse the elements beyond the bound are likely guilty, and a clamped call proves it."""
-    (part,) = [whole_slice(candidate, replaced) for candidate in value_sources.candidates(replaced)]
-    assert part is not None and (part.low, part.high) == (0, 31)
-    replaced.index_values[part] = outside(part, 99, index=(5, 3))
-    (found,) = index_out_of_bounds.detect_index(replaced)
-    assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
-    assert found.intervention is not None and confidence(found, replaced) == "likely"
-    replaced.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
-    assert confidence(found, replaced) == "proven"
-
-
-def test_a_clamp_that_changes_nothing_refutes_no_replaced_elements(replaced: DiagnosisState) -> None:
-    """What the kernel makes of clamped elements may be outside all the same: the suspicion stays."""
-    (part,) = [whole_slice(candidate, replaced) for candidate in value_sources.candidates(replaced)]
-    assert part is not None
-    replaced.index_values[part] = outside(part, 99, index=(5, 3))
-    (found,) = index_out_of_bounds.detect_index(replaced)
-    assert found.intervention is not None
-    replaced.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (found,) = index_out_of_bounds.detect_index(replaced)
-    assert not is_bystander(found, replaced) and confidence(found, replaced) == "likely"
-
-
-def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
-    """The case after the package's only index check failed."""
-    return failing(package_case(zoo(name), *tensors), index_text(zoo(name)))
-
-
-def test_the_elements_that_a_check_can_have_seen(zoo: ZooPackage) -> None:
-    """The check of the ranker is of all elements of input 0, within the rows of its table."""
-    (suspect,) = checked_inputs(failed(zoo, "ranker", GOOD_IDS))
-    part = suspect.part
-    assert (part.input, part.offset, part.stride, part.high) == (0, 0, 1, 31)
-    assert part.low in (0, -32)
 
 
 @pytest.mark.parametrize(
@@ -148,51 +97,13 @@ def test_a_check_is_made_of_a_slice_or_of_none(
     assert slice_read(check, "in_ptr0", {"ks0": 81}) == found
 
 
-def test_a_check_of_one_row_is_put_on_that_row(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements that the kernel does not index with may hold anything: they are not clamped."""
-    case = failed(zoo, "ranker", GOOD_IDS)
-    (checked,) = checked_inputs(case)
-    part = InputSlice(0, 16, 1, 0, 31, end=32)
-    monkeypatch.setattr(index_out_of_bounds, "checked_inputs", lambda _case: [replace(checked, part=part)])
-    case.index_values[part] = outside(part, 32)
-    (found,) = index_out_of_bounds.detect_index(case)
-    assert found.intervention is not None and found.fix is not None
-    (change,) = found.intervention.changes
-    assert (change.offset, change.end) == (16, 32)
-    assert "every 1 from 16 to 32" in str(found.intervention.spelling)
-    assert "[16:32].clamp_" in (found.intervention.after_code or "") and "[16:32]" in found.fix.text
+def failed(zoo: ZooPackage, name: str, *tensors: GivenTensor) -> DiagnosisState:
+    """The case after the package's only index check failed."""
+    return failing(package_case(zoo(name), *tensors), index_text(zoo(name)))
 
 
 def jagged(zoo: ZooPackage) -> DiagnosisState:
     return failed(zoo, "jagged", GivenTensor("float32", (6, 8)), GivenTensor("int64", (4,)))
-
-
-def test_a_bound_that_is_a_size_of_the_call(zoo: ZooPackage) -> None:
-    """A symbolic bound is the size that this call has; without the inputs it is not known."""
-    case = jagged(zoo)
-    found = candidates(case)
-    assert {bound_value(candidate, case) for candidate in found} == {6}
-    assert {suspect.part.input for suspect in checked_inputs(case)} == {1}
-    case.given = None
-    assert checked_inputs(case) == []
-
-
-def test_a_log_without_an_index_check_has_no_candidates(zoo: ZooPackage) -> None:
-    """Another failure of the same package is not put on an index."""
-    case = failing(package_case(zoo("ranker"), GOOD_IDS), "Segmentation fault")
-    assert candidates(case) == () and list(index_out_of_bounds.detect_index(case)) == []
-
-
-RAISED_AT = """  what():  index out of bounds: 0 <= tmp20 < 32L
-Exception raised from cpp_fused_embedding_0 at /tmp/u/cab.kernel.cpp:105 (most recent call first):
-"""
-
-
-def test_the_line_that_raised_is_the_check_s() -> None:
-    """One kernel may hold a check twice, for whole vectors and for the rest of a row."""
-    case = failing(DiagnosisState(None), RAISED_AT)
-    case.parsed = cast(Any, SimpleNamespace(tracer=SimpleNamespace(trace=lambda assertion: (assertion,))))
-    assert [(one.kernel, one.line) for one in cast(Any, candidates(case))] == [("cpp_fused_embedding_0", 105)]
 
 
 def outside(part: InputSlice, value: int, count: int = 1, index: Sequence[int] = (0, 5)) -> IndexValues:
@@ -201,66 +112,118 @@ def outside(part: InputSlice, value: int, count: int = 1, index: Sequence[int] =
     return IndexValues(part, 48, min(value, 0), value, count, first)
 
 
-def test_an_element_outside_is_guilty(zoo: ZooPackage) -> None:
-    """The input, element, value and bound, the launch that crashed, and the clamp that would prove it."""
+def with_element(zoo: ZooPackage, value: int, count: int = 1) -> tuple[DiagnosisState, InputSlice]:
+    """The ranker's failed check, after its ids were looked at."""
     case = failed(zoo, "ranker", GOOD_IDS)
-    part = checked_inputs(case)[0].part
-    case.index_values[part] = outside(part, 32)
+    (part,) = parts_of(checked_inputs(case))
+    case.index_values[part] = outside(part, value, count)
+    return case, part
+
+
+def suspected(case: DiagnosisState) -> Suspect:
     (found,) = index_out_of_bounds.detect_index(case)
+    return found
+
+
+def test_the_elements_that_a_check_can_have_seen(zoo: ZooPackage) -> None:
+    """The check of the ranker is of all elements of input 0, within the rows of its table."""
+    (part,) = parts_of(checked_inputs(failed(zoo, "ranker", GOOD_IDS)))
+    assert (part.input, part.offset, part.stride, part.high) == (0, 0, 1, 31)
+    assert part.low in (0, -32)
+
+
+def test_a_bound_is_the_size_that_the_call_has(zoo: ZooPackage) -> None:
+    """A symbolic bound follows the tensor that is indexed; without the inputs it is not known."""
+    case = jagged(zoo)
+    assert {bound_value(candidate, case) for candidate in candidates(case)} == {6}
+    assert {part.input for part in parts_of(checked_inputs(case))} == {1}
+    given = case.given
+    assert given is not None
+    case.given = replace(given, tensors=(replace(given.tensors[0], shape=(100, 8)), given.tensors[1]))
+    assert {part.high for part in parts_of(checked_inputs(case))} == {99}
+    case.given = None
+    assert checked_inputs(case) == []
+
+
+RAISED_AT = """  what():  index out of bounds: 0 <= tmp20 < 32L
+Exception raised from cpp_fused_embedding_0 at /tmp/u/cab.kernel.cpp:105 (most recent call first):
+"""
+
+
+def test_the_line_that_raised_is_the_check_s(zoo: ZooPackage) -> None:
+    """One kernel may hold a check twice, for whole vectors and for the rest; another failure has none."""
+    case = failing(DiagnosisState(None), RAISED_AT)
+    case.parsed = cast(Any, SimpleNamespace(tracer=SimpleNamespace(trace=lambda assertion: (assertion,))))
+    assert [(one.kernel, one.line) for one in cast(Any, candidates(case))] == [("cpp_fused_embedding_0", 105)]
+    other = failing(package_case(zoo("ranker"), GOOD_IDS), "Segmentation fault")
+    assert candidates(other) == () and list(index_out_of_bounds.detect_index(other)) == []
+
+
+@pytest.mark.parametrize("value", [32, 40, -40])
+def test_an_element_outside_is_guilty(zoo: ZooPackage, value: int) -> None:
+    """Input, element, value and bound, launch that crashed, a clamp as the proof, both ends in the fix."""
+    case, part = with_element(zoo, value)
+    found = suspected(case)
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 0)
-    assert (found.guilty.value or "").startswith("32 at [0, 5]")
+    assert (found.guilty.value or "").startswith(f"{value} at [0, 5]")
     assert found.crashing is not None and found.crashing.launch_index == 0
     assert Instrument.INPUT_READER in found.instruments
-    assert found.intervention is not None
+    assert found.intervention is not None and found.fix is not None
     (change,) = found.intervention.changes
     assert (change.change, change.input, change.low, change.high) == ("elements", 0, part.low, part.high)
-
-
-@pytest.mark.parametrize("value", [40, -40])
-def test_the_fix_keeps_both_ends(zoo: ZooPackage, value: int) -> None:
-    """The code that is offered refuses a value below the range as well as one above it."""
-    case = failed(zoo, "ranker", GOOD_IDS)
-    part = checked_inputs(case)[0].part
-    case.index_values[part] = outside(part, value)
-    (found,) = index_out_of_bounds.detect_index(case)
-    assert found.fix is not None
-    assert re.fullmatch(
-        rf"assert {part.low} <= int\(.+\.min\(\)\) and .+ <= {part.high}", found.fix.after or ""
-    )
-
-
-def test_a_symbolic_bound_is_worded_with_the_size_of_the_call(zoo: ZooPackage) -> None:
-    """As a number, with what it is a size of; no C++."""
-    (found,) = index_out_of_bounds.detect_index(jagged(zoo))
-    assert re.search(r"outside (-6|0)\.\.5 \(6 is s\d+; s\d+ is the size of dim 0 of input 0", found.summary)
-
-
-def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
-    """Until the values are seen, the log alone tells the check and the input that it depends on."""
-    (found,) = index_out_of_bounds.detect_index(failed(zoo, "ranker", GOOD_IDS))
-    assert (
-        Instrument.INPUT_READER not in found.instruments
-        and found.guilty.input_index == 0
-        and found.guilty.value is None
-    )
-    assert "index outside 0..31;" in found.summary or "index outside -32..31;" in found.summary
+    ends = rf"assert {part.low} <= int\(.+\.min\(\)\) and .+ <= {part.high}"
+    assert re.fullmatch(ends, found.fix.after or "")
 
 
 def test_values_that_are_all_inside_clear_the_check(zoo: ZooPackage) -> None:
     """When every element that this check can see is inside, it did not fail here, and nothing is claimed."""
+    assert list(index_out_of_bounds.detect_index(with_element(zoo, 3, count=0)[0])) == []
+
+
+def test_without_a_look_at_the_values_the_launch_is_told(zoo: ZooPackage) -> None:
+    """The log alone tells check and input; a symbolic bound is told as a number and what it is a size of."""
+    found = suspected(failed(zoo, "ranker", GOOD_IDS))
+    assert Instrument.INPUT_READER not in found.instruments
+    assert (found.guilty.input_index, found.guilty.value) == (0, None)
+    assert re.search(r"index outside (-32|0)\.\.31;", found.summary)
+    symbolic = suspected(jagged(zoo)).summary
+    assert re.search(r"outside (-6|0)\.\.5 \(6 is s\d+; s\d+ is the size of dim 0 of input 0", symbolic)
+
+
+def test_a_check_of_one_row_is_put_on_that_row(zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements that the kernel does not index with may hold anything: they are not clamped."""
     case = failed(zoo, "ranker", GOOD_IDS)
-    for suspect in checked_inputs(case):
-        case.index_values[suspect.part] = outside(suspect.part, 3, count=0)
-    assert list(index_out_of_bounds.detect_index(case)) == []
+    (checked,) = checked_inputs(case)
+    part = InputSlice(0, 16, 1, 0, 31, end=32)
+    monkeypatch.setattr(index_out_of_bounds, "checked_inputs", lambda _case: [replace(checked, part=part)])
+    case.index_values[part] = outside(part, 32)
+    found = suspected(case)
+    assert found.intervention is not None and found.fix is not None
+    (change,) = found.intervention.changes
+    assert (change.offset, change.end) == (16, 32)
+    assert "every 1 from 16 to 32" in str(found.intervention.spelling)
+    assert "[16:32].clamp_" in (found.intervention.after_code or "") and "[16:32]" in found.fix.text
 
 
-def test_another_size_of_the_call_moves_the_bound(zoo: ZooPackage) -> None:
-    """The bound follows the input that is indexed, not the sizes at export."""
-    case = jagged(zoo)
-    assert case.given is not None
-    longer = replace(case.given.tensors[0], shape=(100, 8))
-    case.given = replace(case.given, tensors=(longer, case.given.tensors[1]))
-    assert {suspect.part.high for suspect in checked_inputs(case)} == {99}
+@pytest.mark.parametrize("effect", [Effect.GONE, Effect.SAME])
+def test_elements_that_are_replaced_first_are_suspected(
+    zoo: ZooPackage, monkeypatch: pytest.MonkeyPatch, effect: Effect
+) -> None:
+    """Where the kernel maps elements without an inverse, a clamped call can prove them and not clear them."""
+    case = failed(zoo, "ranker", GOOD_IDS, GivenTensor("float32", (8, 16)))
+    one = next(c for c in candidates(case) if len(c.sources) == 1)
+    bare = replace(one, sources=(replace(one.sources[0], allowed=None),))
+    for module in (indices, index_out_of_bounds):
+        monkeypatch.setattr(module, "candidates", lambda _case: (bare,))
+    part = whole_slice(bare, case)
+    assert part is not None and (part.low, part.high) == (0, 31)
+    case.index_values[part] = outside(part, 99, index=(5, 3))
+    found = suspected(case)
+    assert (found.guilty.kind, found.guilty.value) == ("input", "99 at [5, 3] (the index needs 0..31)")
+    assert found.intervention is not None and confidence(found, case) == "likely"
+    case.trials[found.intervention.key] = trial(found.intervention, effect)
+    assert confidence(suspected(case), case) == ("proven" if effect is Effect.GONE else "likely")
+    assert not is_bystander(suspected(case), case)
 
 
 @thorough
@@ -273,8 +236,7 @@ def test_nan_in_an_input_is_blamed_for_an_index_computed_from_it(
     case = failed(zoo, "select")
     case.given = Given((), ("args[0]",))
     case.leaves = [TensorFacts(kind="tensor", path="args[0]", nan=count)]
-    found = [
-        h for h in index_out_of_bounds.detect_index(case) if h.guilty.kind == "input" and "NaN" in h.summary
-    ]
-    assert [h.guilty.input_index for h in found] == blamed
-    assert all(h.intervention is not None and h.intervention.changes[0].value == 0.0 for h in found)
+    every = list(index_out_of_bounds.detect_index(case))
+    found = [each for each in every if each.guilty.kind == "input" and "NaN" in each.summary]
+    assert [each.guilty.input_index for each in found] == blamed
+    assert all(each.intervention and each.intervention.changes[0].value == 0.0 for each in found)

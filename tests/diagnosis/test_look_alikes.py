@@ -11,9 +11,9 @@ from mcp_server.diagnosis.causes import concurrency, constants, hang, index_out_
 from mcp_server.diagnosis.causes.log_text import action, named
 from mcp_server.diagnosis.causes.wrong_output import DRAWS
 from mcp_server.diagnosis.diagnose import detect
+from mcp_server.diagnosis.indices import operator_indices
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
-from mcp_server.diagnosis.value_sources import operator_indices
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
 from mcp_server.model import Artifact, Cost, ScriptWorkload
@@ -161,7 +161,7 @@ def test_an_operator_that_refuses_an_index_leads_to_the_input(zoo: ZooPackage) -
     case.call = CallSpec("run", {"inputs": "inputs.pt"}, zoo("bags"), Path("inputs.pt"))
     failing(case, text)
     (index,) = operator_indices(case)
-    assert index.part is not None and (index.bound, index.part.high) == (40, 39)
+    assert index.part is not None and (index.high, index.part.high) == (39, 39)
     assert list(index_out_of_bounds.detect_operator_index(case)) == []
     case.index_values[index.part] = IndexValues(index.part, 8, outside=2, first=[([1], 40)])
     (found,) = index_out_of_bounds.detect_operator_index(case)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, index_out_of_bounds
+from mcp_server.diagnosis.indices import indexing_launches
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.verdict import confidence, is_bystander
@@ -19,7 +20,7 @@ from tests.zoo.names import thorough
 
 def watched(case: DiagnosisState, largest: float) -> DiagnosisState:
     """The case after its scatter launch was watched, with an index tensor of 0 to `largest`."""
-    launch = next(x for x in index_out_of_bounds.indexing_launches(case) if not x.checked)
+    launch = next(x for x in indexing_launches(case) if not x.checked)
     index = next(a.target for a in launch.tensors if a.target == "arg1_1" or a.kind == "input")
     values = [
         ArgumentValues(name="buf0", when="before", role="read_write", dtype="float32", shape=[12]),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 from mcp_server.diagnosis.components import (
@@ -22,31 +22,28 @@ from mcp_server.diagnosis.components import (
     seen,
 )
 from mcp_server.diagnosis.from_origin import with_origin
-from mcp_server.diagnosis.interventions.base import Intervention
-from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, replace_where, slice_text
-from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import (
-    CheckedInput,
-    OperatorIndex,
+from mcp_server.diagnosis.indices import (
+    INDEXING,
+    Index,
     bound_value,
     candidates,
     checked_inputs,
     index_error,
     operator_indices,
     refused_index,
+    watched_indices,
     whole_slice,
     wrapped_inputs,
 )
+from mcp_server.diagnosis.interventions.base import Intervention
+from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, replace_where, slice_text
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.model import Component, Fix, ModelLocation
+from mcp_server.model import Component, Evidence, Fix, ModelLocation
 from mcp_server.package.assertion import Candidate
-from mcp_server.package.launches import Launch
-from mcp_server.package.signature import CompiledInput
 from mcp_server.package.terms.sizes import in_words
-from mcp_server.plurals import counted, is_, share
-from mcp_server.tools.kernel_io import ArgumentValues, LaunchValues
-from mcp_server.tools.probe_backend import operator_bounds
+from mcp_server.plurals import share
 from mcp_server.worker import events
 from mcp_server.worker.protocol import InputSlice, Where
 
@@ -59,9 +56,8 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
     if error is None:
         return
     checked = checked_inputs(case)
-    bad = [suspect for suspect in checked if _outside(suspect.part, case)]
-    for suspect in bad:
-        yield _by_input(suspect, error, case)
+    bad = [each for each in checked if _outside(each.part, case)]
+    yield from (_by_input(each, error, case) for each in bad)
     if bad:
         return
     yield from _by_nan(error, case)
@@ -83,20 +79,17 @@ def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
 
     Whether they are meant so, the package cannot tell.
     """
-    for wrapped in wrapped_inputs(case):
-        part, candidate = wrapped.part, wrapped.candidate
-        if not _outside(part, case):
+    for index in wrapped_inputs(case):
+        part, candidate = index.part, index.candidate
+        if part is None or candidate is None or not _outside(part, case):
             continue
-        item, where = _first_outside(part, case)
         facts, rows = case.index_values[part], part.high + 1
         table = ", ".join(candidate.indexed) or "a tensor"
         negative = share(facts.outside, facts.elements, "value")
         more = f"; {negative} negative" if facts.outside > 1 else ""
-        lines, value = _lines(candidate) or case.call_locations, f"{facts.value} at {facts.index}"
+        where = _first_outside(part, case)
         yield _Index(
-            guilty=input_component(item, lines, value).model_copy(
-                update={"elements": [f"{name_of(item)}{index} = {value}" for index, value in facts.first]}
-            ),
+            guilty=_elements(part, _lines(candidate) or case.call_locations, "", case),
             summary=f"{where[:1].upper()}{where[1:]}. It indexes {table}, which counts a negative index from "
             f"the end: it reads row {facts.value + rows} of {rows}, and nothing reports that{more}.",
             evidence=(seen("look_at_indices", f"{where}{more}"),),
@@ -110,15 +103,25 @@ def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
         return
 
 
-def _outside(part: InputSlice, case: DiagnosisState) -> int:
+def _outside(part: InputSlice | None, case: DiagnosisState) -> int:
     """How many elements of the part are outside; 0 also where nobody looked."""
     return case.index_values[part].outside if part in case.index_values else 0
 
 
-def _first_outside(part: InputSlice, case: DiagnosisState) -> tuple[CompiledInput, str]:
-    """The input, and its first element outside, in words."""
+def _first_outside(part: InputSlice, case: DiagnosisState) -> str:
+    """The first element outside, in words."""
+    facts = case.index_values[part]
+    return f"element {facts.index} of {case.compiled_inputs[part.input].label} is {facts.value}"
+
+
+def _elements(
+    part: InputSlice, lines: Sequence[ModelLocation], allowed: str, case: DiagnosisState
+) -> Component:
+    """The input with its first elements outside."""
     item, facts = case.compiled_inputs[part.input], case.index_values[part]
-    return item, f"element {facts.index} of {item.label} is {facts.value}"
+    found = input_component(item, lines, f"{facts.value} at {facts.index}{allowed}")
+    elements = [f"{name_of(item)}{index} = {value}" for index, value in facts.first]
+    return found.model_copy(update={"elements": elements})
 
 
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
@@ -132,30 +135,32 @@ def _flat(part: InputSlice) -> slice:
     return EVERYWHERE if whole else slice(part.offset, part.end, part.stride)
 
 
-def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    part, candidate = suspect.part, suspect.candidate
-    item, where = _first_outside(part, case)
-    facts, low, high = case.index_values[part], part.low, part.high
-    user_name = item.path or f"inputs[{item.index}]"
-    flat = _flat(part)
-    read = user_name if flat == EVERYWHERE else f"{user_name}.flatten(){slice_text(flat)}"
-    table = _short_name(candidate)
+def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
+    """The elements of an input that a check or an operator refuses."""
+    part, candidate = index.part, index.candidate
+    assert part is not None, "asked for an index that is an input as given"
+    where, facts = _first_outside(part, case), case.index_values[part]
+    name = name_of(case.compiled_inputs[part.input])
+    flat, low, high = _flat(part), part.low, part.high
+    read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
+    indexed = candidate.indexed if candidate is not None else index.indexed
+    table = _short_name(indexed)
     missing, outside = (facts.max or 0) - high, share(facts.outside, facts.elements, "value")
     larger = f"; or give {table} at least {high + 1 + missing} rows" if missing > 0 else ""
-    checks = f"launch {candidate.launch.index} ({candidate.kernel.name}) checks it at {candidate.location}"
-    lines = raising_lines(case) or _lines(candidate) or case.call_locations
-    guilty = input_component(item, lines, f"{facts.value} at {facts.index} (allowed: {low}..{high})")
-    elements = [f"{name_of(item)}{index} = {value}" for index, value in facts.first]
+    launch, at = index.launch, f" at {candidate.location}" if candidate is not None else ""
+    own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
     return _Index(
-        guilty=guilty.model_copy(update={"elements": elements}),
-        summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(candidate.indexed) or 'a tensor'}, "
+        guilty=_elements(
+            part, raising_lines(case) or own or case.call_locations, f" (allowed: {low}..{high})", case
+        ),
+        summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(indexed) or 'a tensor'}, "
         f"where {low} to {high} are allowed.",
         evidence=(
             said(error),
             seen("look_at_indices", f"{where}; {outside} outside {low}..{high}", f"the values of {read}"),
-            seen("inspect_package", checks),
+            seen("inspect_package", f"launch {launch.index} ({launch.kernel}) checks it{at}"),
         ),
-        crashing=crashing(candidate),
+        crashing=crashing(candidate) if candidate is not None else _launch(index, case),
         fix=Fix(
             text=f"map unknown values of {read} to known ones where they are made{larger}",
             after=f"assert {low} <= int({read}.min()) and int({read}.max()) <= {high}",
@@ -164,9 +169,9 @@ def _by_input(suspect: CheckedInput, error: ErrorFact, case: DiagnosisState) -> 
     )
 
 
-def _short_name(candidate: Candidate) -> str:
+def _short_name(indexed: Sequence[str]) -> str:
     """What the index addresses, by name only: `city.weight` of `constant city.weight of shape [48, 32]`."""
-    named = candidate.indexed[0] if candidate.indexed else "the tensor that it indexes"
+    named = indexed[0] if indexed else "the tensor that it indexes"
     return named.removeprefix("constant ").partition(" of shape")[0]
 
 
@@ -281,52 +286,63 @@ def _lines(candidate: Candidate) -> list[ModelLocation]:
 def detect_operator_index(case: DiagnosisState) -> Iterator[Suspect]:
     """Inputs with a value outside the bound of an operator; launches that computed an index for one."""
     error = refused_index(case)
-    if error is None:
-        return
-    found = operator_indices(case)
+    found = operator_indices(case) if error is not None else []
     for index in found:
-        if index.part is not None and _outside(index.part, case):
-            part = index.part
-            item, where = _first_outside(part, case)
-            facts, user = case.index_values[part], _launch(index.launch, case)
-            outside = f"{counted(facts.outside, 'value')} {is_(facts.outside)} outside"
-            value = f"{facts.value} at {facts.index} (allowed: 0..{part.high})"
-            name = name_of(item)
-            yield _Index(
-                guilty=input_component(item, user.model_locations, value),
-                summary=f"{where[:1].upper()}{where[1:]}, and {index.launch.callee} allows 0 to {part.high}.",
-                evidence=(said(error), seen("look_at_indices", f"{where}; {outside}")),
-                crashing=user,
-                fix=Fix(
-                    text=f"map unknown values of {name} to known ones where they are made",
-                    after=f"assert 0 <= int({name}.min()) and int({name}.max()) <= {part.high}",
-                ),
-                intervention=_clamp(part, case),
-            )
-    if len(found) == 1 and found[0].producers:
-        yield with_origin(_by_launch(found[0], error, case), case, found[0].launch.index)
+        if error is not None and _outside(index.part, case):
+            yield _by_input(index, error, case)
+    if error is not None and len(found) == 1 and found[0].maker is not None:
+        suspect = _by_maker(found[0], said(error), raising_lines(case), case)
+        yield with_origin(suspect, case, found[0].launch.index)
 
 
-def _by_launch(index: OperatorIndex, error: ErrorFact, case: DiagnosisState) -> Suspect:
-    maker = case.launches[index.producers[-1]]
-    value = error.fields.get("value", "")
-    given = f"{value}, where 0 to {index.bound - 1} are allowed" if value else ""
-    party = _launch(maker, case)
-    # With the launch's own lines, too: the one that eager mode refuses only uses the index.
-    lines = {(at.file, at.line): at for at in (*party.model_locations, *launch_lines(maker.index, case))}
-    fact = f"launch {maker.index} writes {index.argument.target}"
+def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
+    """A suspect for each watched launch that was given an index beyond the tensor it writes."""
+    # The line of the operator, which eager mode may refuse where the wrapper names none.
+    refused = [event.op for event in case.eager_events(events.NodeRaised)[:1]]
+    same = any(word in op for word in INDEXING for op in refused)
+    for index in watched_indices(case):
+        lines = launch_lines(index.launch.index, case) or (raising_lines(case) if same else [])
+        fact = f"{index.variable} holds {index.holds}; {index.low} to {index.high} can be written"
+        yield with_origin(
+            _by_maker(index, seen("dump_kernel_io", fact), lines, case), case, index.launch.index
+        )
+
+
+def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], case: DiagnosisState) -> Suspect:
+    """An operator's index outside its limit: the input that it is, else the launch that wrote it before."""
+    launch, maker, made = index.launch, index.maker, ""
+    allowed = f"{index.low}..{index.high}"
+    value = f"{index.holds} (allowed: {allowed})" if index.holds else None
+    item = next((item for item in case.compiled_inputs if item.name == index.variable), None)
+    if item is not None:
+        guilty = input_component(item, lines or case.call_locations, value, launch.index)
+    elif maker is not None:
+        party = launch_component(maker.index, maker.kernel, case)
+        known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
+        guilty = party.model_copy(update={"model_locations": known, "value": value})
+        made = f"; launch {maker.index} ({maker.kernel}) made it{depends_on(maker.index, case, ' from')}"
+    else:
+        at = lines or case.call_locations
+        guilty = component("kernel", index.variable, at, value=value, launch=launch.index)
+    holder = name_of(item) if item is not None else index.variable
+    holds = f" holds {index.holds}, and" if index.holds else ":"
+    lost = "" if launch.checked else ", and its error is thrown away"
     return _Index(
-        guilty=party.model_copy(update={"value": given or None, "model_locations": list(lines.values())}),
-        summary=f"Launch {maker.index} ({maker.kernel}) computes the index of {index.launch.callee}"
-        f"{': ' if given else ''}{given}{depends_on(maker.index, case, '; it depends on')}.",
-        evidence=(said(error), seen("inspect_package", fact)),
-        crashing=_launch(index.launch, case),
-        fix=Fix(text=f"keep what {maker.kernel} computes in 0..{index.bound - 1}"),
+        guilty=guilty,
+        summary=f"Launch {launch.index} ({launch.kernel}) got an index outside its limit{lost}: "
+        f"{holder}{holds} {index.low} to {index.high} are allowed{made}.",
+        evidence=(
+            shown,
+            seen("inspect_package", f"launch {launch.index} takes {holder} as an index{lost}{made}"),
+        ),
+        crashing=_launch(index, case),
+        fix=Fix(text=f"keep {holder} in {allowed}{'; torch >= 2.14 raises' if lost else ''}"),
     )
 
 
-def _launch(launch: Launch, case: DiagnosisState) -> Component:
-    """A launch, with the line that eager mode refuses where that is known."""
+def _launch(index: Index, case: DiagnosisState) -> Component:
+    """The launch of an operator that got an index, with the line that eager mode refuses if it is known."""
+    launch = index.launch
     lines = raising_lines(case) or launch_lines(launch.index, case) or case.call_locations
     return component("kernel", launch.kernel, lines, launch=launch.index)
 
@@ -347,96 +363,6 @@ def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
         crashing=party,
         fix=Fix(text="keep the index in bounds, or compile with triton.autotune_at_compile_time=False"),
     )
-
-
-# Launches that write where an index says. Of these, only index_put counts negative indices from the end.
-# Wrappers of torch <= 2.13 call the shims of scatter and index_put without the error check
-# (cpp_wrapper_cpu.py:1885-1916): on the CPU an index out of range then changes nothing and says nothing. On
-# CUDA the assertion is in ATen's own kernel, and no generated line names it.
-INDEXING = ("scatter", "index_put", "index_add", "index_copy")
-
-
-def indexing_launches(case: DiagnosisState) -> list[Launch]:
-    """The launches that write where an index says."""
-    return [launch for launch in case.launches if any(word in launch.kernel for word in INDEXING)]
-
-
-@dataclass(frozen=True)
-class Beyond:
-    """A watched launch with an index outside of the tensor that it writes: not in [low, high)."""
-
-    seen: LaunchValues
-    target: ArgumentValues
-    index: ArgumentValues
-    low: int
-    high: int
-    checked: bool
-
-
-def beyond(case: DiagnosisState) -> Iterator[Beyond]:
-    """Watched launches that were given an index beyond the dimension that they write."""
-    launches = {launch.index: launch for launch in indexing_launches(case)}
-    for watched in case.kernel_io.launches if case.kernel_io is not None else ():
-        launch = launches.get(-1 if watched.launch is None else watched.launch)
-        before = [a for a in watched.arguments if a.when == "before"]
-        named = {a.name: a for a in before}  # one tensor may be read and written
-        target = next((a for a in before if a.shape and a.role in ("written", "read_write")), None)
-        bounds = operator_bounds(launch, watched.arguments) if launch is not None else {}
-        for name, bound in bounds.items():
-            index, low, high = named[name], bound.low or 0, bound.high or 0
-            outside = index.max is not None and (index.max >= high or (index.min or 0) < low)
-            if launch is not None and target is not None and outside:
-                yield Beyond(watched, target, index, low, high, launch.checked)
-
-
-def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
-    """A suspect for each launch that was given an index beyond the tensor it writes."""
-    for found in beyond(case):
-        yield with_origin(_beyond(found, case), case, found.seen.launch)
-
-
-def _beyond(found: Beyond, case: DiagnosisState) -> Suspect:
-    watched, target, index = found.seen, found.target, found.index
-    # The line of the operator, which eager mode may refuse where the wrapper names none.
-    refused = [event.op for event in case.eager_events(events.NodeRaised)[:1]]
-    same = any(word in op for word in INDEXING for op in refused)
-    lines = watched.locations[:3] or (raising_lines(case) if same else [])
-    guilty = _written_before(watched, index, lines, case)
-    holder, made = guilty.name, ""
-    behind: list[str] = []
-    if guilty.kind != "input":
-        holder, made = index.name, f"; launch {guilty.launch_index} made {index.name}"
-        if case.view is not None and guilty.launch_index is not None:
-            behind = case.view.inputs_behind(guilty.launch_index)
-    origin = f", from {', '.join(behind)}" if 0 < len(behind) <= 3 else ""
-    lost = "" if found.checked else ", and its error is thrown away"
-    holds = f"{index.min:.0f} to {index.max:.0f}"
-    fact = f"{holder} holds {holds}; {target.name} has shape {target.shape}"
-    writes = f"launch {watched.launch} writes where {holder}"
-    return _Index(
-        guilty=guilty.model_copy(update={"value": f"{holds} (allowed: {found.low}..{found.high - 1})"}),
-        summary=f"Launch {watched.launch} ({watched.kernel}) got an index outside what it writes{lost}: "
-        f"{fact}{made}{origin}.",
-        evidence=(seen("dump_kernel_io", fact), seen("inspect_package", f"{writes} says{lost}{made}")),
-        crashing=component("kernel", watched.kernel, lines, launch=watched.launch),
-        fix=Fix(text=f"keep {holder} within the dimension that is written; torch >= 2.14 raises"),
-    )
-
-
-def _written_before(
-    watched: LaunchValues, index: ArgumentValues, lines: list[ModelLocation], case: DiagnosisState
-) -> Component:
-    """The input that is the index, else the launch that wrote it before, with the line that uses it."""
-    item = next((item for item in case.compiled_inputs if item.name == index.name), None)
-    if item is not None:
-        return input_component(item, lines or case.call_locations, launch=watched.launch)
-    makers = case.view.writers_of_name.get(index.name, []) if case.view is not None else []
-    before = [number for number in makers if number < (watched.launch or 0)]
-    if not before or case.view is None:
-        return component("kernel", index.name, lines or case.call_locations, launch=watched.launch)
-    party = launch_component(before[-1], case.launches[before[-1]].kernel, case)
-    known = list(dict.fromkeys([*lines, *party.model_locations])) or case.call_locations
-    return party.model_copy(update={"model_locations": known})
 
 
 _IN_EAGER = (

@@ -18,6 +18,7 @@ from mcp_server.diagnosis.components import (
     seen,
 )
 from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
+from mcp_server.diagnosis.indices import candidates
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
@@ -25,7 +26,7 @@ from mcp_server.diagnosis.origin.idiom import idiom_of
 from mcp_server.diagnosis.origin.of_model import guarded_line
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import candidates, first_made
+from mcp_server.diagnosis.value_sources import first_made
 from mcp_server.errors import argument
 from mcp_server.model import ComponentKind, Evidence, Fix
 from mcp_server.package.launches import Launch

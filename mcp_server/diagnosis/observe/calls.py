@@ -17,12 +17,12 @@ from mcp_server.diagnosis.causes.input_mismatch import to_be_placed
 from mcp_server.diagnosis.causes.value_constraints import exact_trial
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
+from mcp_server.diagnosis.indices import checked_inputs
 from mcp_server.diagnosis.interventions import source
 from mcp_server.diagnosis.observe import Observation, eager_limit, hangs, limit_of
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen, refuse_misfit
-from mcp_server.diagnosis.value_sources import checked_inputs
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command, Finished
 from mcp_server.logs.captured import CapturedCall

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.index_out_of_bounds import beyond
+from mcp_server.diagnosis.indices import (
+    candidates,
+    checked_inputs,
+    operator_indices,
+    parts_of,
+    watched_indices,
+)
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import Leaf, changed, replace_element, together
 from mcp_server.diagnosis.interventions.kernel import (
@@ -24,7 +30,6 @@ from mcp_server.diagnosis.origin.find import Fault, behind, find_origin
 from mcp_server.diagnosis.origin.values import ProbedValues, Tensor
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.value_sources import candidates, checked_inputs, operator_indices
 from mcp_server.diagnosis.verdict import untried
 from mcp_server.errors import ProblemError
 from mcp_server.package.view import PackageView
@@ -77,8 +82,7 @@ class FindOrigin(Observation):
 def faults(case: DiagnosisState) -> list[Fault]:
     """What went wrong, as far as it is one value of a launch; empty where an input itself is at fault."""
     refused = operator_indices(case)
-    direct = [each.part for each in checked_inputs(case)]
-    direct += [each.part for each in refused if each.part is not None]
+    direct = parts_of([*checked_inputs(case), *refused])
     if any(part in case.index_values and case.index_values[part].outside for part in direct):
         return []
     first = case.kernel_io.first_bad if case.kernel_io is not None else None
@@ -88,14 +92,8 @@ def faults(case: DiagnosisState) -> list[Fault]:
     found = [Fault.of_candidate(each) for each in candidates(case)]
     found = found or _missed(case)
     found = found or [
-        Fault(each.launch.index, "value", buffer=each.argument.target, low=0, high=each.bound)
-        for each in refused
-        if each.argument.target and each.producers
-    ]
-    found = found or [  # indices of launches that write where they say
-        Fault(each.seen.launch, "value", buffer=each.index.name, low=each.low, high=each.high)
-        for each in beyond(case)
-        if each.seen.launch is not None
+        Fault(each.launch.index, "value", buffer=each.variable, low=each.low, high=each.high + 1)
+        for each in [each for each in refused if each.maker is not None] or watched_indices(case)
     ]
     return list(dict.fromkeys(found))[:MOST_LAUNCHES]
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
-from mcp_server.diagnosis.causes.index_out_of_bounds import indexing_launches
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import own_code
+from mcp_server.diagnosis.indices import candidates, index_error, indexing_launches
 from mcp_server.diagnosis.interventions.kernel import try_in_eager
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.diagnosis.value_sources import candidates, failed_divisions, index_error
+from mcp_server.diagnosis.value_sources import failed_divisions
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.runtime.context import Context

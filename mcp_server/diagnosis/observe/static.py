@@ -12,22 +12,22 @@ import anyio.to_thread
 
 from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
 from mcp_server.diagnosis.causes.input_mismatch import place
+from mcp_server.diagnosis.indices import (
+    candidates,
+    checked_inputs,
+    index_error,
+    operator_indices,
+    parts_of,
+    whole_slice,
+    wrapped_inputs,
+)
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
 from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect
-from mcp_server.diagnosis.value_sources import (
-    candidates,
-    checked_inputs,
-    divisor_parts,
-    failed_divisions,
-    index_error,
-    operator_indices,
-    whole_slice,
-    wrapped_inputs,
-)
+from mcp_server.diagnosis.value_sources import divisor_parts, failed_divisions
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, ModelLocation, PackageWorkload, ScriptWorkload
 from mcp_server.package.exported import node_lines, read_exported
@@ -280,10 +280,8 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
     """Elements of inputs that a failed assertion of a kernel, or the check of an operator, saw."""
-    found = [suspect.part for suspect in checked_inputs(case)]
+    found = parts_of([*checked_inputs(case), *wrapped_inputs(case), *operator_indices(case)])
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
-    found += [wrapped.part for wrapped in wrapped_inputs(case)]
-    found += [index.part for index in operator_indices(case) if index.part is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
     return list(dict.fromkeys(found))
 

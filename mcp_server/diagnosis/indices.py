@@ -1,0 +1,231 @@
+"""Which index of a call is outside which limit, and which elements of the inputs it is.
+
+Indices are those that generated code checks, those that an operator refused, and those of launches that were
+watched. Where a limit is a size it is that of this call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+from mcp_server.diagnosis.components import is_whole
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.logs.facts import ErrorFact
+from mcp_server.package.assertion import Candidate, IndexSource, read_assertion
+from mcp_server.package.launches import Launch
+from mcp_server.package.symbols import scalar_values
+from mcp_server.package.terms.evaluate import UnknownValue
+from mcp_server.package.terms.linear import affine
+from mcp_server.package.terms.program import read_program, slice_read
+from mcp_server.package.terms.sizes import evaluate_whole
+from mcp_server.tools.probe_backend import operator_bounds
+from mcp_server.worker.protocol import InputSlice
+
+
+@dataclass(frozen=True)
+class Index:
+    """An index that a launch uses, and what it may be in this call, both ends included.
+
+    `part` are the elements of an input that it is, as the caller gave them. `candidate` is the check of
+    generated code; `indexed` are labels of what an operator indexes, which takes the index from the tensor
+    `variable`, written last by the launch `maker`. `holds` is what the index was seen to be.
+    """
+
+    launch: Launch
+    low: int
+    high: int
+    part: InputSlice | None = None
+    candidate: Candidate | None = None
+    indexed: tuple[str, ...] = ()
+    variable: str = ""
+    maker: Launch | None = None
+    holds: str = ""
+
+
+def parts_of(indices: Iterable[Index]) -> list[InputSlice]:
+    """The elements of inputs that are indices as they are."""
+    return [each.part for each in indices if each.part is not None]
+
+
+def index_error(case: DiagnosisState) -> ErrorFact | None:
+    """The index assertion that some run or the given log ended with."""
+    return next((error for _, error in case.errors if "index_assert" in error.family.tags), None)
+
+
+def candidates(case: DiagnosisState) -> tuple[Candidate, ...]:
+    """The launches at which the seen assertion may have failed."""
+    error = index_error(case)
+    if error is None or case.view is None:
+        return ()
+    fields = error.fields
+    # The line of the check: for a C++ kernel it is where the error was raised (torch 2.8-2.15).
+    line = fields.get("line") or (fields.get("raised_line") if fields.get("kernel") else None) or ""
+    number = int(line) if line.isdigit() else None
+    assertion = read_assertion(error.text, fields.get("file"), number, fields.get("kernel"))
+    return case.view.tracer.trace(assertion) if assertion is not None else ()
+
+
+def checked_inputs(case: DiagnosisState) -> list[Index]:
+    """The checked indices that are elements of an input, as the caller gave it.
+
+    Where others lie between or behind these elements there is none: the origin of the index names them.
+    """
+    return [index for candidate in candidates(case) for index in _direct(candidate, case)]
+
+
+def wrapped_inputs(case: DiagnosisState) -> list[Index]:
+    """Indices that are elements of an input and wrap where they are negative, in a call of wrong numbers."""
+    if case.view is None or case.failure_of("plain") != "differs" or index_error(case) is not None:
+        return []
+    # What a kernel computes from an element is within the bound or not, whatever that is.
+    plain = (each for each in case.view.tracer.wrapping() if each.form is not None and each.form.is_plain)
+    bounds = ((candidate, bound_value(candidate, case)) for candidate in plain)
+    return [index for each, end in bounds if end is not None for index in _direct(each, case, (0, end - 1))]
+
+
+def _direct(
+    candidate: Candidate, case: DiagnosisState, ends: tuple[int, int] | None = None
+) -> Iterator[Index]:
+    """The elements of inputs of which a check is made; they may be in `ends`, else what passes the check."""
+    for source in candidate.sources:
+        allowed = ends or _allowed(candidate, source, case) if source.direct else None
+        part = _slice_read(candidate, source, allowed, case) if allowed is not None else None
+        if part is not None:
+            yield Index(candidate.launch, part.low, part.high, part, candidate)
+
+
+def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:
+    """The elements of the only input behind a check, if the kernel maps them in a way without inverse.
+
+    A label to ignore, say, is replaced before it is used. Elements within the bound always pass; the first
+    one outside is the first to suspect.
+    """
+    source = candidate.sources[0] if len(candidate.sources) == 1 else None
+    bound = bound_value(candidate, case)
+    if source is None or not source.direct or bound is None or _allowed(candidate, source, case) is not None:
+        return None
+    low = int(candidate.lowest) if re.fullmatch(r"-?\d+", candidate.lowest) else 0
+    part = _slice_read(candidate, source, (low, bound - 1), case)
+    return part if part is not None and is_whole(case.compiled_inputs[part.input]) else None
+
+
+def _allowed(candidate: Candidate, source: IndexSource, case: DiagnosisState) -> tuple[int, int] | None:
+    """What an element may be in this call, both ends inclusive; None where the kernel does more than sums."""
+    sizes = scalar_values(candidate.launch, case.sizes)
+    return source.allowed.numbers(sizes) if source.allowed is not None else None
+
+
+def _slice_read(
+    candidate: Candidate, source: IndexSource, ends: tuple[int, int], case: DiagnosisState
+) -> InputSlice | None:
+    """The elements of an input that a check reads, which must lie in `ends`; None where they are no slice."""
+    index = input_index(source, case)
+    check = read_program(candidate.kernel).check_at(candidate.check.line)
+    tensors = case.given.tensors if case.given is not None else ()
+    if check is not None and index is not None and index < len(tensors):
+        with contextlib.suppress(UnknownValue):
+            sizes = scalar_values(candidate.launch, case.sizes)
+            read = slice_read(check, source.load.parameter, sizes)
+            if read is None:
+                return None
+            rest = read.stop - 1 + read.step < prod(tensors[index].shape)
+            return InputSlice(index, read.start, read.step, *ends, end=read.stop if rest else None)
+    place = affine(source.load.index)
+    return InputSlice(index, *place, *ends) if place is not None and index is not None else None
+
+
+def bound_value(candidate: Candidate, case: DiagnosisState) -> int | None:
+    """The bound as a number, with the sizes of this call."""
+    bound = candidate.bound
+    if bound is None or bound.value is not None:
+        return bound.value if bound is not None else None
+    return evaluate_whole(bound.expression, case.sizes)
+
+
+def input_index(source: IndexSource, case: DiagnosisState) -> int | None:
+    """The place of the input that a load reads, as the caller gave it."""
+    return next((item.index for item in case.compiled_inputs if item.label == source.label), None)
+
+
+# Names of index arguments and of the tensors that they index, in ATen's schemas.
+_INDICES = frozenset({"indices", "index", "target"})
+_INDEXED = ("weight", "self", "out")
+
+
+def refused_index(case: DiagnosisState) -> ErrorFact | None:
+    """The text with which an operator of the call refused an index."""
+    return next((root for _, root in case.roots if root.family.id == "aten_index"), None)
+
+
+def operator_indices(case: DiagnosisState) -> list[Index]:
+    """The index arguments that the refused one can be; empty when no operator refused one."""
+    error, view = refused_index(case), case.view
+    if error is None or view is None:
+        return []
+    # The operator calls of the generated code that reported an error.
+    names = {each.fields["call"] for _, each in case.errors if each.family.id == "shim_call"}
+    inputs = {item.name: item.index for item in case.compiled_inputs}
+    found = []
+    for launch in view.wrapper.launches:
+        bound = _bound(launch, error, case)
+        called = launch.kind in ("fallback_shim", "extern") and (not names or launch.callee in names)
+        if not called or bound is None:
+            continue
+        indexed = tuple(view.label(a.target) for a in launch.tensors if a.name in _INDEXED)[:1]
+        for name in (a.target for a in launch.tensors if a.name in _INDICES and a.target):
+            maker = _maker(name, launch, case)
+            given = inputs.get(name) if maker is None else None
+            part = InputSlice(given, 0, 1, 0, bound - 1) if given is not None else None
+            holds = error.fields.get("value", "")
+            found.append(Index(launch, 0, bound - 1, part, None, indexed, name, maker, holds))
+    return found
+
+
+def _bound(launch: Launch, error: ErrorFact, case: DiagnosisState) -> int | None:
+    """From the text, else the first size of the constant that is indexed."""
+    text = error.fields.get("bound", "")
+    if text.isdigit():
+        return int(text)
+    indexed = next((a for name in _INDEXED for a in launch.arguments if a.name == name), None)
+    if indexed is None or indexed.kind != "constant" or case.package is None or indexed.view is not None:
+        return None
+    constant = next((c for c in case.package.constants if c.name == indexed.target), None)
+    return constant.shape[0] if constant is not None and constant.shape else None
+
+
+def _maker(name: str, launch: Launch, case: DiagnosisState) -> Launch | None:
+    """The last launch before this one that wrote a tensor."""
+    writers = case.view.writers_of_name.get(name, ()) if case.view is not None else ()
+    before = [number for number in writers if number < launch.index]
+    return case.launches[before[-1]] if before else None
+
+
+# Launches that write where an index says. Of these, only index_put counts negative indices from the end.
+# Wrappers of torch <= 2.13 call the shims of scatter and index_put without the error check
+# (cpp_wrapper_cpu.py:1885-1916): on the CPU an index out of range then changes nothing and says nothing. On
+# CUDA the assertion is in ATen's own kernel, and no generated line names it.
+INDEXING = ("scatter", "index_put", "index_add", "index_copy")
+
+
+def indexing_launches(case: DiagnosisState) -> list[Launch]:
+    """The launches that write where an index says."""
+    return [launch for launch in case.launches if any(word in launch.kernel for word in INDEXING)]
+
+
+def watched_indices(case: DiagnosisState) -> Iterator[Index]:
+    """Indices of watched launches that are beyond the dimension that they write."""
+    launches = {launch.index: launch for launch in indexing_launches(case)}
+    for watched in case.kernel_io.launches if case.kernel_io is not None else ():
+        launch = launches.get(watched.launch) if watched.launch is not None else None
+        if launch is None:
+            continue
+        named = {a.name: a for a in watched.arguments if a.when == "before"}
+        for name, bound in operator_bounds(launch, watched.arguments).items():
+            least, most, low, high = named[name].min or 0, named[name].max, bound.low or 0, bound.high or 0
+            if most is not None and (most >= high or least < low):
+                maker, holds = _maker(name, launch, case), f"{least:.0f} to {most:.0f}"
+                yield Index(launch, low, high - 1, variable=name, maker=maker, holds=holds)
