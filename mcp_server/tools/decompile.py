@@ -233,24 +233,27 @@ async def _compare(
     except ProblemError:  # then only the outputs are compared
         pass
     run = await context.worker("verify", request, workload=workload, env=env)
-    ran, compared, bits = run.last(events.ProgramRan), run.last(events.Compared), run.last(events.SameBits)
+    ran, returned = run.last(events.ProgramRan), run.last(events.Called)
     by_launch = _by_launch(written, run.all(events.LaunchVerified))
     if ran is None or ran.error:
         error = ran.error if ran else run.finished.note
         return Comparison("program_failed", by_launch=by_launch, error=error)
-    if compared is None or bits is None:
+    if returned is None:
         error = run.finished.note or "it did not return"
         return Comparison("package_failed", by_launch=by_launch, error=error)
     outputs = tuple(
-        ComparedOutput(
-            output=number,
-            agreement="equal" if same else "rounding" if each.equal else "different",
-            shape=each.shape[0],
-            largest_difference=None if same else each.max_abs,
+        ComparedOutput.model_validate(
+            {
+                "output": each.output,
+                "agreement": each.agreement,
+                "shape": each.shape,
+                "largest_difference": each.largest,
+            }
         )
-        for number, (each, same) in enumerate(zip(compared.outputs, bits.outputs, strict=False))
+        for each in run.all(events.OutputVerified)
     )
-    agrees = compared.equal and all(each.agreement != "different" for each in by_launch)
+    agreements = [*(each.agreement for each in outputs), *(each.agreement for each in by_launch)]
+    agrees = len(outputs) == ran.outputs and "different" not in agreements
     return Comparison("agrees" if agrees else "differs", outputs, by_launch)
 
 

@@ -12,9 +12,8 @@ from typing import Any, Optional
 import torch
 
 from . import events
-from .compare import compare_all
 from .inputs import apply, flatten, read
-from .launch_by_launch import LaunchByLaunch
+from .launch_by_launch import LaunchByLaunch, Meaning, Prepared
 from .loading import load
 from .probes import find_libraries, mapped_files
 from .protocol import SchemasRequest, VerifyRequest
@@ -23,6 +22,7 @@ from .run import call
 from .tensors import only_tensors
 
 ATEN = torch.ops.aten
+SEED = 0  # for random numbers: program and package draw the same
 
 
 def operate_schemas(request: SchemasRequest, report: Report) -> None:
@@ -65,14 +65,15 @@ def schema_of(shim: str, name: str, overload: str) -> events.Schema:
 def operate_verify(request: VerifyRequest, report: Report) -> None:
     """The program first, since a package that fails may end this process; then both compared.
 
-    Event `program_ran` with the program's error, if any; `launch_verified` for each of `launches`; `compared`
-    of the package's outputs with the program's.
+    Event `program_ran` with the program's error, if any; `launch_verified` for each of `launches`;
+    `output_verified` for each output of the package, where the program came back with as many.
     """
     report.phase("running_program")
     program = Program(request)
     # Inputs are flat, in the order of the exported call: the program's parameters.
-    mine = program.run(flatten(read(request["inputs"]), None))
-    report.event(events.ProgramRan(program.error, len(mine)))
+    meaning = program.run(flatten(read(request["inputs"]), None))
+    mine = len(meaning.own) if meaning is not None else 0
+    report.event(events.ProgramRan(program.error, mine))
     before = mapped_files()
     loader = load(request, report)
     libraries = find_libraries(before) if program.model is not None else []
@@ -81,16 +82,18 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
         judge = LaunchByLaunch(request["launches"], program.module, names, report)
         library.subscribe(judge.take)
     flat = apply(flatten(read(request["inputs"]), loader.get_call_spec()[0]), ())
+    torch.manual_seed(SEED)
     try:
         outputs = only_tensors(call(partial(loader.run, flat), 0, report))
     finally:
         for library in libraries:
             library.unsubscribe(report)
-    if not program.error:
-        on_device = [a.to(b.device) if a.shape == b.shape else a for a, b in zip(mine, outputs)]
-        report.event(compare_all(outputs, [*on_device, *mine[len(on_device) :]]))
-        bits = [a.shape == b.shape and bool(torch.equal(a, b)) for a, b in zip(on_device, outputs)]
-        report.event(events.SameBits(bits))
+    if meaning is not None and len(outputs) == mine:
+        for place, output in enumerate(outputs):
+            found = meaning.agreement(place, output)
+            report.event(
+                events.OutputVerified(place, found.rank, list(output.shape), found.largest, found.why)
+            )
 
 
 class Program:
@@ -106,23 +109,37 @@ class Program:
         self.sizes: dict[str, Any] = {}
         self.error = ""
 
-    def run(self, flat: list[Any]) -> list[torch.Tensor]:
-        """The outputs; none where it raises an error."""
+    def run(self, flat: list[Any]) -> Optional[Meaning]:
+        """What its outputs mean, by their number; None where it raises an error."""
         try:
-            with torch.no_grad():
-                self.model = self.module.Model(*self.weights)
-                sys.setprofile(self._look)
-                return only_tensors(self.model(*flat))
+            return Meaning(lambda prepared: self._outputs(flat, prepared))
         except Exception as raised:  # of a program that fails as the package does
             place = traceback.extract_tb(raised.__traceback__)[-1]
             where = f", {os.path.basename(place.filename)}:{place.lineno}" if place else ""
             self.error = f"{type(raised).__name__}: {raised}{where}"
-            return []
-        finally:
-            sys.setprofile(None)
+            return None
+
+    def _outputs(self, flat: list[Any], prepared: Prepared) -> dict[int, torch.Tensor]:
+        """Of a new model, since a call may change its buffers."""
+        first = self.model is None
+        torch.manual_seed(SEED)
+        with torch.no_grad():
+            model = self.module.Model(*self.weights)
+            for name, each in [] if first else list(vars(model).items()):
+                if isinstance(each, torch.Tensor):
+                    setattr(model, name, prepared(each))
+            given = [prepared(each) if isinstance(each, torch.Tensor) else each for each in flat]
+            if not first:
+                return dict(enumerate(only_tensors(model(*given))))
+            self.model = model
+            sys.setprofile(self._look)
+            try:
+                return dict(enumerate(only_tensors(model(*given))))
+            finally:
+                sys.setprofile(None)
 
     def _look(self, frame: Any, event: str, _: Any) -> None:
         """Keep the numbers of `forward` when it returns or raises."""
-        if event == "return" and frame.f_locals.get("self") is self.model and self.model is not None:
+        if event == "return" and frame.f_locals.get("self") is self.model:
             numbers = {name: each for name, each in frame.f_locals.items() if isinstance(each, (int, float))}
             self.sizes.update(numbers)

@@ -943,10 +943,14 @@ class ProgramRan(Event):
 
 
 @dataclass
-class SameBits(Event):
-    """Whether each output of the package is that of the program, bit for bit."""
+class OutputVerified(Event):
+    """One output of the package beside the program's; `agreement` and `largest` as in `LaunchVerified`."""
 
-    outputs: list[bool] = field(default_factory=list)
+    output: int
+    agreement: str
+    shape: list[int] = field(default_factory=list)
+    largest: Optional[float] = None
+    why: str = ""
 
 
 @dataclass

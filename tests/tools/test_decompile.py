@@ -18,7 +18,7 @@ import pytest
 from mcp_server.package.pytorch.program import write_program
 from mcp_server.package.terms import read_program
 from mcp_server.package.view import PackageView, view_package
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, ZooPackage, torch_environment
 from tests.package.archives import Members, changed, name_ending
 from tests.package.made_wrapper import make_wrapper
 from tests.recorded import RECORDINGS
@@ -55,7 +55,18 @@ def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: 
     assert imported <= {"json", "os", "torch", "torch.nn"}
 
 
-CUDA = ["attention", "conv", "counter", "jagged", "logarithm", "norms", "scatter", "unbacked", "views"]
+CUDA = [
+    "attention",
+    "conv",
+    "counter",
+    "jagged",
+    "logarithm",
+    "loop",
+    "norms",
+    "scatter",
+    "unbacked",
+    "views",
+]
 RUN = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("model", sys.argv[1] + "/model.py")
@@ -117,12 +128,75 @@ def test_known_functions_are_put_together(zoo: ZooPackage) -> None:
     assert lines[len(lines) // 2] <= 6
 
 
-def test_control_flow_raises_where_it_stands(zoo: ZooPackage, tmp_path: Path) -> None:
-    """What is not read is no guess: the launch, and why."""
-    package = zoo("loop")
-    _, found = decompile(package, tmp_path / "out", "--inputs", str(package.with_name("loop.inputs.pt")))
-    assert found["outcome"] == "program_failed" and "while" in found["not_read"][0]["why"]
-    assert "NotImplementedError" in found["error"]
+CHANGED = [
+    # the epsilon of a layer norm, a relative change of 5e-6
+    ("attention", "inputs", "static_cast<float>(1e-05)", "static_cast<float>(2e-05)", 0),
+    ("ranker", "inputs", "clamp_min(tmp0, decltype(tmp0)(0))", "clamp_min(tmp0, decltype(tmp0)(1))", 2),
+    ("ranker", "inputs", "tmp0 - tmp8", "tmp0 + tmp0", 4),
+    ("branch", "inputs", ".sin()", ".cos()", 1),
+    # NaN in both, and the finite elements differ
+    ("logarithm", "bad-nan", "tmp2.log()", "tmp2.log() + tmp2", 1),
+]
+
+
+@pytest.mark.parametrize("name, inputs, old, new, launch", CHANGED)
+def test_a_launch_that_differs_is_named_and_no_other(
+    zoo: ZooPackage, tmp_path: Path, name: str, inputs: str, old: str, new: str, launch: int
+) -> None:
+    """The package has a kernel whose source says something else than what was compiled."""
+    package = zoo(name)
+
+    def edit(members: Members) -> None:
+        kernels = name_ending(members, ".kernel.cpp")
+        assert old.encode() in members[kernels]
+        members[kernels] = members[kernels].replace(old.encode(), new.encode())
+
+    words = ["--inputs", str(package.with_name(f"{name}.{inputs}.pt"))]
+    _, same = decompile(package, tmp_path / "same", *words)
+    _, found = decompile(changed(package, tmp_path / "changed.pt2", edit), tmp_path / "out", *words)
+    assert same["outcome"] == "agrees" and found["outcome"] == "differs"
+    differ = [each["launch"] for each in found["by_launch"] if each["agreement"] == "different"]
+    assert differ == [launch] and f"launch {launch}," in found["summary"]
+    idle = [sum(each["agreement"] == "not_run" for each in one["by_launch"]) for one in (same, found)]
+    assert idle[0] == idle[1] < len(found["by_launch"])
+
+
+@pytest.mark.parametrize("name, statement", [("branch", "        else:"), ("loop", "        while True:")])
+def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: str, statement: str) -> None:
+    """A branch and a loop agree; the launches of the branch that was not taken are said not to have run."""
+    package = zoo(name)
+    _, found = decompile(package, tmp_path / "out", "--inputs", str(package.with_name(f"{name}.inputs.pt")))
+    assert found["outcome"] == "agrees" and found["not_read"] == []
+    assert statement in (tmp_path / "out" / "model.py").read_text().splitlines()
+    idle = [each["why"] for each in found["by_launch"] if each["agreement"] == "not_run"]
+    assert len(idle) == (3 if name == "branch" else 0)
+    assert all("did not come to it" in why for why in idle)
+
+
+DRAWING = """
+import sys, torch
+
+class Draws(torch.nn.Module):
+    def forward(self, x):
+        a = (x + torch.rand_like(x)).relu() @ x.t()
+        return a * torch.randn(8, 8) + torch.randint(3, 10, (8, 8)), torch.bernoulli(x.sigmoid())
+
+x = torch.randn(8, 16)
+program = torch.export.export(Draws(), (x,))
+torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[1] + "/draws.pt2")
+torch.save([x], sys.argv[1] + "/draws.inputs.pt")
+"""
+
+
+def test_random_numbers_are_those_of_the_package(tmp_path: Path) -> None:
+    """Uniform, normal and whole numbers by seed and offset, and the seeds from the generator."""
+    argv = [sys.executable, "-c", DRAWING, str(tmp_path)]
+    subprocess.run(argv, check=True, env=torch_environment(), capture_output=True, timeout=120)
+    words = ["--inputs", str(tmp_path / "draws.inputs.pt")]
+    _, found = decompile(tmp_path / "draws.pt2", tmp_path / "out", *words)
+    assert found["outcome"] == "agrees" and found["not_read"] == []
+    assert [each["agreement"] for each in found["outputs"]] == ["rounding", "equal"]
+    assert {each["agreement"] for each in found["by_launch"]} == {"rounding", "equal"}
 
 
 def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:

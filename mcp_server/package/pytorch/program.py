@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import groupby
+from typing import TypeAlias
 
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer
@@ -19,17 +22,21 @@ from mcp_server.package.pytorch.axes import Axes, NotRead
 from mcp_server.package.pytorch.calls import Names, Written, proxy_call, shim_call
 from mcp_server.package.pytorch.idioms import put_together
 from mcp_server.package.pytorch.kernel import Function, Passed, write_kernel
-from mcp_server.package.pytorch.runtime import helpers_for
+from mcp_server.package.pytorch.runtime import HELPERS, helpers_for
 from mcp_server.package.pytorch.views import Step, Tensor, contiguous, strided, tupled, view
 from mcp_server.package.pytorch.whole import TooLarge, Whole, constant, named
 from mcp_server.package.signature import CompiledDim
 from mcp_server.package.symbols import Symbol, origins
 from mcp_server.package.terms import size_term
+from mcp_server.package.terms.blocks import Block
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import grouped
 from mcp_server.worker.events import Schema
 
 INDENT = "    "
+DEDENT = "# end"
+Node: TypeAlias = Launch | Transfer
+ASSIGN = "assign"  # the callee of a moved handle
 _TYPES = {
     "float": "float32",
     "double": "float64",
@@ -142,7 +149,7 @@ class _Writer:
         self.scope = _Scope()
         self.functions: list[str] = []
         self.launches: list[WrittenLaunch] = []
-        self.taken: set[str] = {"torch", "F", "json", "os", "device", "self", "DTYPES"}
+        self.taken: set[str] = {"torch", "F", "json", "os", "device", "self", "DTYPES", *HELPERS}
         self.identifiers: dict[str, str] = {}
         self.constants = {each.name: each for each in package.package.constants}
         buffers = self.wrapper.buffers
@@ -345,7 +352,7 @@ class _Writer:
 
     # Which tensors may be new ones.
 
-    def _nodes(self) -> list[Launch | Transfer]:
+    def _nodes(self) -> list[Node]:
         return [*self.wrapper.run.launches, *self.wrapper.run.transfers]
 
     def _last_uses(self) -> dict[str, int]:
@@ -365,6 +372,8 @@ class _Writer:
             return False
         if buffer.kind not in ("allocated", "moved", "view", "alias", "assigned"):
             return False
+        if any(buffer.line < block.line for block in _branches(launch)):
+            return False  # the other branch and what follows know it by its name
         family = self.families[buffer.storage]
         if any(each.kind in ("input", "constant", "pool") for each in family):
             return False
@@ -423,22 +432,78 @@ class _Writer:
 
     def _body(self, body: Body, *, folds: bool = False) -> list[str]:
         """The statements of a function of the wrapper, constant folding or a run."""
-        nodes: list[Launch | Transfer] = [*body.launches, *body.transfers]
+        nodes: list[Node] = [*body.launches, *body.transfers]
         nodes.sort(key=lambda each: each.start)
-        for node in nodes:
-            if isinstance(node, Launch) and self.only is not None and node.index not in self.only:
-                continue
-            start = len(self.scope.lines)
-            try:
-                self._node(node)
-            except (NotRead, TooLarge, KeyError, ValueError, RecursionError) as error:
-                why = str(error) if isinstance(error, NotRead | TooLarge) else type(error).__name__
-                del self.scope.lines[start:]
-                self._not_read(node, why)
+        self._statements([n for n in nodes if isinstance(n, Transfer) or self._is_wanted(n)], 0, body)
         self.scope.lines += self._folded() if folds else [self._returned()]
         return self._finished(self.scope.lines)
 
-    def _not_read(self, node: Launch | Transfer, why: str) -> None:
+    def _is_wanted(self, launch: Launch) -> bool:
+        return self.only is None or launch.index in self.only
+
+    def _statements(self, nodes: Iterable[Node], depth: int, body: Body) -> None:
+        """Statements of a block, those of blocks in it indented; assignments side by side are one."""
+        for block, inside in groupby(nodes, key=lambda each: next(iter(_branches(each)[depth:]), None)):
+            if block is not None:
+                self._attempt(list(inside), partial(self._block, block, depth, body))
+                continue
+            for assigns, group in groupby(inside, key=lambda each: each.callee == ASSIGN):
+                for each in [list(group)] if assigns else [[node] for node in group]:
+                    self._attempt(each, self._assign if assigns else lambda one: self._node(one[0]))
+
+    def _attempt(self, nodes: list[Node], write: Callable[[list[Node]], None]) -> None:
+        """Statements, or lines that raise an error with what is not read of them."""
+        scope, start, known = self.scope, len(self.scope.lines), len(self.launches)
+        try:
+            write(nodes)
+        except (NotRead, TooLarge, KeyError, ValueError, RecursionError) as error:
+            why = str(error) if isinstance(error, NotRead | TooLarge) else type(error).__name__
+            self.scope = scope
+            del scope.lines[start:], self.launches[known:]
+            for each in nodes:
+                self._not_read(each, why)
+
+    def _block(self, block: Block, depth: int, body: Body, nodes: Sequence[Node]) -> None:
+        """An `if`, `else` or loop. Names that are made in it hold in it, but for what it assigns."""
+        made_before = [self.wrapper.buffers[name] for node in nodes for name in _variables(node)]
+        for buffer in made_before:
+            while buffer.base is not None and buffer.line > block.line:
+                buffer = self.wrapper.buffers[buffer.base]
+            if buffer.line < block.line and buffer.kind == "allocated":
+                self.variable(buffer.name)
+        carried = [_variables(each, written=True)[0] for each in nodes if each.callee == ASSIGN]
+        scope = self.scope
+        self.scope = _Scope(scope.lines, dict(scope.names), set(scope.symbols))
+        exit_ = body.exits.get(block)
+        if block.kind == "loop" and exit_ is not None:
+            tested = _test(exit_, body).symbol.line
+            before = [each for each in nodes if each.line < tested]
+            self.scope.lines.append("while True:")
+            self._statements(before, depth + 1, body)
+            self.scope.lines += [f"if {self._condition(exit_, body)}:", "break", DEDENT]
+            nodes = nodes[len(before) :]
+        elif block.kind == "else":
+            self.scope.lines.append("else:")
+        else:
+            self.scope.lines.append(f"if {self._condition(block.header, body)}:")
+        self._statements(nodes, depth + 1, body)
+        self.scope.lines.append(DEDENT)
+        self.scope = scope
+        scope.names.update({name: self.identifier(name) for name in carried})
+
+    def _condition(self, header: str, body: Body) -> str:
+        test = _test(header, body)
+        return f"{'not ' if test.negated else ''}{self.variable(test.symbol.tensor or '')}.item()"
+
+    def _assign(self, nodes: Sequence[Node]) -> None:
+        """Other tensors under known names, as handles of the wrapper are moved."""
+        pairs = [(each.writes, each.reads) for each in nodes if isinstance(each, Transfer) and each.reads]
+        given = [self.variable(read) for _, read in pairs]
+        made = {name: self.identifier(name) for name, _ in pairs}
+        self.scope.names.update(made)
+        self.scope.lines.append(f"{', '.join(made.values())} = {', '.join(given)}")
+
+    def _not_read(self, node: Node, why: str) -> None:
         label = f"launch {node.index}, {node.kernel}" if isinstance(node, Launch) else node.callee
         self.scope.lines.append(f"raise NotImplementedError({quoted(f'{label} is not read: {why}')})")
         for name in _variables(node, written=True):
@@ -446,9 +511,7 @@ class _Writer:
         if isinstance(node, Launch):
             self.launches.append(WrittenLaunch(node.index, node.kernel, node.kind, "", (), why))
 
-    def _node(self, node: Launch | Transfer) -> None:
-        if node.context:
-            raise NotRead(f"it runs in {node.context[0].header}")
+    def _node(self, node: Node) -> None:
         if isinstance(node, Transfer):
             self._transfer(node)
             return
@@ -642,7 +705,7 @@ class _Writer:
                 continue
             used |= set(re.findall(r"\b[A-Za-z_]\w*\b", text.partition("#")[0]))
             found.append(text)
-        return found[::-1]
+        return _indented(found[::-1])
 
     def _laid_out(self, name: str, given: str, text: str, call: _Call) -> str:
         """What is passed; in the layout of the wrapper where the function looks at the memory itself."""
@@ -788,14 +851,48 @@ def _without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
 
 def _with_blanks(line: str, used: Collection[str]) -> str:
     """A call of several results, with those that nobody uses left out."""
-    found = re.match(r"\w+(?:, \w+)+ = ", line)
+    found = re.match(r"\w+(?:, \w+)+ = (?=torch\.|attention\()", line)
     if found is None:
         return line
     names = [name if name in used else "_" for name in found[0].removesuffix(" = ").split(", ")]
     return f"{', '.join(names)} = {line[found.end() :]}"
 
 
-def _variables(node: Launch | Transfer, *, written: bool = False) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class _Test:
+    """A test of the one element of a tensor."""
+
+    symbol: Symbol
+    negated: bool
+
+
+def _test(header: str, body: Body) -> _Test:
+    """That of `if (!x) break`, `if (x == 0)`. Raises `NotRead`."""
+    found = re.match(r"if \((?P<not>!?)(?P<name>\w+)(?P<zero> == (?:0|false))?\)", header)
+    symbol = body.symbols.get(found["name"]) if found else None
+    if found is None or symbol is None or symbol.tensor is None:
+        raise NotRead(f"the block {header}")
+    return _Test(symbol, bool(found["not"]) != bool(found["zero"]))
+
+
+def _branches(node: Node) -> list[Block]:
+    """The blocks around a statement in which it need not run once."""
+    return [each for each in node.context if each.kind in ("if", "else", "loop")]
+
+
+def _indented(lines: Iterable[str]) -> list[str]:
+    """With the blocks of Python, whose ends are marked."""
+    depth, found = 0, []
+    for line in lines:
+        if line == DEDENT:
+            depth -= 1
+            continue
+        found.append(INDENT * depth + line)
+        depth += line.startswith(("if ", "else:", "while "))
+    return found
+
+
+def _variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
     if isinstance(node, Launch):
         return node.writes if written else (*node.reads, *node.writes)
     return (node.writes,) if written or node.reads is None else (node.reads, node.writes)

@@ -67,6 +67,45 @@ def empty(size, stride, dtype):
     tensor = torch.empty_strided(size, stride, dtype=dtype, device=device)
     return tensor.fill_(float("nan") if dtype.is_floating_point else True if dtype == torch.bool else 77)
 ''',
+    "philox": '''
+def philox(seed, offset, gpu):
+    """Two words of Philox 4x32 with 10 rounds; a CPU takes 32 bits of the seed."""
+    mask = 2**32 - 1
+    seed, offset = (torch.as_tensor(each, device=device).long() for each in (seed, offset))
+    a, b, c, d = offset & mask, 0, 0, 0
+    low, high = seed & mask, seed >> 32 & mask if gpu else 0
+    for _ in range(10):
+        one, two = 0xD2511F53 * a, 0xCD9E8D57 * c
+        a, b, c, d = (two >> 32 & mask) ^ b ^ low, two & mask, (one >> 32 & mask) ^ d ^ high, one & mask
+        low, high = (low + 0x9E3779B9) & mask, (high + 0xBB67AE85) & mask
+    return a, b
+''',
+    "uniform": '''
+def uniform(word, gpu):
+    """A word as a number from 0 to 1, by its sign bit as GPU and CPU do it."""
+    word = torch.where(word < 2**31, word, 2**32 - 1 - word) if gpu else word & 0x7FFFFFFF
+    return word.float() * 4.6566127342e-10
+''',
+    "rand": '''
+def rand(seed, offset, gpu=False):
+    """What the kernel draws from 0 to 1."""
+    return uniform(philox(seed, offset, gpu)[0], gpu)
+''',
+    "randn": '''
+def randn(seed, offset, gpu=False):
+    """What the kernel draws from the normal distribution."""
+    one, two = (uniform(word, gpu) for word in philox(seed, offset, gpu))
+    one, two = (one.clamp(min=1e-7), two) if gpu else (1 - one, (1 - two).double())
+    return ((-2.0 * one.log()).to(two.dtype).sqrt() * (6.283185307179586 * two).cos()).float()
+''',
+    "randint64": '''
+def randint64(seed, offset, low, high, gpu=False):
+    """The whole number that the kernel draws from `low` to `high`."""
+    one, two = philox(seed, offset, gpu)
+    if not 0 < high - low < 2**31:
+        raise NotImplementedError(f"random numbers from {low} to {high}")
+    return ((two % (high - low)) * (2**32 % (high - low)) + one) % (high - low) + low
+''',
     "attention": '''
 def attention(operator, query, key, value, *given, **named):
     """The operator of a GPU; on another device what it computes, in the operator's layout."""
@@ -96,11 +135,15 @@ def load_weights(path):
     return found
 ''',
 }
-_NEEDS = {"take": ["flat"], "put": ["flat"]}
+_NEEDS = {
+    **dict.fromkeys(("take", "put"), ("flat",)),
+    **dict.fromkeys(("rand", "randn"), ("philox", "uniform")),
+    "randint64": ("philox",),
+}
 
 
 def helpers_for(text: str) -> str:
     """The helpers that a program calls."""
-    wanted = {name for name in HELPERS if re.search(rf"\b{name}\(", text)}
+    wanted = {name for name in HELPERS if re.search(rf"(?<![.\w]){name}\(", text)}
     wanted |= {inner for name in wanted for inner in _NEEDS.get(name, ())}
     return "\n\n".join(HELPERS[name].strip("\n") + "\n" for name in HELPERS if name in wanted)

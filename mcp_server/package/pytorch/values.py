@@ -400,6 +400,10 @@ class Values:
             kind = promoted(*(each.dtype for each in values if not each.scalar))
             text = f"torch.div({left}, {right}, rounding_mode='trunc')"
             return self.cast(Value(text, axes, kind), dtype)
+        if op.startswith("rand"):
+            given = [self.aligned(each, axes, alone=True) for each in values]
+            name, where = op.removesuffix("_cpu"), "" if op.endswith("_cpu") else ", gpu=True"
+            return Value(f"{name}({', '.join(given)}{where})", axes, dtype)
         if op in ("maximum", "minimum"):
             return self._extreme(op, values, axes, dtype)
         first = values[0]

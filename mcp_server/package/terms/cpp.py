@@ -226,7 +226,7 @@ class _Reader(Reader):
                     self.run(node)
                 return
             name, dtype = match["name"], dtype_of(match["type"]) or "int64"
-            if name.endswith("_inner") or name in ("tid", "i"):
+            if name.endswith("_inner") or name in ("tid", "i", "offset_idx"):
                 scope.names[name] = Number(0, "int64")
                 self.run(node)
                 return

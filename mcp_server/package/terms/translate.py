@@ -50,10 +50,16 @@ _SPELLINGS = {
     "div": "div_rn fdiv fast_dividef",
     "exp": "fast_expf",
     "sqrt": "sqrt_rn",
+    "rand_cpu": "normalized_rand_cpu",
 }
 """The functions of an operator that have another name."""
+_DRAWN = {
+    **dict.fromkeys(("rand", "randn", "rand_cpu", "randn_cpu"), "float32"),
+    **dict.fromkeys(("randint64", "randint64_cpu"), "int64"),
+}
+"""Random numbers by seed and offset, which Triton draws from the same words in another way; their type."""
 _NAMED = {
-    **{name: name for name in MATH},
+    **{name: name for name in (*MATH, *_DRAWN)},
     **{name: op for op, names in _SPELLINGS.items() for name in names.split()},
 }
 _TESTS = frozenset({"lt", "le", "gt", "ge", "eq", "ne", "and", "or", "not", "isnan", "isinf", "signbit"})
@@ -329,8 +335,8 @@ def operator(op: str, args: tuple[Term, ...]) -> Term:
         for this, other in (args, args[::-1]):
             if isinstance(this, Number):  # the other operand of `mask & test`
                 return other if bool(this.value) == (op == "and") else this
-    if op in _TESTS:
-        return Apply(op, args, "bool")
+    if op in _TESTS or op in _DRAWN:
+        return Apply(op, args, _DRAWN.get(op, "bool"))
     dtype = promoted(*(types[:1] if op in ("shl", "shr") else types))
     whole = not is_float(dtype) and op in MATH and op not in _KEEPS_TYPE
     return Apply(op, args, "float32" if whole else dtype)
