@@ -36,11 +36,14 @@ def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
 
 
 def summary(wrapper: Wrapper) -> str:
-    """Tensors, launches with arguments, roles, last writers, grid; transfers, symbols, outputs, problems."""
+    """Kernels, tensors, launches with roles and last writers, transfers, symbols, outputs, problems."""
     return "\n".join([*_lines(wrapper), ""])
 
 
 def _lines(wrapper: Wrapper) -> Iterator[str]:
+    for kernel in wrapper.kernels.values():
+        blocks = f"warps {kernel.num_warps} shared {kernel.shared_bytes} {kernel.block_sizes} {kernel.grid}"
+        yield f"kernel {kernel.name}: {kernel.kind} {kernel.symbol} {kernel.cubin} {blocks}"
     for body in filter(None, (wrapper.folding, wrapper.run)):
         yield f"{body.name}:"
         for buffer in body.buffers.values():

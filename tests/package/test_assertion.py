@@ -1,18 +1,27 @@
-"""An index assertion, traced: kernel, launch, bound, origin of the index, model line, guard."""
+"""An index assertion, traced: kernel, launch, bound, the elements that pass, origin of the index, guard."""
 
 from __future__ import annotations
 
-import pytest
+from typing import NamedTuple
 
-from mcp_server.package.assertion import Candidate, explain, propose, read_assertion
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mcp_server.package.assertion import Assertion, Candidate, explain, propose, read_assertion
+from mcp_server.package.kernels import Kernel, Parameter
+from mcp_server.package.terms import linear
+from mcp_server.package.terms.linear import IndexForm, Limit, allowed_elements, position_limit
+from mcp_server.package.terms.program import read_program
+from mcp_server.package.terms.term import Unread, elements
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ZooPackage
 from tests.package.summaries import view_of
 from tests.zoo.names import thorough
 
 DEVICE = (
-    "/cache/ab/cabc.py:33: unknown: block: [0,0,0], thread: [1,0,0] Assertion "
-    "`index out of bounds: 0 <= tmp4 < ks0` failed."
+    "/cache/ab/cabc.py:{}: unknown: block: [0,0,0], thread: [1,0,0] Assertion "
+    "`index out of bounds: {}` failed."
 )
 HOST = (
     "index out of bounds: 0 <= tmp2 < 32L\n"
@@ -20,107 +29,230 @@ HOST = (
 )
 
 
-def test_the_device_form() -> None:
-    """Generated file, line and condition are read from a device assertion."""
-    found = read_assertion(DEVICE)
-    assert found is not None
-    assert (found.condition, found.file, found.line, found.kernel) == (
-        "0 <= tmp4 < ks0",
-        "/cache/ab/cabc.py",
-        33,
-        None,
-    )
-
-
-def test_the_host_form() -> None:
-    """The C++ form names the kernel; the suffix of its literals does not count."""
-    found = read_assertion(HOST)
-    assert found is not None
-    assert (found.condition, found.line, found.kernel) == ("0 <= tmp2 < 32", 23, "cpp_fused_embedding_0")
-
-
 @pytest.mark.parametrize(
-    "text", ["", "an illegal memory access was encountered", "Expected u0 <= 5 but received 9"]
+    ("text", "found"),
+    [
+        (DEVICE.format(33, "0 <= tmp4 < ks0"), Assertion("0 <= tmp4 < ks0", "/cache/ab/cabc.py", 33)),
+        (HOST, Assertion("0 <= tmp2 < 32", "/cache/x/cxyz.kernel.cpp", 23, "cpp_fused_embedding_0")),
+        # One side, where code generation knows that an index is not negative.
+        ("index out of bounds: tmp6 < 64L", Assertion("tmp6 < 64")),
+        ("tmp6 < 64L", Assertion("tmp6 < 64")),
+        ("", None),
+        ("an illegal memory access was encountered", None),
+        ("Expected u0 <= 5 but received 9", None),
+    ],
 )
-def test_other_errors_are_none(text: str) -> None:
-    """An error without an index assertion gives None."""
-    assert read_assertion(text) is None
+def test_the_texts_of_an_assertion(text: str, found: Assertion | None) -> None:
+    """File, line and condition of a device, the kernel of C++; the suffix of its literals does not count."""
+    assert read_assertion(text) == found
 
 
-def cuda() -> tuple[Candidate, ...]:
-    assertion = read_assertion(DEVICE)
+def traced(view: PackageView, text: str, line: int | None = None) -> tuple[Candidate, ...]:
+    assertion = read_assertion(text, line=line)
     assert assertion is not None
-    return view_of("jagged").tracer.trace(assertion)
+    return view.tracer.trace(assertion)
 
 
-def test_a_cuda_assertion_leads_to_both_inputs() -> None:
-    """The bound is the size of one input, the index the other input as given, and negatives wrap."""
-    (found,) = cuda()
-    assert found.bound is not None
-    (size,) = found.bound.sizes
-    assert (size.input_index, size.dim, size.lower, size.upper) == (0, 0, 2, 512)
-    assert [(s.direct, s.label) for s in found.sources] == [(True, "input 1 (args[1])")]
-    assert found.wraps
-    assert found.lowest == "-(s59)"
-    assert found.location.startswith("wrapper.cpp:")
+CPU, CUDA = "torch-2.13-cpu", "torch-2.11-cuda"
 
 
-def test_a_line_that_fits_nothing_does_not_hide_the_candidates() -> None:
-    """A line number of another build narrows nothing: the candidates stay."""
-    assertion = read_assertion(DEVICE.replace(":33:", ":99:"))
-    assert assertion is not None
-    assert len(view_of("jagged").tracer.trace(assertion)) == 1
+class Traced(NamedTuple):
+    """A check of a recorded model: what its facts say and never say, and its guard."""
+
+    condition: str
+    said: list[str]
+    never: str = "nothing of this"
+    guard: str = ""
+    model: str = "computed_index"
+    built: str = CPU
 
 
-def test_an_assertion_of_another_package() -> None:
-    """A check that no kernel holds has no candidates."""
-    assertion = read_assertion("index out of bounds: 0 <= tmp77 < ks9")
-    assert assertion is not None
-    assert view_of("jagged").tracer.trace(assertion) == ()
+TRACED = [
+    Traced(
+        "0 <= tmp4 < ks1",
+        ["the index is x - 1, x being a value of input 1 (args[1])", "as given; it may be 1 to s27"],
+        guard="assert 1 <= int(args[1].min()) and int(args[1].max()) <= args[0].shape[1]",
+    ),
+    Traced("0 <= tmp6 < 40", ["it may be 0 to 19"], guard="<= 19"),
+    Traced("0 <= tmp15 < 40", ["the index is -x + 39", "it may be 0 to 79", "count from the end"]),
+    Traced(
+        "0 <= tmp24 < 40",
+        ["written by launch 2 (this one), which depends on input 2 (args[2])"],
+        never="as given",
+        guard="clamp(-40, 39)",  # negative ones count from the end
+    ),
+    # A sum of two elements tells no range for either.
+    Traced("0 <= tmp42 < 40", ["input 1 (args[1])", "input 0 (args[0])"], never="it may be"),
+    Traced("0 <= tmp8 < 40", ["it may be -20 to 19"], built=CUDA),
+    Traced("0 <= tmp6 < ks0", ["it may be -s27 + 1 to s27"], built=CUDA),
+    Traced("0 <= tmp14 < 40", ["it may be 0 to 79"], built=CUDA),
+    Traced("0 <= tmp21 < 40", ["it may be -40 to 39"], built=CUDA),
+    Traced("0 <= tmp28 < ks0", ["it may be 1 to 2*s27"], built=CUDA),
+    Traced(
+        "0 <= tmp4 < ks0",
+        [
+            "s59 is the size of dim 0 of input 0 (args[0]), compiled for 2 to 512",
+            "the index is a value of input 1 (args[1]), as given",
+            "allowed down to -(s59)",
+            "a shorter input 0",
+        ],
+        model="jagged",
+        built=CUDA,
+    ),
+]
 
 
-def traced(zoo: ZooPackage, name: str, text: str) -> tuple[PackageView, tuple[Candidate, ...]]:
-    view = view_package(zoo(name))
-    assertion = read_assertion(text)
-    assert assertion is not None
-    return view, view.tracer.trace(assertion)
+@pytest.mark.parametrize("row", TRACED, ids=lambda row: f"{row.model} {row.condition}")
+def test_a_recorded_check_is_explained(row: Traced) -> None:
+    """The bound, the index as a sum of elements, which of these pass, and the guard in the caller's names."""
+    (found,) = traced(view_of(row.model, row.built), DEVICE.format("", row.condition))
+    facts = "\n".join(explain(found))
+    assert [each for each in row.said if each not in facts] == [] and row.never not in facts
+    assert row.guard in (propose(found).after or "")
+    assert found.location.startswith("wrapper.cpp:" if row.built == CUDA else "kernel.cpp:")
+
+
+def test_a_line_tells_checks_apart_and_hides_none(zoo: ZooPackage) -> None:
+    """The line of another build narrows nothing; a check of another package has no candidate."""
+    jagged = view_of("jagged")
+    assert len(traced(jagged, DEVICE.format(99, "0 <= tmp4 < ks0"))) == 1
+    assert traced(jagged, "index out of bounds: 0 <= tmp77 < ks9") == ()
+    view = view_package(zoo("scatter"))
+    both = traced(view, "0 <= tmp10 < 12L")
+    assert len(both) == 2
+    second = traced(view, "0 <= tmp10 < 12L", line=int(both[1].location.partition(":")[2]))
+    assert [each.location for each in second] == [both[1].location]
 
 
 @pytest.mark.slow
 def test_an_embedding_index(zoo: ZooPackage) -> None:
     """A number as bound is that of the table's rows; the guard names the input and the range."""
-    _, (found,) = traced(zoo, "ranker", HOST)
+    (found,) = traced(view_package(zoo("ranker")), HOST)
     assert found.indexed == ("constant table.weight of shape [32, 16]",)
     assert not any("shorter" in fact for fact in explain(found))
     assert propose(found).after == "assert 0 <= int(args[0].min()) and int(args[0].max()) <= 31"
     assert [m.code for m in found.provenance.locations] == ["rows = self.table(ids)"]
 
 
-@pytest.mark.slow
-def test_a_shorter_tensor(zoo: ZooPackage) -> None:
-    """With a run-time bound, a shorter tensor fails the same index, and the facts say so."""
-    _, (found,) = traced(zoo, "jagged", "index out of bounds: 0 <= tmp7 < ks1")
-    assert any("shorter input 0" in fact for fact in explain(found))
-    assert any("compiled for 2 to 512" in fact for fact in explain(found))
-
-
 @thorough
 @pytest.mark.slow
 def test_a_computed_index(zoo: ZooPackage) -> None:
     """An index that another launch computed names that launch, the input behind it, and the model's line."""
-    _, (found,) = traced(zoo, "select", "index out of bounds: 0 <= tmp5 < 9")
+    (found,) = traced(view_package(zoo("select")), "index out of bounds: 0 <= tmp5 < 9")
     (source,) = found.sources
-    assert not source.direct
-    assert source.producers == (1,)
-    assert source.inputs == ("input 0 (args[0])",)
+    assert (source.direct, source.producers, source.inputs) == (False, (1,), ("input 0 (args[0])",))
     assert "clamp(0, 8)" in (propose(found).after or "")
 
 
-@pytest.mark.slow
-def test_equal_checks_are_all_shown(zoo: ZooPackage) -> None:
-    """A kernel that holds the same check twice gives two candidates; a line picks one of them."""
-    view, both = traced(zoo, "scatter", "0 <= tmp10 < 12L")
-    assert len(both) == 2
-    assertion = read_assertion("0 <= tmp10 < 12L", line=int(both[1].location.partition(":")[2]))
-    assert assertion is not None
-    assert [c.location for c in view.tracer.trace(assertion)] == [both[1].location]
+# The arithmetic between a load and the check: which elements pass, in kernels of both languages.
+
+HEAD = """@triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*i64', 'ks1': 'i64'}})
+def k(in_ptr0, ks1):
+"""
+
+
+def kernel_of(lines: str, language: str) -> Kernel:
+    """A kernel with these lines."""
+    parameters = (Parameter("in_ptr0", "const int64_t*", "read"), Parameter("ks1", "int64_t", "read"))
+    source = lines if language == "C++" else HEAD + "\n".join(f"    {line}" for line in lines.split("\n"))
+    return Kernel("k", "cpp" if language == "C++" else "triton", "k", parameters, 1, source)
+
+
+def read_form(lines: str, language: str, name: str = "tmp4") -> IndexForm | None:
+    made = read_program(kernel_of(lines, language)).definitions
+    value = next((each.value for each in reversed(made) if each.name == name), Unread(name))
+    return linear.read_form(value, elements(value))
+
+
+POSITIONS = {
+    "C++": (
+        "for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(ks1); "
+        "x1+=static_cast<int64_t>(1L))\n{\n"
+        "auto tmp5 = x1;\nauto tmp6 = c10::convert<int64_t>(tmp5);\n"
+        'AOTI_TORCH_CHECK(tmp6 < ks1, "index out of bounds: tmp6 < ks1");\n}'
+    ),
+    "Triton": "xindex = tl.program_id(0)\nx1 = (xindex % ks1)\ntmp6 = x1\n"
+    'tl.device_assert(tmp6 < ks1, "index out of bounds: tmp6 < ks1")',
+}
+
+
+@pytest.mark.parametrize("language", POSITIONS)
+def test_a_position_is_no_data(language: str) -> None:
+    """An index that is a loop variable is reported as a position below its loop's size."""
+    (check,) = read_program(kernel_of(POSITIONS[language], language)).checks
+    assert position_limit(check.value, check.ranges) == "ks1"
+
+
+LOAD = {
+    "Triton": "tmp0 = tl.load(in_ptr0 + (0), xmask)",
+    "C++": "auto tmp0 = in_ptr0[static_cast<int64_t>(0)];",
+}
+CASTS = {"Triton": ["tl.full([1], {}, tl.int64)", "{}"], "C++": ["static_cast<int64_t>({})", "int64_t({})"]}
+CHOICE = {"Triton": "tl.where({1}, {2}, {0})", "C++": "{1} ? {2} : {0}"}
+
+
+@given(
+    st.sampled_from(sorted(LOAD)),
+    st.integers(-4, 4).filter(bool),
+    st.integers(-60, 60),
+    st.integers(1, 50),
+    st.booleans(),
+)
+def test_exactly_the_allowed_elements_pass(
+    language: str, scale: int, shift: int, size: int, wraps: bool
+) -> None:
+    """An element from -300 to 300 is in the reported range if and only if its index passes the check."""
+    number, cast = CASTS[language]
+    values = [
+        number.format(scale),
+        number.format(shift),
+        cast.format("tmp0 * tmp1"),
+        cast.format("tmp3 + tmp2"),
+    ]
+    if wraps:
+        choice = CHOICE[language].format("tmp4", "tmp7", "tmp6")
+        values += [str(size), cast.format("tmp4 + tmp5"), "tmp4 < 0", cast.format(choice)]
+    names = ["tmp1", "tmp2", "tmp3", "tmp4", "tmp5", "tmp6", "tmp7", "tmp4"]
+    form = "auto {} = {};" if language == "C++" else "{} = {}"
+    lines = [form.format(*each) for each in zip(names, values, strict=False)]
+    found = read_form("\n".join([LOAD[language], *lines]), language)
+    assert found is not None
+    (load,) = found.loads.values()
+    allowed = allowed_elements(found, load, Limit.of_check("0", str(size)))
+    assert allowed is not None
+    low, high = allowed.numbers({}) or (0, 0)
+    for element in range(-300, 301):
+        index = scale * element + shift
+        index += size if wraps and index < 0 else 0
+        assert (low <= element <= high) == (0 <= index < size), element
+
+
+@pytest.mark.parametrize(
+    ("language", "value", "plain"),
+    [
+        ("Triton", "tl.broadcast_to(tmp0, [XBLOCK])", True),
+        ("Triton", "tmp0.to(tl.int64)", True),
+        ("C++", "at::vec::convert<int64_t,2,int32_t,1>(tmp0)", True),
+        ("C++", "static_cast<int64_t>(tmp0)", True),
+        ("Triton", "tmp0 / tmp1", None),
+        ("Triton", "max_propagate_nan(tmp0, tmp1)", None),
+        ("Triton", "tmp0 * tmp0", None),
+        ("Triton", "tl.where(tmp0 > tmp1, tmp0, tmp1)", None),
+        ("Triton", "tmp0 < 0", None),
+        ("Triton", "triton_helpers.maximum(tmp0, tmp1)", None),
+        ("Triton", "(", None),
+    ],
+)
+def test_a_converted_element_is_the_element(language: str, value: str, plain: bool | None) -> None:
+    """Divisions, clamps, products and masks have no form, and nothing is said of their ranges."""
+    lines = {"Triton": f"tmp1 = tl.full([1], 7, tl.int64)\ntmp4 = {value}", "C++": f"auto tmp4 = {value};"}
+    form = read_form(f"{LOAD[language]}\n{lines[language]}", language)
+    assert (form.is_plain if form is not None else None) is plain
+
+
+@given(st.text(alphabet="tmp0123 =+-*(),<?:wherxin_[]\n", max_size=200))
+def test_damaged_kernels_do_not_raise(source: str) -> None:
+    """Any text has a form or none."""
+    for language in LOAD:
+        form = read_form(source, language, "tmp1")
+        assert form is None or isinstance(form, IndexForm)
