@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 on_command_line: ContextVar[bool] = ContextVar("on_command_line", default=False)
@@ -48,6 +49,15 @@ class ProblemError(Exception):
         if self.next_call:
             parts.append(f"next: {self.next_call}")
         return "; ".join(parts)
+
+
+def here() -> Path:
+    """Where relative paths start. Raises ProblemError where the directory was deleted meanwhile."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        what = f"the current directory cannot be used ({error.strerror})"
+        raise ProblemError(what, allowed="a directory that exists: cd to one, and start again") from None
 
 
 def read_json(text: str | bytes) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
-from mcp_server.errors import argument
+from mcp_server.errors import argument, here
 from mcp_server.jobs.command import child_environment
 
 VARIABLE = "AOTI_DEBUG_PYTHON"
@@ -43,7 +43,7 @@ def default_python(environ: Mapping[str, str] | None = None, folder: Path | None
     env = os.environ if environ is None else environ
     if env.get(VARIABLE):
         return Path(env[VARIABLE]).expanduser()
-    found = candidates(env, folder or Path.cwd())
+    found = candidates(env, folder or here())
     return next((python for python in found if has_torch(python)), found[0])
 
 

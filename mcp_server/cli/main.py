@@ -65,10 +65,12 @@ def exit_code(result: Record) -> Exit:
 
 def main() -> None:
     """`aoti-debug`: a wrong call ends in a few lines on stderr, never in a traceback."""
-    from mcp_server.server.standard_streams import open_missing
+    from mcp_server.server.standard_streams import check_descriptors, open_missing
 
     try:
         open_missing()
+        check_descriptors()
+        _check_words(sys.argv)
     except ProblemError as problem:
         sys.exit(_explained(problem))
     arguments = sys.argv[1:]
@@ -115,6 +117,14 @@ def run(arguments: list[str]) -> int:
     finally:
         on_command_line.reset(spelled)
     return code
+
+
+def _check_words(words: list[str]) -> None:
+    """Results are JSON and text in UTF-8, which a name in other bytes cannot be part of."""
+    odd = next((word for word in words if any("\ud800" <= letter <= "\udfff" for letter in word)), "")
+    if odd:
+        what = "an argument is not UTF-8"
+        raise ProblemError(what, value=ascii(odd), next_call="rename the file, or link to it")
 
 
 def _explained(problem: ProblemError) -> Exit:

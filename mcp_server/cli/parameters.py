@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -145,12 +146,31 @@ def _target_values(target: str, rest: list[str]) -> dict[str, Any]:
             allowed="the package, and this file as --inputs",
             next_call=shlex.join(["aoti-debug", "diagnose", package, "--inputs", target]),
         )
-    if not target.endswith(".pt2"):
+    if not target.endswith(".pt2") and not _is_archive(target):
         return {"command": [target, *rest]}
     if rest:
         allowed = "options such as --inputs"
         raise ProblemError("a .pt2 takes no arguments", value=" ".join(rest), allowed=allowed)
     return {"exported" if is_exported_program(Path(target)) else "package": target}
+
+
+def _is_archive(target: str) -> bool:
+    """Whether the target is a package under another name: a file that is a zip archive and no program.
+
+    Raises ProblemError for a folder, and for a link that leads nowhere.
+    """
+    path = Path(target)
+    if path.is_symlink() and not path.exists():
+        allowed = "a link that leads to a file"
+        raise ProblemError("the link leads nowhere, or in a circle", value=target, allowed=allowed)
+    if path.is_dir():
+        allowed = "one file: a script (.py), a package (.pt2) or a program"
+        raise ProblemError("a folder is not a workload", value=target, allowed=allowed)
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"PK\x03\x04" and not os.access(path, os.X_OK)
+    except (OSError, ValueError):
+        return False
 
 
 def _from_text(name: str, field: FieldInfo, value: Any) -> Any:

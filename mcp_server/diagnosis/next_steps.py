@@ -358,8 +358,11 @@ def open_question(case: DiagnosisState) -> str:
     failed = next((run for run in (case.plain_run, case.script_run) if run and run.failure != "none"), None)
     if failed is None:
         return "No check found a cause."
-    said = quoted(failed.root.text, MOST_SAID).rstrip(".") if failed.root is not None else ""
-    how = FAILURES[failed.failure].format(said=f": {said}" if said else "")
+    ended = failed.finished
+    said = f": {quoted(failed.root.text, MOST_SAID).rstrip('.')}" if failed.root is not None else ""
+    if not said and failed.failure == "signal":
+        said = f" with {ended.signal}" + (f" ({ended.note})" if ended.note else "")
+    how = FAILURES[failed.failure].format(said=said)
     return f"What is known: the {'call' if failed is case.plain_run else 'program'} {how}."
 
 

@@ -79,7 +79,7 @@ def decode(report: Report, limit: str = "", *, oom_kills: int = 0) -> Decoded:
         return Decoded("signal", signal=name)
     if oom_kills:
         return Decoded("out_of_memory", signal=name, note=f"SIGKILL while {struck}")
-    note = "SIGKILL from outside this tool: often the out-of-memory killer or a scheduler; not proven here"
+    note = "not sent by this tool; often the out-of-memory killer or a scheduler sends it"
     return Decoded("signal", signal=name, note=note)
 
 

@@ -1,7 +1,8 @@
 """Reads a log as a stream: the errors in it, the one that is the cause, and where it points.
 
 Memory is bounded whatever the log's size: repeated texts are counted, not kept. A workload's log begins with
-what was run and ends with its failure: of gigabytes the lines in the middle are only counted.
+what was run and ends with its failure: of gigabytes, the lines in the middle are read only around the words
+that errors are written with.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import stat
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -231,10 +232,14 @@ class _Reader:
 
 
 MIB = 1 << 20
-HEAD_BYTES = 64 * MIB
-TAIL_BYTES = 128 * MIB
+HEAD_BYTES = 8 * MIB
+TAIL_BYTES = 24 * MIB
+MIDDLE_BYTES = 8 * MIB  # of what lies around errors between head and tail
 LONGEST_LINE = 1 << 16
 CHUNK = 4 * MIB
+# Every error that ends a program has one of these; a search for plain bytes runs at the speed of memory.
+ERROR_WORDS = (b"rror", b"xception", b"Traceback", b"ssert", b"ailed", b"abort", b"Abort", b"SIG", b"fault")
+BEFORE, AFTER = 4096, 8192  # bytes around such a word: a traceback, and what follows an error
 ALLOWED = "a text file that has an end, such as what a run printed"
 
 # File systems whose files are made while they are read: size and end say nothing.
@@ -244,19 +249,21 @@ _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> LogFacts:
     """Read a log file of any size; a line longer than 64 KiB counts as several.
 
-    Of a larger file, `head` bytes of the beginning and `tail` bytes of the end are read. `truncated` says
-    what was not read. Raises ProblemError for what is no regular file, or a file of the kernel, which may
-    have no end.
+    Of a larger file, `head` bytes of the beginning and `tail` bytes of the end are read whole, and what lies
+    around the words of errors between them. `truncated` says what was not read. Raises ProblemError for what
+    is no regular file, or a file of the kernel, which may have no end.
     """
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
         left_out = size - head - tail
-        facts = read_parts([(1, _lines(file, 0, size))] if left_out <= 0 else _ends(file, size, head, tail))
+        facts = read_parts([(1, _lines(file, 0, size))] if left_out <= 0 else _parts(file, size, head, tail))
         grown = os.fstat(file.fileno()).st_size > size
     notes = [facts.truncated] if facts.truncated else []
     if left_out > 0:
-        both = f"the first {head} and the last {tail}"
-        notes.append(f"of {size} bytes {both} were read, the {left_out} between them not")
+        notes.append(
+            f"of {size} bytes the first {head} and the last {tail} were read whole, and of the {left_out} "
+            f"between them at most {MIDDLE_BYTES} around words such as error, failed or Traceback"
+        )
     if grown:
         notes.append("the file grew while it was read: what came later was not read")
     return replace(facts, truncated="; ".join(notes))
@@ -278,23 +285,73 @@ def open_log(path: Path) -> io.BufferedReader:
     return os.fdopen(fd, "rb")
 
 
-def _ends(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[tuple[int, Iterator[str]]]:
-    """Beginning and end, with the number of the first line of each."""
+def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator[tuple[int, Iterator[str]]]:
+    """Beginning, places in the middle that may hold an error, and end: the first line's number, and lines."""
     yield 1, _lines(file, 0, head)
-    # The next whole line; within a line of more than 64 KiB, what is there.
-    file.seek(size - tail)
-    begin = size - tail + file.read(LONGEST_LINE).find(b"\n") + 1
-    file.seek(0)
-    number, left = 1, begin
-    while left > 0 and (chunk := file.read(min(CHUNK, left))):
-        left -= len(chunk)
-        number += chunk.count(b"\n")
-        if b"\r" in chunk:  # ends a line, too, when no newline follows it
-            number += chunk.count(b"\r") - chunk.count(b"\r\n")
-    yield number, _lines(file, begin, size)
+    begin, end = _next_line(file, head), _next_line(file, size - tail)
+    number = 1 + sum(map(_line_ends, _blocks(file, 0, begin)))
+    left = MIDDLE_BYTES
+    for block in _blocks(file, begin, end):
+        for start, stop in _around_errors(block) if left > 0 else ():
+            left -= stop - start
+            lines = _lines(io.BytesIO(block[start:stop]), 0, stop - start)
+            yield number + _line_ends(block[:start]), lines
+        number += _line_ends(block)
+    yield number, _lines(file, end, size)
 
 
-def _lines(file: io.BufferedReader, begin: int, end: int) -> Iterator[str]:
+def _next_line(file: io.BufferedReader, offset: int) -> int:
+    """The first line that begins at or after an offset; within a line of more than 64 KiB, the offset."""
+    file.seek(offset - 1)
+    return offset + max(0, file.read(LONGEST_LINE).find(b"\n"))
+
+
+def lines_of_blocks(path: Path, words: Sequence[bytes]) -> Iterator[str]:
+    """The lines of the blocks of a log that hold one of `words`; the others are passed over at once."""
+    with open_log(path) as file:
+        for block in _blocks(file, 0, os.fstat(file.fileno()).st_size):
+            if any(word in block for word in words):
+                yield from _lines(io.BytesIO(block), 0, len(block))
+
+
+def _blocks(file: io.BufferedReader, begin: int, end: int) -> Iterator[bytes]:
+    """The bytes between two offsets, some MiB at a time, cut at the end of a line where there is one."""
+    while begin < end:
+        file.seek(begin)
+        block = file.read(min(CHUNK, end - begin))
+        if not block:  # the file was cut while it was read
+            return
+        block = block[: block.rfind(b"\n") + 1] or block
+        begin += len(block)
+        yield block
+
+
+def _line_ends(block: bytes) -> int:
+    """How many lines end in a block. A carriage return ends one, too, when no newline follows it."""
+    returns = block.count(b"\r") - block.count(b"\r\n") if b"\r" in block else 0
+    return block.count(b"\n") + returns
+
+
+def _around_errors(block: bytes) -> Iterator[tuple[int, int]]:
+    """Spans of whole lines around the words of errors, in order and without overlap."""
+    done = 0
+    for at in sorted(at for word in ERROR_WORDS for at in _places(block, word)):
+        start = max(done, block.rfind(b"\n", 0, max(0, at - BEFORE)) + 1)
+        stop = block.find(b"\n", at + AFTER) + 1 or len(block)
+        if stop > done:
+            yield start, stop
+            done = stop
+
+
+def _places(block: bytes, word: bytes) -> Iterator[int]:
+    """Where a word is, except within the span that an earlier place covers."""
+    at = block.find(word)
+    while at >= 0:
+        yield at
+        at = block.find(word, at + AFTER)
+
+
+def _lines(file: io.BufferedIOBase, begin: int, end: int) -> Iterator[str]:
     """The lines between two offsets. A carriage return ends a line, too."""
     file.seek(begin)
     left = end - begin

@@ -20,6 +20,8 @@ _HEADER = re.compile(
 _END = "Requires grad: "
 _STATISTIC = re.compile(r"(?:Mean|Min|Max) value: ?(?P<value>\S{1,40})")
 _SAVED = "aoti_torch_save_tensor_handle: Saved tensor to "
+# One of these is on the first line of all that it writes.
+WORDS = (b"_launch - ", b"aoti_model_inputs - ", _SAVED.encode())
 
 
 @dataclass(frozen=True)

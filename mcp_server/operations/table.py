@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyio.to_thread import run_sync as in_thread
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, here
 from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record, ScriptWorkload, Workload
 from mcp_server.operations import arguments as args
 from mcp_server.operations import workload as checked
@@ -85,7 +84,7 @@ async def diagnose_slow(context: Context, given: args.DiagnoseArguments, workloa
 
     if not isinstance(workload, PackageWorkload | ScriptWorkload):
         raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
-    program = checked.exported_file(given.exported, workload.cwd or Path.cwd()) if given.exported else None
+    program = checked.exported_file(given.exported, workload.cwd or here()) if given.exported else None
     if isinstance(workload, ScriptWorkload):
         workload, program = await package_of(context, workload)
     of_load = given.symptom == "slow-load"
@@ -127,7 +126,7 @@ async def explain_error(context: Context, given: args.ExplainArguments) -> Recor
         context,
         text=given.text,
         log=checked.optional_file("log", given.log),
-        package=await in_thread(checked.package_file, given.package, Path.cwd()) if given.package else None,
+        package=await in_thread(checked.package_file, given.package, here()) if given.package else None,
         model_name=given.model_name,
     )
 
@@ -172,7 +171,7 @@ async def inspect_package(context: Context, given: args.InspectArguments) -> Rec
 
     return await step(
         context,
-        await in_thread(checked.package_file, given.package, Path.cwd()),
+        await in_thread(checked.package_file, given.package, here()),
         question_of(given),
         model_name=given.model_name,
         offset=given.offset,
@@ -262,7 +261,7 @@ async def decompile(context: Context, given: args.DecompileArguments) -> Record:
     from mcp_server.tools.decompile import decompile as step
 
     workload = await in_thread(checked.package_workload, given)
-    out = checked.absolute(given.out, workload.cwd or Path.cwd()) if given.out else None
+    out = checked.absolute(given.out, workload.cwd or here()) if given.out else None
     return await step(context, workload, out=out, launches=given.launches)
 
 
@@ -434,13 +433,13 @@ async def record(context: Context, given: args.RecordArguments) -> Record:
     from mcp_server.recorder.library import RecorderOptions
     from mcp_server.tools import record as step
 
-    here = Path.cwd()
-    out = checked.absolute(given.out, here) if given.out else None
-    directory = str(checked.absolute(given.directory, here)) if given.directory else step.default_folder()
+    folder = here()
+    out = checked.absolute(given.out, folder) if given.out else None
+    directory = str(checked.absolute(given.directory, folder)) if given.directory else step.default_folder()
     options = RecorderOptions(directory, given.mode, given.ring_mb, given.budget_mb)
     if not given.package:
         return await step.preload(context, out, options)
-    package = await in_thread(checked.package_file, given.package, here)
+    package = await in_thread(checked.package_file, given.package, folder)
     return await (step.remove(package, out) if given.remove else step.record(context, package, out, options))
 
 
@@ -455,7 +454,7 @@ async def record(context: Context, given: args.RecordArguments) -> Record:
 async def recordings(_context: Context, given: args.RecordingsArguments) -> Record:
     from mcp_server.tools.record import recordings as step
 
-    return await step(checked.absolute(given.folder, Path.cwd()))
+    return await step(checked.absolute(given.folder, here()))
 
 
 OPERATIONS = tuple(_declared)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 from pydantic import BaseModel, ValidationError
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, here
 from mcp_server.jobs.store import ANOTHER_STATE, Store, storing, write_whole
 from mcp_server.model import Verdict
 from mcp_server.operations.arguments import Arguments, DiagnoseArguments, Operation, RunArguments
@@ -42,7 +42,7 @@ class Asked(BaseModel):
 
 def remember(job: Path, operation: str, arguments: BaseModel) -> None:
     """Write down what a job was asked. Raises ProblemError when the disk refuses."""
-    asked = Asked(operation=operation, base=Path.cwd(), arguments=arguments.model_dump(mode="json"))
+    asked = Asked(operation=operation, base=here(), arguments=arguments.model_dump(mode="json"))
     with storing(job):
         write_whole(job / CARD, asked.model_dump_json(indent=1))
 
@@ -121,7 +121,7 @@ def work_of(operation: Operation, arguments: Any, home: WarmImports | None = Non
         python = Path(sys.executable)
         if isinstance(arguments, RunArguments):  # other operations run none, and none is searched for them
             if arguments.python:
-                python = absolute(arguments.python, Path.cwd())
+                python = absolute(arguments.python, here())
             else:
                 from mcp_server.interpreter import default_python
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from mcp_server.errors import ProblemError, argument, on_command_line
+from mcp_server.errors import ProblemError, argument, here, on_command_line
 from mcp_server.jobs.command import check_variable
 from mcp_server.jobs.store import cause
 from mcp_server.model import (
@@ -145,7 +145,7 @@ def _surroundings(given: args.RunArguments) -> dict[str, Any]:
 
 def folder_of(given: args.RunArguments) -> Path:
     """Absolute path of the working directory, by default this process's."""
-    path = absolute(given.cwd, Path.cwd())
+    path = absolute(given.cwd, here())
     if not stat.S_ISDIR(_mode("cwd", path, "an existing directory")):
         raise ProblemError("cwd is not a directory", value=str(path), allowed="an existing directory")
     return path
@@ -170,7 +170,7 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
             )
         if isinstance(workload, PackageWorkload) and workload.inputs is None:
             raise ProblemError(f"{name} is given without inputs", allowed="with package and inputs")
-    cwd = workload.cwd if workload is not None and workload.cwd is not None else Path.cwd()
+    cwd = workload.cwd if workload is not None and workload.cwd is not None else here()
     if given.check:
         try:
             check_program(given.check, given.env, cwd)
@@ -251,7 +251,7 @@ def _said(name: str) -> str:
 
 def optional_file(name: str, text: str, base: Path | None = None) -> Path | None:
     """Absolute path of an existing, readable file; None for no text. `base` is this process's directory."""
-    return file(name, text, base or Path.cwd()) if text else None
+    return file(name, text, base or here()) if text else None
 
 
 def _mode(name: str, path: Path, allowed: str) -> int:

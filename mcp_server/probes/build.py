@@ -12,7 +12,7 @@ from pathlib import Path
 import anyio
 
 from mcp_server import package as reader
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, here
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.command import Command, child_environment
 from mcp_server.package.archive import Package, open_package
@@ -135,7 +135,7 @@ def _runtimes(tools: Tools) -> list[str]:
 async def find_toolchain(python: Path, context: Context, env: Mapping[str, str] | None = None) -> Toolchain:
     """Find the torch of an interpreter. Raises `ProblemError` if it has none, or one without headers."""
     script = WORKER_MAIN.with_name("machine.py")
-    command = Command(argv=(str(python), str(script)), cwd=Path.cwd(), timeout_s=60, env=dict(env or {}))
+    command = Command(argv=(str(python), str(script)), cwd=here(), timeout_s=60, env=dict(env or {}))
     finished = await context.run(command, "toolchain")
     output = finished.stdout.read_text()
     try:

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_jsonable_python
 
 from mcp_server import worker
-from mcp_server.errors import ProblemError, read_json
+from mcp_server.errors import ProblemError, here, read_json
 from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.clock import JobClock
@@ -221,7 +221,7 @@ class Context:
         """
         if self.imports is not None and not self.launcher and not self.kept.last:
             argv = (str(python or self.python), "-u", str(WORKER_MAIN))
-            asked = Command(argv, cwd or Path.cwd(), {**WORKER_ENV, **(env or {})}, IMPORT_LIMIT_S)
+            asked = Command(argv, cwd or here(), {**WORKER_ENV, **(env or {})}, IMPORT_LIMIT_S)
             self.imports.expect(asked, modules)
 
     async def run(self, command: Command, name: str, *, runs: int = 0) -> Finished:
@@ -318,7 +318,7 @@ class Context:
         variables = {**WORKER_ENV, **(env or {})}
         command = Command(
             argv=argv,
-            cwd=cwd or Path.cwd(),
+            cwd=cwd or here(),
             env={name: value for name, value in variables.items() if name not in unset},
             timeout_s=timeout_s,
             gpus=gpus,

@@ -23,7 +23,7 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.server.mcpserver.prompts import Prompt
 from pydantic_core import to_json
 
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, here
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.output import clean
 from mcp_server.jobs.store import SCHEME, Store
@@ -246,7 +246,7 @@ def _view(package: str) -> PackageView:
     from mcp_server.operations.workload import package_file
     from mcp_server.package.view import view_package
 
-    return view_package(package_file(package, Path.cwd()))
+    return view_package(package_file(package, here()))
 
 
 def _facts(facts: Iterable[Mapping[str, object]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import resource
 import select
 import socket
 import stat
@@ -29,6 +30,7 @@ Writer = Callable[[bytes], int]
 """Writes some of the bytes and says how many; OSError when it cannot."""
 
 DESCRIPTORS = Path("/proc/self/fd")
+FEWEST_DESCRIPTORS = 64  # pipes of a few children, the files of a job, and what Python imports
 
 
 class LossyStream(io.TextIOBase):
@@ -67,6 +69,18 @@ class LossyStream(io.TextIOBase):
             lost = len(data) - written
             self._dropped = lost if written else self._dropped + len(data) - len(gap)
         return len(text)
+
+
+def check_descriptors() -> None:
+    """Raises ProblemError where the limit on open files leaves no room for a job and its children."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < FEWEST_DESCRIPTORS:
+        raise ProblemError(
+            "too few open files are allowed to this process",
+            value=f"{soft} (ulimit -n)",
+            allowed=f"at least {FEWEST_DESCRIPTORS}",
+            next_call=f"ulimit -n {FEWEST_DESCRIPTORS * 4}",
+        )
 
 
 def open_missing() -> None:

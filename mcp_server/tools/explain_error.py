@@ -6,9 +6,8 @@ Runs nothing. With a package, an index assertion is traced to its launch, its bo
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from pathlib import Path, PurePath
 from string import Formatter
 
@@ -20,8 +19,8 @@ from mcp_server.logs.facts import ErrorFact, LogFacts
 from mcp_server.logs.families import Advice, Rank, closest_family
 from mcp_server.logs.families.kinds import HANG_GUIDE, MAIN_GUIDE
 from mcp_server.logs.journal import DEVICES, DTYPES
-from mcp_server.logs.log import LONGEST_LINE, open_log
-from mcp_server.logs.printer import read_printout
+from mcp_server.logs.log import lines_of_blocks
+from mcp_server.logs.printer import WORDS, read_printout
 from mcp_server.logs.text import is_expression
 from mcp_server.model import Category, ModelLocation, NextStep, Record
 from mcp_server.package.query import Fact, ambiguity, assertion_facts, no_holder
@@ -249,22 +248,11 @@ async def explain_error(
     else:
         update = _known(root, facts)
         update["trace"], notes = await anyio.to_thread.run_sync(_trace, root, package, model_name)
-    printed = await anyio.to_thread.run_sync(read_printout, _lines_of(text, log))
+    printed = await anyio.to_thread.run_sync(
+        read_printout, lines_of_blocks(log, WORDS) if log else text.splitlines()
+    )
     said = [str(printed)] if printed.tensors or printed.files else []
     return explanation.model_copy(update={**update, "notes": [*said, *notes, *_notes(facts)]})
-
-
-def _lines_of(text: str, log: Path | None) -> Iterator[str]:
-    """The lines of the text, or of the log as far as it is read whole."""
-    if log is None:
-        yield from text.splitlines()
-        return
-    with open_log(log) as file:
-        for line in islice(iter(lambda: file.readline(LONGEST_LINE), b""), MOST_LINES):
-            yield line.decode("utf-8", "replace").rstrip("\r\n")
-
-
-MOST_LINES = 2_000_000  # that are searched for what the value printer wrote
 
 
 def _known(root: ErrorFact, facts: LogFacts) -> dict[str, object]:

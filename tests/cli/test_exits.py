@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import re
+import shlex
+import subprocess
 import sys
 import traceback
 import zipfile
@@ -28,6 +30,7 @@ from mcp_server.operations.workload import LAUNCHER_VARIABLE
 from mcp_server.package import dataflow, kernels, wrapper
 from tests.conftest import ZooPackage
 from tests.server.clients import ROOT
+from tests.support.command import CLI, environment
 from tests.support.stdio import Speaker, serving
 from tests.zoo.names import THOROUGH, thorough
 
@@ -367,7 +370,7 @@ WRONG_CALLS: list[tuple[list[str], dict[str, str], str]] = [
     (["diagnose", "~nosuchuser/x.py"], {}, "no such home directory"),
     (["run-deterministic", "x.py", "--python", "~nosuchuser/x"], {}, "no such home directory"),
     (["run-deterministic", "x.py", "--cwd", LONG], {}, "cwd cannot be reached"),
-    (["diagnose", "."], {}, "command is a directory"),
+    (["diagnose", "."], {}, "a folder is not a workload"),
     (["diagnose", "no-such-program"], {}, "no such program"),
     (["diagnose", "./plain.txt"], {}, "command is not executable"),
     # values that nothing can have
@@ -533,3 +536,26 @@ def test_a_thousand_requests_at_once(tmp_path: Path) -> None:
         answers = [speaker.hear() for _ in asked]
         assert sorted(answer["id"] for answer in answers) == asked
         assert all("result" in answer for answer in answers)
+
+
+WRONG_SURROUNDINGS = {
+    "a deleted directory": (
+        "mkdir gone; cd gone; rmdir ../gone; $A explain-error --text x",
+        "current directory",
+    ),
+    "too few files": ("ulimit -n 16; $A doctor", "16 (ulimit -n)"),
+    "a circle of links": ("ln -s a b; ln -s b a; $A diagnose a", "leads nowhere, or in a circle: a"),
+    "a folder": ("mkdir fold; $A diagnose fold", "a folder is not a workload: fold"),
+    "no UTF-8": ("$A diagnose $'b\\xff.py'", "is not UTF-8: 'b\\udcff.py'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SURROUNDINGS)
+def test_surroundings_that_do_not_work_are_named(name: str, tmp_path: Path) -> None:
+    """What is wrong is said in one line, and it is not called a defect of this program."""
+    script, said = WRONG_SURROUNDINGS[name]
+    shell = ["bash", "-c", script.replace("$A", shlex.join(CLI))]
+    env = environment(tmp_path)
+    ended = subprocess.run(shell, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == Exit.PROBLEM and said in ended.stderr, ended.stderr
+    assert "defect" not in ended.stderr and ended.stderr.count("\n") <= 3

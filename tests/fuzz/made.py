@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import random
+import re
+import struct
 import subprocess
 import tempfile
 import zipfile
@@ -75,10 +78,39 @@ def _archive(wrapper: bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/version", "3\n")  # which torch asks for first
         archive.writestr("m/data/aotinductor/model/a.wrapper.cpp", wrapper)
         archive.writestr("m/data/aotinductor/model/a_metadata.json", METADATA)
         archive.writestr("m/data/aotinductor/model/kernel_information.json", b"{}")
     return buffer.getvalue()
+
+
+def damaged(archive: bytes, dice: random.Random) -> bytes:
+    """The archive with one to three changes, most of them in what says where its members are."""
+    data = bytearray(archive)
+    headers = [
+        found.start() for found in re.finditer(rb"PK[\x01\x03\x05\x06\x07][\x02\x04\x06\x07\x08]", archive)
+    ]
+    for _ in range(dice.randint(1, 3)):
+        at = min(dice.choice(headers) + dice.randrange(46), len(data) - 1)
+        at = dice.choice((at, at, at, dice.randrange(len(data))))
+        match dice.randrange(6):
+            case 0:
+                data[at] ^= 1 << dice.randrange(8)
+            case 1:
+                data[at] = dice.choice((0, 1, 0x7F, 0xFF))
+            case 2:
+                data[at:at] = data[at : at + dice.randrange(80)]
+            case 3:
+                del data[at : at + dice.randrange(1, 8)]
+            case 4:
+                other = dice.choice(headers)
+                data[at : at + 22] = data[other : other + 22]
+            case _:  # a locator of a directory of 64 bits, which one reader may follow and another may not
+                end = data.rfind(b"PK\x05\x06")
+                place = dice.choice((0, dice.choice(headers), len(data)))
+                data[end:end] = struct.pack("<4sLQL", b"PK\x06\x07", 0, place, 1)
+    return bytes(data)
 
 
 def journals() -> Iterator[bytes]:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import subprocess
+import sys
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +23,7 @@ from mcp_server.package.archive import open_package, read_constants, read_metada
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.defects import read_library
 from mcp_server.package.exported import read_exported
+from mcp_server.package.members import ZipContainer, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signature, read_treespec
 from mcp_server.package.view import PackageView
@@ -130,6 +135,60 @@ TARGETS: dict[str, Target] = {
     ),
     "sweep": Target(_of_file(read_plan, "cases.yaml"), (ProblemError,), made=lambda: [PLAN]),
 }
+
+
+# torch's reader of archives. The loader of packages uses the same library, miniz, and checks no more.
+_READ_BY_TORCH = """
+import json, sys, torch
+for line in sys.stdin:
+    try:
+        reader = torch._C.PyTorchFileReader(line.rstrip())
+        found = {name: len(reader.get_record(name)) for name in reader.get_all_records()}
+    except Exception:
+        found = None
+    print(json.dumps(found), flush=True)
+"""
+
+
+class Readings:
+    """What three readers say about an archive: ours, `zipfile`, and torch's in a child that may die."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "model.pt2"
+        self._child: subprocess.Popen[str] | None = None
+
+    def disagreement(self, data: bytes) -> str:
+        """The other members that another reader sees in an archive which we let through; empty for none."""
+        self._path.write_bytes(data)
+        try:
+            refuse_unsafe(self._path)
+            ours = {member.name: member.size for member in ZipContainer(self._path).members}
+        except PackageError:
+            return ""
+        with zipfile.ZipFile(self._path) as archive:
+            listed = {info.filename: info.file_size for info in archive.infolist() if not info.is_dir()}
+        if listed != ours:
+            return f"zipfile sees {listed}, and we see {ours}"
+        seen = self._read_by_torch()
+        below = {name.partition("/")[2]: size for name, size in ours.items()}
+        return f"torch sees {seen}, and we see {below}" if seen is not None and seen != below else ""
+
+    def _read_by_torch(self) -> dict[str, int] | None:
+        """None where it refuses the archive, or dies."""
+        if self._child is None or self._child.poll() is not None:
+            argv = [sys.executable, "-c", _READ_BY_TORCH]
+            self._child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert self._child.stdin is not None and self._child.stdout is not None
+        self._child.stdin.write(f"{self._path}\n")
+        self._child.stdin.flush()
+        line = self._child.stdout.readline()
+        found: dict[str, int] | None = json.loads(line) if line else None
+        return found
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.kill()
+            self._child.communicate()
 
 
 def seeds(target: Target) -> Iterator[bytes]:

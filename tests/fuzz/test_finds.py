@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.fuzz.targets import FINDS, TARGETS, seeds
+from tests.fuzz.made import damaged, packages
+from tests.fuzz.targets import FINDS, TARGETS, Readings, seeds
+from tests.zoo.names import THOROUGH
 
 KEPT = [json.loads(line) for line in FINDS.read_text().splitlines()]
 HOSTILE = (b"", b"\0", b"\xff" * 100, b"[" * 5000, b"(" * 5000 + b")" * 5000, b"9" * 5000, b"a\r" * 2000)
@@ -41,3 +45,17 @@ def test_numbers_beyond_all_bounds(name: str, digits: bytes) -> None:
     for data in list(seeds(TARGETS[name]))[:5]:
         for place in (rb"\d+", rb"(?<=\[)\d+", rb"(?<=[ (=:{,])\d+"):
             TARGETS[name].tolerates(re.sub(place, digits, data[:9000]))
+
+
+@pytest.mark.slow
+def test_what_we_let_through_has_one_reading(tmp_path: Path) -> None:
+    """Of damaged archives, those that we do not refuse have the same members for zipfile and for torch."""
+    dice = random.Random(31)
+    whole = [package for package in packages() if len(package) < 20_000][:4]
+    readings = Readings(tmp_path)
+    try:
+        for _ in range(10_000 if THOROUGH else 400):
+            data = damaged(dice.choice(whole), dice)
+            assert not readings.disagreement(data), data.hex()
+    finally:
+        readings.close()

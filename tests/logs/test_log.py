@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -375,8 +376,20 @@ def test_of_a_large_log_both_ends_are_read(tmp_path: Path) -> None:
     assert facts.lines == 500_002
     size = path.stat().st_size
     assert facts.truncated == (
-        f"of {size} bytes the first 1000 and the last 1000 were read, the {size - 2000} between them not"
+        f"of {size} bytes the first 1000 and the last 1000 were read whole, and of the {size - 2000} "
+        "between them at most 8388608 around words such as error, failed or Traceback"
     )
+
+
+@given(before=st.integers(0, 300_000), after=st.integers(0, 300_000))
+def test_an_error_in_the_middle_of_a_large_log_is_found(before: int, after: int) -> None:
+    """With the number of its line, wherever it is between the two ends that are read whole."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.log"
+        path.write_text("step\n" * (before + 500) + LAST + "step\n" * (after + 500))
+        facts = read_log_file(path, head=1000, tail=1000)
+    assert facts.root is not None and facts.root.line == before + 501
+    assert facts.lines == before + after + 1001
 
 
 def test_a_log_that_fits_is_read_whole(tmp_path: Path) -> None:
@@ -402,7 +415,7 @@ def test_a_log_without_lines(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(1 << 30)
     facts = read_log_file(path, head=1 << 20, tail=1 << 20)
-    assert facts.root is None and "between them not" in facts.truncated
+    assert facts.root is None and "between them at most" in facts.truncated
 
 
 def test_a_log_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

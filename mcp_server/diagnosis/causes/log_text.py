@@ -158,7 +158,8 @@ def detect_from_log(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> bool:
-    """Whether the program's own statement raised it, after every load and call of a package had come back.
+    """Whether the program's own statement raised it: where it used no package yet, or after every load and
+    call of a package had come back.
 
     Not for an error of the device, which a kernel may have caused long before, nor for one that the package's
     own Python code raised before it made the call: for keyword arguments of other names, say.
@@ -166,8 +167,12 @@ def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> boo
     if root.exception is not None and any(PACKAGE_FILE.search(f.file) for f in root.exception.frames):
         return False
     seen_all = [*case.captured.loads, *case.captured.compiles, *case.captured.updates, *case.calls]
-    came_back = bool(case.calls) and all(phase.outcome == "ok" for phase in seen_all)
-    return source == "script" and came_back and root.exception is not None and not root.family.late
+    if source != "script" or root.exception is None or root.family.late:
+        return False
+    if not seen_all:  # the text of an error of torch, in an exception of the program's own
+        frames = root.exception.frames
+        return bool(frames) and frames[-1].user and frames[-1].code.startswith("raise ")
+    return bool(case.calls) and all(phase.outcome == "ok" for phase in seen_all)
 
 
 def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
@@ -176,6 +181,7 @@ def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
     lines = locations_of(root.exception.user_frames)
     place = f"{lines[0].file}:{lines[0].line}" if lines else ""
     calls = f"{counted(len(case.calls), 'call')} of the package returned before it"
+    calls = calls if case.calls else "it had not loaded or called a package"
     return Suspect(
         category="script_error",
         guilty=component("script", place, lines, value=quoted(root.text, 200)),

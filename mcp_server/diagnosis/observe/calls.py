@@ -23,7 +23,7 @@ from mcp_server.diagnosis.observe import Observation, eager_limit, hangs, limit_
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen, refuse_misfit
-from mcp_server.errors import ProblemError
+from mcp_server.errors import ProblemError, here
 from mcp_server.jobs.command import Command, Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
@@ -170,7 +170,7 @@ async def _run_program(case: DiagnosisState, context: Context, label: str, env: 
     limit = limit_of(case, share=SHARE_OF_PROGRAM)
     command = Command(
         argv=workload_argv(context, workload),
-        cwd=workload.cwd or Path.cwd(),
+        cwd=workload.cwd or here(),
         env={**workload.env, **env},
         timeout_s=limit.seconds,
         gpus=gpus_of(None),
@@ -302,7 +302,7 @@ def may_be_a_host(workload: ScriptWorkload | CommandWorkload) -> bool:
 
 def _programs(workload: CommandWorkload) -> list[Path]:
     """The file of the program, and the files beside a shell script that its words name."""
-    name, folder = workload.argv[0], workload.cwd or Path.cwd()
+    name, folder = workload.argv[0], workload.cwd or here()
     file = folder / name if "/" in name else Path(shutil.which(name) or "")
     text = _content(file)
     words = SHELL_WORDS.findall(text.decode("utf-8", "replace")) if text.startswith(b"#!") else []
@@ -323,7 +323,7 @@ def _content(file: Path) -> bytes:
 def named_package(workload: ScriptWorkload | CommandWorkload) -> Path | None:
     """The package that a program is started with, or that a host names, if it is only one."""
     words = workload.args if isinstance(workload, ScriptWorkload) else workload.argv[1:]
-    folders = [workload.cwd or Path.cwd()]
+    folders = [workload.cwd or here()]
     # Also as the value of an option: --model=ranker.pt2.
     names = [word.rpartition("=")[2] for word in words if word.endswith(".pt2")]
     if not names and isinstance(workload, CommandWorkload):
