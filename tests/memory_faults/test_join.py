@@ -104,38 +104,6 @@ def test_values_that_nobody_saw_are_not_claimed(tmp_path: Path) -> None:
     assert fault.parts[0].beyond is None
 
 
-def test_an_access_before_the_first_element(tmp_path: Path) -> None:
-    """A negative index lies in front of the tensor by whole rows."""
-    fault = lookup(tmp_path, lookups(), BASE - 2 * 64, {(0, "arg6_1"): ValueRange(-2, 7)})
-    assert fault.missed is not None and fault.blame is not None
-    assert (fault.missed.side, fault.missed.bytes_outside, fault.missed.index) == ("before", 128, [-2, 0])
-    assert fault.blame.kind == "input"
-
-
-def test_an_empty_tensor_is_recognised(tmp_path: Path) -> None:
-    """No elements and an address near null: the kernel reads without a mask."""
-    fault = lookup(tmp_path, lookups(tensor(0, (0, 16))), 0x80, {(0, "arg6_1"): ValueRange(0, 0)})
-    assert fault.missed is not None and fault.blame is not None
-    assert fault.missed.side == "empty"
-    assert fault.blame.kind == "kernel"
-    assert fault.masked is False
-
-
-def test_a_host_tensor_is_a_device_mismatch(tmp_path: Path) -> None:
-    """The table lies in host memory: the input of the wrong device is named, not the kernel."""
-    host = tensor(0x5500_0000_0000, (8,), "int64", 8, "cpu")
-    view = recorded("user_lookup", tmp_path)
-    line = line_of(view, "lookup_kernel", "tl.load(ids")
-    access = Access(
-        "memcheck", "invalid_access", "", "lookup_kernel", "h.py", line, "read", 8, 0x5500_0000_0000
-    )
-    fault = join_fault(view, access, Evidence(lookups(ids=host), True))
-    assert fault.missed is not None and fault.blame is not None
-    assert fault.missed.side == "host"
-    assert (fault.blame.kind, fault.blame.input_index) == ("input", 1)
-    assert fault.blame.category == "device_mismatch"
-
-
 def test_a_write_through_an_index_of_generated_code(tmp_path: Path) -> None:
     """Another launch doubled the slots; it is generated code over one input, so that input is named."""
     view = recorded("user_spread", tmp_path)
@@ -358,22 +326,23 @@ def test_without_a_journal_nothing_is_measured(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "outside"),
+    ("name", "side", "outside", "category"),
     [
-        ("write_adjacent", "after", 0),
-        ("write_before", "before", 128),
-        ("read_negative", "before", 128),
-        ("upstream", "after", 152_448),
-        ("int32_overflow", "before", 2_140_700_672),
-        ("empty_tensor", "empty", None),
-        ("host_tensor", "host", None),
+        ("write_adjacent", "after", 0, "index_out_of_bounds"),
+        ("write_before", "before", 128, "index_out_of_bounds"),
+        ("read_negative", "before", 128, "index_out_of_bounds"),
+        ("upstream", "after", 152_448, "index_out_of_bounds"),
+        ("int32_overflow", "before", 2_140_700_672, "illegal_memory_access"),
+        ("empty_tensor", "empty", None, "illegal_memory_access"),
+        ("host_tensor", "host", None, "device_mismatch"),
     ],
 )
-def test_side_and_distance(name: str, side: str, outside: int | None, tmp_path: Path) -> None:
+def test_side_and_distance(name: str, side: str, outside: int | None, category: str, tmp_path: Path) -> None:
     """As computed by hand from the recorded pointers and addresses."""
     fault = joined(name, tmp_path)
-    assert fault is not None and fault.missed is not None
+    assert fault is not None and fault.missed is not None and fault.blame is not None
     assert (fault.missed.side, fault.missed.bytes_outside) == (side, outside)
+    assert fault.blame.category == category and (fault.masked is False or name != "empty_tensor")
 
 
 @pytest.mark.parametrize(

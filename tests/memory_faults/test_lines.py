@@ -13,7 +13,6 @@ from mcp_server.memory_faults.triton_reductions import narrow_sums, paddings
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.terms.linear import Address, address_of
 from mcp_server.package.terms.program import read_program
-from mcp_server.package.terms.triton import constants_of
 
 # Accesses read out of kernel sources: which pointer, which values, how many elements of each.
 
@@ -89,22 +88,6 @@ def test_either_pointer_of_a_choice_may_be_meant() -> None:
         assert first(source, "tl.load(p)").parameters == ("x", "table")
 
 
-def test_an_index_is_followed_inside_a_while_loop() -> None:
-    """As inside any other loop."""
-    source = (
-        "def k(x, table, n):\n    i = 0\n    while i < n:\n        row = tl.load(x + i, i < n, other=0)\n"
-        "        v = tl.load(table + row * 8)\n        i += 1\n"
-    )
-    assert factors(first(source, "table + ")) == {"pointer table": 1, "load x": 8}
-
-
-def test_shared_terms_are_read_once() -> None:
-    """A sum that is doubled in each line has 2**60 terms written out."""
-    doubled = "".join(f"    i{n + 1} = i{n} + i{n}\n" for n in range(60))
-    source = f"def k(x, table):\n    i0 = tl.load(x)\n{doubled}    v = tl.load(table + i60)\n"
-    assert factors(first(source, "table + "))["load x"] == 1 << 60
-
-
 def test_masks_and_directions_are_told() -> None:
     """A mask may come by position or by name; `mask=None` is none."""
     source = (
@@ -168,17 +151,6 @@ def test_what_an_element_may_be_is_known_of_a_sum_only(value: str, factor: int |
     access = read_program(kernel).accesses[-1]
     (found,) = address_of(access.place, {}).elements.values()
     assert found == factor
-
-
-def test_a_source_that_is_no_python_gives_nothing() -> None:
-    """A cut source is no error."""
-    assert accesses("def k(x:\n  tl.load(x") == []
-
-
-def test_constants_are_read_from_the_meta_data() -> None:
-    """Only integers: a dtype or None is no number."""
-    source = "triton_meta={'constants': {'width': 16, 'flag': True, 'none': None}, 'device': 0}"
-    assert constants_of(source) == {"width": 16}
 
 
 @st.composite

@@ -6,19 +6,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.package.assertion import Division, IndexSource, divisions
 from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.package.kernels import Kernel, Parameter, read_cpp_kernels
 from mcp_server.package.launches import Argument, Launch
-from mcp_server.package.terms.asserts import find_asserts, read_condition
 from mcp_server.package.terms.blocks import LineCounter
 from mcp_server.package.terms.linear import name_of
 from mcp_server.package.terms.program import indexed_by, read_program
 from mcp_server.package.terms.term import Element, elements, unwrapped
-from tests.package.summaries import recorded
 
 VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2, float* out_ptr0)
 {
@@ -38,19 +34,6 @@ VECTOR = """extern "C" void k(const int64_t* in_ptr1, const float* in_ptr2, floa
 """
 
 
-def test_a_triton_index_is_followed_to_its_load() -> None:
-    """The checked value stems from one load, is wrapped when negative, and addresses the other tensor."""
-    kernel = recorded("jagged").kernels["triton_poi_fused_index_mul_0"]
-    (check,) = find_asserts(kernel.source)
-    program = read_program(kernel)
-    (made,) = program.checks
-    value = made.value
-    assert (check.line, check.text, check.upper) == (33, "0 <= tmp4 < ks0", "ks0")
-    assert [load.parameter for load in elements(value)] == ["in_ptr0"]
-    assert unwrapped(value) is not value
-    assert [name for _, name in indexed_by(program, made, ("in_ptr0", "in_ptr1", "out_ptr0"))] == ["in_ptr1"]
-
-
 def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     """A C++ index that was unpacked into a temporary array is followed through it."""
     kernel = read_cpp_kernels(VECTOR, LineCounter(VECTOR))["k"]
@@ -60,53 +43,6 @@ def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     assert [load.parameter for load in elements(value)] == ["in_ptr1"]
     assert unwrapped(value) is value
     assert [name for _, name in indexed_by(program, made, ("in_ptr1", "in_ptr2"))] == ["in_ptr2"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("0 <= tmp6 < ks0", ("0", "tmp6", "ks0")),
-        ("tmp6 < 32L", (None, "tmp6", "32L")),
-        ("0 <= tmp6", ("0", "tmp6", None)),
-        ("0 <= tmp6 < 4 + ks0*ks1", ("0", "tmp6", "4 + ks0*ks1")),
-        ("tmp6", None),
-    ],
-)
-def test_conditions(text: str, expected: tuple[str | None, str, str | None] | None) -> None:
-    """All forms of a bounds condition are read; other text gives None."""
-    assert read_condition(text) == expected
-
-
-def test_a_user_pointer_is_followed_through_assignments() -> None:
-    """A store through a computed pointer is one to the parameter that it starts from, if that is known."""
-    source = """def k(slots, out, counts, row, width, value):
-    offsets = tl.load(slots + row)
-    pointers = out + offsets * width
-    tl.store(pointers, value)
-    tl.atomic_add(counts + row, 1)
-    tl.store(elsewhere(), 1)
-"""
-    parameters = tuple(Parameter(name, "tensor", "read") for name in ("slots", "out", "counts"))
-    found = read_program(Kernel("k", "user_triton", "k", parameters, 1, source)).accesses
-    assert [(each.kind, each.parameter, each.place.is_loaded) for each in found] == [
-        ("load", "slots", False),
-        ("store", "out", True),
-        ("update", "counts", False),
-        ("store", "", False),
-    ]
-
-
-_CODE = st.text(alphabet="tmp012 =+<(){}[],\n:*in_ptr", max_size=400)
-
-
-@given(_CODE)
-def test_any_source_is_traced_to_an_end(source: str) -> None:
-    """Whatever the text, tracing ends, and every line that it names exists."""
-    lines = source.count("\n") + 1
-    for kind in ("cpp", "triton"):
-        kernel = Kernel("k", kind, "k", (), 1, source)
-        for found in read_program(kernel).definitions:
-            assert all(1 <= load.line <= lines for load in elements(found.value))
 
 
 # As torch 2.13 writes it with assert_indirect_indexing off.

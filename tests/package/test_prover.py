@@ -22,7 +22,6 @@ from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored
 from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
-from mcp_server.package.terms.term import say
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.rewrite import with_barrier, with_wide_indices, with_wide_integers
@@ -153,27 +152,6 @@ def user(x, out, stride, n, block: tl.constexpr):
         tl.store(out + stride, 0)
     tl.store(out + at, 1)
 """
-
-
-def test_a_kernel_of_the_user_is_read() -> None:
-    """Pointers that move, several results, swaps, branches, masks, and what a loop adds in each turn."""
-    kernel = Kernel("user", "user_triton", "user", (), 1, USER, 0, ("((n + 63) / 64)", "8", "1"))
-    load, *stores = read_accesses(kernel)
-    assert load.parameter == "x" and {store.parameter for store in stores} == {"out"}
-    places = [" + ".join(say(part, str) for part, _ in store.place.parts) for store in stores]
-    assert places[1:4] == ["turn@13 * 64 + 64", "tl.program_id(0)", "stride"]
-    assert [say(store.test, str) if store.test else "" for store in stores[1:]] == ["", "", "n > 4", ""]
-    assert [say(part, str) for part, _ in load.place.parts] == [
-        "tl.program_id(1) * stride",
-        "tl.program_id(0) * 64 + tl.arange(0, block)",
-        "0 + turn@13 * 64",
-    ]
-    assert load.test is not None and say(load.test, str) == "tl.program_id(0) * 64 + tl.arange(0, block) < n"
-    sizes = {"n": 130, "stride": 1 << 20}
-    made = [lane.offset(load) for lane in lanes(load, sizes)]
-    assert max(each for each in made if each is not None) == 4 * (7 * (1 << 20) + 129 + 128)
-    assert None in made and not Spans(load, sizes).may_overflow
-    assert Spans(load, {"n": 130, "stride": 1 << 29}).may_overflow
 
 
 @settings(deadline=None)  # an example takes longer beside other tests

@@ -175,6 +175,10 @@ def _cut(a: Scalar, b: Scalar) -> int:
     return quotient if (a < 0) == (b < 0) else -quotient
 
 
+def _sinh(a: Scalar) -> Scalar:
+    return math.copysign(INF, a) if abs(a) > 710 else math.sinh(a)
+
+
 def _power(a: Scalar, b: Scalar) -> Scalar:
     if a == 0 and b < 0:
         return INF
@@ -196,14 +200,13 @@ def _rounding(function: Callable[[float], float]) -> Callable[[Scalar], Scalar]:
 
 
 _SAME_OPERATOR = "add sub mul mod neg lt le gt ge eq ne"
-_SAME_NAME = (
-    "sqrt exp expm1 sin cos tan tanh sinh cosh asin acos atan atan2 asinh acosh erf erfc hypot copysign"
-)
+_SAME_NAME = "sqrt exp expm1 sin cos tan tanh cosh asin acos atan atan2 asinh acosh erf erfc hypot copysign"
 MATH: dict[str, Callable[..., Scalar]] = {
     **{name: getattr(math, name) for name in _SAME_NAME.split()},
     "abs": abs,
     "lgamma": math.lgamma,
     "pow": _power,
+    "sinh": _sinh,
     "rsqrt": lambda a: math.copysign(INF, a) if a == 0 else 0.0 if a == INF else 1 / math.sqrt(a),
     "reciprocal": lambda a: _divided(1.0, a),
     "exp2": lambda a: 2.0**a,

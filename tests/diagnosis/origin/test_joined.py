@@ -110,7 +110,7 @@ def test_a_suspect_gets_the_launch_that_computed(zoo: ZooPackage) -> None:
     assert joined.guilty.elements == ["args[1][2, 5] = 17"] and joined.guilty.expression == "x * 3 - 2"
     assert "Launch 2 computes index = x * 3 - 2 = 49" in joined.summary
     assert "carried by launch 3" in joined.summary and "layer layers.7" in joined.summary
-    assert "the expression is 40 or more for x >= 14" in joined.summary
+    assert "The expression is 40 or more for args[1] >= 14." in joined.summary
     assert any("layers.0: good for args[1] up to 20" in each.fact for each in joined.evidence)
     assert with_origin(plain, case, 5) == plain, "another launch's fault has another origin"
 

@@ -17,14 +17,11 @@ from mcp_server.package.terms.evaluate import Evaluator
 from mcp_server.package.terms.program import Program, position_of, read_program
 from mcp_server.package.terms.term import (
     Element,
-    Number,
     Scalar,
-    Size,
     Term,
     key,
     number,
     parts,
-    rebuilt,
     say,
 )
 from mcp_server.package.wrapper import read_wrapper
@@ -95,22 +92,6 @@ def test_a_cpp_reduction_computes_the_argmax() -> None:
     assert found == x.argmax(1).tolist()
 
 
-def test_a_triton_check_is_worded() -> None:
-    """The check of a computed index says what is computed; the wrap of negative indices is left out."""
-    found = program("computed_index.torch-2.11-cuda.cpp", "triton_poi_fused_add_embedding_mul_0").checks
-    assert [say(check.value, lambda _element: "x") for check in found] == ["x * 2 + 1"]
-    assert isinstance(found[0].upper, Number) and found[0].upper.value == 40
-
-
-def test_the_kernel_of_a_user_is_read() -> None:
-    """Program ids and ranges of a Triton kernel that no compiler wrote are its loops."""
-    found = program("user_lookup.torch-2.11-cuda.cpp", "lookup_kernel_0")
-    (store,) = found.stores
-    assert store.parameter == "out"
-    tensors: dict[str, list[Scalar]] = {"ids": [2, 0, 1], "table": [float(n) for n in range(48)]}
-    assert stored(found, "out", 16 + 5, tensors, _grid_0=3) == 5.0
-
-
 HASHED = """
 @triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*i32', 'out_ptr0': '*i32'}})
 @triton.jit
@@ -152,52 +133,6 @@ def test_a_remainder_of_triton_has_the_sign_of_its_divisor() -> None:
 def test_constants_are_worded(value: float, operators: set[str], text: str) -> None:
     """A folded logarithm is written as one if the launch has that operator."""
     assert number(value, "float32", operators) == text
-
-
-SCALAR_TAIL = """\
-extern "C" void k(const float* in_ptr0, float* out_ptr0, const int64_t ks0)
-{
-    {
-        float tmp_acc0 = 0;
-        at::vec::Vectorized<float> tmp_acc0_vec = at::vec::Vectorized<float>(0);
-        for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(ks0); x0+=static_cast<int64_t>(16L))
-        {
-            if(C10_LIKELY(x0 >= static_cast<int64_t>(0) && x0 < static_cast<int64_t>(16L)))
-            {
-                auto tmp0 = at::vec::Vectorized<float>::loadu(in_ptr0 + static_cast<int64_t>(x0));
-                tmp_acc0_vec = tmp_acc0_vec + tmp0;
-            }
-            if(C10_UNLIKELY(x0 >= static_cast<int64_t>(16L) && x0 < static_cast<int64_t>(ks0)))
-            {
-                for (int64_t x0_tail = 16L; x0_tail < static_cast<int64_t>(ks0); x0_tail++)
-                {
-                    auto tmp0 = in_ptr0[static_cast<int64_t>(x0_tail)];
-                    tmp_acc0 = tmp_acc0 + tmp0;
-                }
-            }
-        }
-        out_ptr0[static_cast<int64_t>(0L)] = static_cast<float>(tmp_acc0);
-    }
-}"""
-
-
-def test_a_scalar_tail_stands_for_the_whole_loop() -> None:
-    """The sum is over all elements, with its size as an argument, and with the size put in its place."""
-    parameters = (
-        Parameter("in_ptr0", "const float*", "read"),
-        Parameter("out_ptr0", "float*", "written"),
-        Parameter("ks0", "const int64_t", "read"),
-    )
-    found = read_program(Kernel("k", "cpp", "k", parameters, 1, SCALAR_TAIL, 1))
-    row = [float(2**place) for place in range(19)]
-    assert stored(found, "out_ptr0", 0, {"in_ptr0": row}, ks0=19) == sum(row)
-    (store,) = found.stores
-
-    def sized(term: Term) -> Term | None:
-        return Number(19, "int64") if isinstance(term, Size) else None
-
-    closed = rebuilt(store.value, sized)
-    assert Evaluator({}, {}, lambda _element, place: row[place]).value(closed) == sum(row)
 
 
 VECTORS_AND_REST = """extern "C" void k(float* in_out_ptr0, const float* in_ptr0)
