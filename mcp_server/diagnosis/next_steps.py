@@ -214,6 +214,7 @@ ON_THE_CALL = {
     "look_at_indices": ("dump-kernel-io", "--stop-at-first-bad", "--package"),
     "dump_kernel_io": ("dump-kernel-io", "--stop-at-first-bad", "--package"),
     "trace_launches": ("trace-launches",),
+    "decompile": ("decompile",),
     "locate_fault": ("locate-fault",),
 }
 
@@ -391,7 +392,10 @@ def unseen_symptom(case: DiagnosisState) -> str:
         return (
             "Outputs of this call are infinite or NaN, as expected of them: there is no failure to explain."
         )
-    return "" if seen == "wrong-output" and known_right else UNSEEN[seen]
+    if seen == "wrong-output" and known_right:
+        return ""
+    own = case.by_source.own_source if case.by_source is not None else ""
+    return f"{own} {UNSEEN[seen]}".strip()
 
 
 def _to_see_the_symptom(arguments: Arguments, case: DiagnosisState) -> list[NextStep]:

@@ -37,6 +37,7 @@ from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.runtime.launchers import RankEnd
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
+from mcp_server.tools.decompile import Comparison
 from mcp_server.tools.divergence import ComparedWithEager, WrongLaunch
 from mcp_server.tools.kernel_io import KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
@@ -127,6 +128,7 @@ class DiagnosisState:
     taken: TakenCall | None = None  # from a recording
     kernel_io: KernelIO | None = None
     with_eager: ComparedWithEager | None = None
+    by_source: Comparison | None = None  # with the package read as PyTorch, launch by launch
     bisected: tuple[Suspect, Bisected] | None = None  # what the compiler was suspected of, and what came out
     interpreted: WorkerRun | None = None
     operators: WorkerRun | None = None

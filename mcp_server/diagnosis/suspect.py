@@ -38,6 +38,7 @@ class Instrument(Enum):
     RUNTIME_CHECK = ("run_with_input_checks", "run_program_with_input_checks")
     REPEATED_CALL = ("repeat_call",)
     COMPILER = ("bisect",)
+    OWN_SOURCE = ("decompile",)
     MACHINE = ("check_devices",)
     LOG = ("read_log", "run", "run_alone", "script", "read_source", "intervention", "note")
 

@@ -23,6 +23,7 @@ from mcp_server.diagnosis.interventions.base import (
 from mcp_server.diagnosis.interventions.input import FORMS, Leaf, changed, read_change, together
 from mcp_server.diagnosis.interventions.kernel import edit_kernel, launch_in_eager, replace_launch
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
+from mcp_server.diagnosis.interventions.source import edited
 from mcp_server.diagnosis.next_steps import package_words, workload_arguments
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.errors import ProblemError
@@ -118,7 +119,13 @@ async def try_fix(context: Context, workload: PackageWorkload, asked: TryArgumen
     judged = {name: value for name in ("expect", "tolerance") if (value := getattr(asked, name))}
     words = package_words({**workload_arguments(workload), **judged})
     call = replace(call_of_package(workload, symptom), spelling=words)
-    if asked.exported:
+    if asked.edit:
+        if asked.changes or asked.kernel or asked.constants or asked.set_env or asked.exported:
+            raise ProblemError(
+                "one thing is changed at a time", allowed="--edit FILE, with --launch or alone"
+            )
+        call, intervention = await edited(context, call, workload, Path(asked.edit), asked.launch)
+    elif asked.exported:
         if asked.how != "eager" or asked.launch < 0 or asked.changes or asked.kernel or asked.set_env:
             allowed = "--launch N --as eager --exported FILE, and no other change"
             raise ProblemError("an exported program is for a launch in eager mode", allowed=allowed)
@@ -186,7 +193,7 @@ async def _intervention(
     if not parts:
         raise ProblemError(
             "nothing to change",
-            allowed="--change, --kernel with --replace, --launch with --as, --constants, --set-env",
+            allowed="--change, --kernel with --replace, --launch with --as, --edit, --constants, --set-env",
         )
     if len(parts) == 1:
         return parts[0]
@@ -288,7 +295,9 @@ def _summary(outcome: Outcome, trial: Trial) -> str:
     """What came of it, a short sentence for each call."""
     after, effects = trial.after.describe(), trial.side_effects
     as_is = f"As is, the call {trial.before.describe()}."
-    reason = f" {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ""
+    model = trial.intervention.kind is Kind.SOURCE and outcome in ("passes", "fixed")
+    ship = f" The fix: {trial.intervention.action}." if model else ""
+    reason = f"{ship} {trial.reason[:1].upper()}{trial.reason[1:]}." if trial.reason else ship
     rows = ", ".join(map(str, effects.rows[:SHOWN])) + (" and others" if len(effects.rows) > SHOWN else "")
     harm = f"{effects.elements} elements that were not at fault change, too"
     harm += f" (dimension 0: {rows})" if rows else ""

@@ -201,6 +201,7 @@ class TryArguments(CallArguments):
     how: ChangeOfLaunch = Field(
         default="guard", description="Change the launch so, default guard: keep indices in bounds."
     )
+    edit: str = Field(default="", description="Run this edited model.py of decompile, or its launch.")
     exported: ExportedPath = ""
     constants: str = Field(default="", description="Set constants from a file of {name: tensor}.")
     set_env: dict[str, str] = Field(default={}, description="Set variables in the changed call.")

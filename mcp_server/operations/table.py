@@ -329,7 +329,7 @@ async def try_fix(context: Context, given: args.TryArguments) -> Record:
     from mcp_server.diagnosis.try_fix import try_fix as step
 
     base = checked.folder_of(given)
-    files = {name: getattr(given, name) for name in ("exported", "constants", "expect")}
+    files = {name: getattr(given, name) for name in ("exported", "constants", "expect", "edit")}
     found = {name: str(checked.file(name, text, base)) for name, text in files.items() if text}
     workload = await in_thread(checked.package_workload, given)
     return await step(context, workload, given.model_copy(update=found))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -14,9 +14,8 @@ from pydantic import Field
 from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, PackageWorkload, Record
 from mcp_server.package.launches import shim_operator
-from mcp_server.package.pytorch.alone import Alone
 from mcp_server.package.pytorch.calls import COMMON
-from mcp_server.package.pytorch.program import PytorchProgram, write_program
+from mcp_server.package.pytorch.program import PytorchProgram, WrittenLaunch, write_program
 from mcp_server.package.pytorch.weights import write_weights
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted
@@ -26,6 +25,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.tools.requests import run_request
 from mcp_server.worker import events
 from mcp_server.worker.events import Schema
+from mcp_server.worker.protocol import LaunchAlone
 
 RANKS = ("different", "not_run", "rounding", "equal")
 PROGRAM, WEIGHTS = "model.py", "weights.safetensors"
@@ -88,6 +88,24 @@ class Comparison:
     by_launch: tuple[ComparedLaunch, ...] = ()
     error: str = ""
 
+    @property
+    def different(self) -> list[ComparedLaunch]:
+        """Launches that do not compute what their own source says."""
+        return [each for each in self.by_launch if each.agreement == "different"]
+
+    @property
+    def own_source(self) -> str:
+        """A sentence where all launches do; empty where one does not, or none ran."""
+        ran = [each for each in self.by_launch if each.agreement != "not_run"]
+        if not ran or self.different:
+            return ""
+        left = len(self.by_launch) - len(ran)
+        rest = f" ({counted(left, 'launch')} did not run or could not be read)" if left else ""
+        return (
+            f"Each launch computes what its own source says{rest}: as PyTorch, on the same inputs, it gives "
+            "the same up to rounding. A mistranslation of the model would be in that source."
+        )
+
     def __str__(self) -> str:
         return self._of_outputs() + self._of_launches()
 
@@ -130,11 +148,56 @@ class Comparison:
         return ""
 
 
+@dataclass(frozen=True)
+class Written:
+    """A program on disk with its weights, and why a weight is missing, by its name in the wrapper."""
+
+    view: PackageView
+    program: PytorchProgram
+    path: Path
+    weights: Path | None
+    missing: Mapping[str, str]
+
+
 async def decompile(
     context: Context, workload: PackageWorkload, *, out: Path | None, launches: Sequence[int]
 ) -> Decompiled:
     """Write the program of a package; with inputs, run both and compare. Raises `ProblemError`."""
     folder = new_folder(out) if out is not None else context.directory / "decompiled"
+    written = await write(context, workload, folder, launches)
+    program, weights = written.program, written.weights
+    compared = Comparison()
+    if workload.inputs is not None and not launches:
+        compared = await compare(context, workload, written)
+    names = {each.name: each.fqn for each in written.view.package.constants}
+    artifacts = []
+    if out is None:
+        artifacts = [context.artifact(written.path, "the package as a program")]
+        artifacts += [context.artifact(weights, "its weights")] if weights else []
+    return Decompiled(
+        summary=_summary(written.path, program) + str(compared),
+        outcome=compared.outcome,
+        program=written.path,
+        weights=weights,
+        launches=len(program.launches),
+        read=len(program.launches) - len(program.not_read),
+        not_read=[
+            NotReadLaunch(launch=each.index, kernel=each.kernel, why=each.not_read)
+            for each in program.not_read[:MOST_LISTED]
+        ],
+        missing_weights=[f"{names[name]}: {why}" for name, why in written.missing.items()][:MOST_LISTED],
+        outputs=list(compared.outputs),
+        by_launch=sorted(compared.by_launch, key=lambda each: RANKS.index(each.agreement))[:MOST_COMPARED],
+        error=compared.error,
+        code=program.text_of(launches) if launches else "",
+        artifacts=artifacts,
+    )
+
+
+async def write(
+    context: Context, workload: PackageWorkload, folder: Path, launches: Sequence[int] = ()
+) -> Written:
+    """Write the program into a folder; of `launches` alone where there are some. Raises `ProblemError`."""
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = len(view.wrapper.launches)
     if not view.package.wrapper_text:
@@ -149,37 +212,12 @@ async def decompile(
     program = await anyio.to_thread.run_sync(lambda: write_program(view, schemas, launches or None))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / PROGRAM).write_text(program.text)
-    weights, missing = None, {}
+    weights: Path | None = None
+    missing: Mapping[str, str] = {}
     if not launches and any(not each.folded for each in view.package.constants):
         weights = folder / WEIGHTS
         missing = await anyio.to_thread.run_sync(write_weights, view.package, weights)
-    compared = Comparison()
-    if workload.inputs is not None and not launches:
-        compared = await _compare(context, workload, program, folder / PROGRAM, weights)
-    names = {each.name: each.fqn for each in view.package.constants}
-    read = len(program.launches) - len(program.not_read)
-    artifacts = []
-    if out is None:
-        artifacts = [context.artifact(folder / PROGRAM, "the package as a program")]
-        artifacts += [context.artifact(weights, "its weights")] if weights else []
-    return Decompiled(
-        summary=_summary(folder / PROGRAM, program) + str(compared),
-        outcome=compared.outcome,
-        program=folder / PROGRAM,
-        weights=weights,
-        launches=len(program.launches),
-        read=read,
-        not_read=[
-            NotReadLaunch(launch=each.index, kernel=each.kernel, why=each.not_read)
-            for each in program.not_read[:MOST_LISTED]
-        ],
-        missing_weights=[f"{names[name]}: {why}" for name, why in missing.items()][:MOST_LISTED],
-        outputs=list(compared.outputs),
-        by_launch=sorted(compared.by_launch, key=lambda each: RANKS.index(each.agreement))[:MOST_COMPARED],
-        error=compared.error,
-        code=program.text_of(launches) if launches else "",
-        artifacts=artifacts,
-    )
+    return Written(view, program, folder / PROGRAM, weights, missing)
 
 
 def _summary(path: Path, program: PytorchProgram) -> str:
@@ -213,16 +251,16 @@ async def schemas_of(context: Context, view: PackageView, workload: PackageWorkl
     return {each.shim: each for each in run.all(Schema)}
 
 
-async def _compare(
-    context: Context, workload: PackageWorkload, written: PytorchProgram, path: Path, weights: Path | None
+async def compare(
+    context: Context, workload: PackageWorkload, written: Written, save: Path | None = None
 ) -> Comparison:
-    """The outputs of both for the same inputs, and each launch where the package can be given probes."""
-    request = {**run_request(workload), "program": str(path), "weights": str(weights or "")}
-    alone = [
-        {"launch": each.index, **asdict(each.alone), "takes": _places(each.alone)}
-        for each in written.launches
-        if each.alone is not None
-    ]
+    """The outputs of both for the same inputs, and each launch where the package can be given probes.
+
+    The program's outputs are saved where `save` says.
+    """
+    files = {"program": str(written.path), "weights": str(written.weights or ""), "save": str(save or "")}
+    request = {**run_request(workload), **files}
+    alone = [asked(each) for each in written.program.launches if each.alone is not None]
     env: Mapping[str, str] = {}
     try:
         probed = await instrument(
@@ -234,7 +272,7 @@ async def _compare(
         pass
     run = await context.worker("verify", request, workload=workload, env=env)
     ran, returned = run.last(events.ProgramRan), run.last(events.Called)
-    by_launch = _by_launch(written, run.all(events.LaunchVerified))
+    by_launch = _by_launch(written.program, run.all(events.LaunchVerified))
     if ran is None or ran.error:
         error = ran.error if ran else run.finished.note
         return Comparison("program_failed", by_launch=by_launch, error=error)
@@ -257,8 +295,12 @@ async def _compare(
     return Comparison("agrees" if agrees else "differs", outputs, by_launch)
 
 
-def _places(alone: Alone) -> dict[str, tuple[str, int]]:
-    return {name: (place.variable, place.turn) for name, place in alone.takes.items()}
+def asked(launch: WrittenLaunch) -> LaunchAlone:
+    """A launch as the worker makes it by itself."""
+    alone = launch.alone
+    assert alone is not None, "only of a launch that was read"
+    takes = {name: (place.variable, place.turn) for name, place in alone.takes.items()}
+    return LaunchAlone(launch=launch.index, expression=alone.expression, takes=takes, gives=list(alone.gives))
 
 
 def _by_launch(written: PytorchProgram, seen: Sequence[events.LaunchVerified]) -> tuple[ComparedLaunch, ...]:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
 import traceback
 from functools import partial
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
 import torch
 
 from . import events
+from .eager_launches import changing
 from .inputs import apply, flatten, read
-from .launch_by_launch import LaunchByLaunch, Meaning, Prepared
+from .launch_by_launch import DoneByProgram, LaunchByLaunch, Meaning, Prepared
 from .loading import load
 from .probes import find_libraries, mapped_files
-from .protocol import SchemasRequest, VerifyRequest
-from .report import Report
+from .protocol import EditedProgram, SchemasRequest, VerifyRequest
+from .report import Refused, Report
 from .run import call
 from .tensors import only_tensors
 
@@ -74,6 +76,8 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
     meaning = program.run(flatten(read(request["inputs"]), None))
     mine = len(meaning.own) if meaning is not None else 0
     report.event(events.ProgramRan(program.error, mine))
+    if meaning is not None and request.get("save"):
+        torch.save([each.cpu() for each in meaning.own.values()], request["save"])
     before = mapped_files()
     loader = load(request, report)
     libraries = find_libraries(before) if program.model is not None else []
@@ -96,10 +100,24 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
             )
 
 
+@contextlib.contextmanager
+def launches_by(edit: EditedProgram, flat: list[Any], report: Report) -> Iterator[None]:
+    """A call of a package with probes whose `launches` are made by a program. Raises `Refused`."""
+    program = Program(edit)
+    program.run(flat)  # for the sizes of the call
+    names = {**program.sizes, "self": program.model}
+    maker = DoneByProgram(edit["launches"], program.module, names, report)
+    with changing(maker.take, report):
+        yield
+    missed = sorted(maker.launches.keys() - maker.done)
+    if missed:
+        raise Refused("the call does not reach these launches", missed)
+
+
 class Program:
     """A `model.py`. `sizes` are the numbers that its `forward` worked out, `error` what it raised."""
 
-    def __init__(self, request: VerifyRequest) -> None:
+    def __init__(self, request: EditedProgram) -> None:
         spec = importlib.util.spec_from_file_location("decompiled_model", request["program"])
         assert spec is not None and spec.loader is not None
         self.module = importlib.util.module_from_spec(spec)
@@ -108,6 +126,10 @@ class Program:
         self.model: Any = None
         self.sizes: dict[str, Any] = {}
         self.error = ""
+
+    def call(self, flat: list[Any]) -> list[torch.Tensor]:
+        with torch.no_grad():
+            return only_tensors(self.module.Model(*self.weights)(*flat))
 
     def run(self, flat: list[Any]) -> Optional[Meaning]:
         """What its outputs mean, by their number; None where it raises an error."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from typing import Any, Iterator, Mapping, Sequence, cast
+from typing import Any, Callable, Iterator, Mapping, Sequence, cast
 
 import torch
 
@@ -20,6 +20,25 @@ from .probes import AFTER, Event, arguments, find_libraries, strided
 from .protocol import EagerPlan, ExportedRequest
 from .report import Refused, Report
 from .tensors import laid_out
+
+
+@contextlib.contextmanager
+def changing(take: Callable[[Event], bool], report: Report) -> Iterator[None]:
+    """A call in which a subscriber changes what launches wrote. Raises `Refused` if it fails."""
+    libraries = find_libraries(set())
+    if not libraries:
+        raise Refused("the package is not instrumented")
+    for library in libraries:
+        library.subscribe(take)
+    try:
+        yield
+    finally:
+        for library in libraries:
+            library.unsubscribe(report)
+    failure = next((library.failure for library in libraries if library.failure), None)
+    if failure:
+        raise Refused("a launch cannot be done so: " + failure.strip().splitlines()[-1])
+
 
 HIDDEN = "launch {} reads no value of the program: eager mode would replace the wrong launches {}, too"
 
@@ -53,21 +72,10 @@ class Replacement:
     @contextlib.contextmanager
     def during(self, launches: Sequence[int], leaves: Sequence[Any]) -> Iterator[None]:
         """Raises `Refused` if a launch was not replaced: the call then says nothing."""
-        libraries = find_libraries(set())
-        if not libraries:
-            raise Refused("the package is not instrumented")
         self.launches, self.replaced = launches, set()
         self.leaves = [leaf.clone() if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-        for library in libraries:
-            library.subscribe(self.take)
-        try:
+        with changing(self.take, self.report):
             yield
-        finally:
-            for library in libraries:
-                library.unsubscribe(self.report)
-        failure = next((library.failure for library in libraries if library.failure), None)
-        if failure:
-            raise Refused("a launch cannot be done in eager mode: " + failure.strip().splitlines()[-1])
         missed = sorted(set(launches) - self.replaced)
         if missed:
             raise Refused("the call does not reach these launches", missed)

@@ -112,9 +112,17 @@ class Caller:
             if self._replacement is None or self._replacement.file != asked["plan"]:
                 self._replacement = Replacement(asked["plan"], self.report)
             eager = self._replacement.during(asked["launches"], flat)
+        call, edit = loader.run, request.get("edit")
+        if edit is not None:
+            from .decompiled import Program, launches_by  # few calls are made by a program
+
+            if edit["launches"]:
+                eager = launches_by(edit, flat, self.report)
+            else:
+                call = Program(edit).call
         with as_captured(request, step, self.report), torch.no_grad(), ended_after(limit), eager:
             for _ in range(2 if request.get("twice") else 1):
-                result = on_stack(stack, partial(loader.run, list(flat)))
+                result = on_stack(stack, partial(call, list(flat)))
             synchronize()
         return [leaf.detach().clone() for leaf in only_tensors(result)]
 

@@ -53,19 +53,20 @@ class LaunchByLaunch:
         elif key in self.given:
             given, drawing_from = self.given.pop(key)
             before = random_states()
-            self.report.event(self._verified(launch, given, drawing_from, event))
+
+            def made(prepared: Prepared) -> Tensors:
+                set_random_states(drawing_from)
+                return self._made(launch, given, prepared)
+
+            self.finished(launch["launch"], made, event)
             set_random_states(before)
         return False
 
-    def _verified(
-        self, launch: LaunchAlone, given: Tensors, drawing_from: list[torch.Tensor], event: Event
-    ) -> LaunchVerified:
-        number = launch["launch"]
+    def finished(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> None:
+        """After the launch: `made` gives what the program makes of the same."""
+        self.report.event(self._verified(number, made, event))
 
-        def made(prepared: Prepared) -> Tensors:
-            set_random_states(drawing_from)
-            return self._made(launch, given, prepared)
-
+    def _verified(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> LaunchVerified:
         try:
             meaning = Meaning(made)
         except Exception as error:  # whatever the program raises here
@@ -90,6 +91,23 @@ class LaunchByLaunch:
         results = result if isinstance(result, (tuple, list)) else [result]
         made = {(name, 0): each for name, each in zip(launch["gives"], results) if each is not None}
         return {**ready, **made}
+
+
+class DoneByProgram(LaunchByLaunch):
+    """Puts what the program makes of launches in the place of what they wrote. `done` are those that ran."""
+
+    def __init__(
+        self, launches: list[LaunchAlone], module: ModuleType, known: dict[str, Any], report: Report
+    ) -> None:
+        super().__init__(launches, module, known, report)
+        self.done: set[int] = set()
+
+    def finished(self, number: int, made: Callable[[Prepared], Tensors], event: Event) -> None:
+        found, (after, written) = made(cut_out), tensors_of(event)
+        for place in written:
+            if place in found and place in after:
+                after[place].copy_(found[place].reshape(after[place].shape))
+                self.done.add(number)
 
 
 RANKS = ("equal", "rounding", "different")

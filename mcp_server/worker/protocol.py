@@ -197,12 +197,30 @@ class EagerLaunches(TypedDict):
     launches: list[int]
 
 
+class LaunchAlone(TypedDict):
+    """A launch as an expression of the program: see `Alone`. `takes` has a variable and its turn by name."""
+
+    launch: int
+    expression: str
+    takes: dict[str, tuple[str, int]]
+    gives: list[str]
+
+
+class EditedProgram(TypedDict):
+    """A model.py that makes the call in place of the package, or of these `launches` of one with probes."""
+
+    program: str
+    weights: str
+    launches: list[LaunchAlone]
+
+
 class InterveneRequest(ReplayRequest, total=False):
     """A call of `run` or `replay` (the last of `steps`), and the `plan` of calls to make of it.
 
     `against`: a file that `save` wrote for the original call in another process. `updates`: of constants,
     after the load. `call_limit_s`: after so long a call ends the process. `infinities`: whether these are
     faults in outputs. `fresh`: load the package again for every call. `eager`: launches done in eager mode.
+    `edit`: what a program does.
     """
 
     plan: list[PlannedCall]
@@ -212,6 +230,7 @@ class InterveneRequest(ReplayRequest, total=False):
     infinities: bool
     fresh: bool
     eager: EagerLaunches
+    edit: EditedProgram
 
 
 class Bound(TypedDict):
@@ -472,24 +491,13 @@ class SchemasRequest(Request, total=False):
     shims: list[str]
 
 
-class LaunchAlone(TypedDict):
-    """A launch as an expression of the program: see `Alone`. `takes` has a variable and its turn by name."""
-
-    launch: int
-    expression: str
-    takes: dict[str, tuple[str, int]]
-    gives: list[str]
-
-
-class VerifyRequest(RunRequest, total=False):
-    """`program`: a model.py that was written from the package; `weights`: its file, if it has one.
+class VerifyRequest(RunRequest, EditedProgram, total=False):
+    """A program that was written from the package. `save`: a file for its outputs, or "".
 
     With `launches` the package has probes, and each of these is made by the program, too.
     """
 
-    program: str
-    weights: str
-    launches: list[LaunchAlone]
+    save: str
 
 
 class TimingRequest(RunRequest, total=False):

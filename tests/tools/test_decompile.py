@@ -139,21 +139,26 @@ CHANGED = [
 ]
 
 
-@pytest.mark.parametrize("name, inputs, old, new, launch", CHANGED)
-def test_a_launch_that_differs_is_named_and_no_other(
-    zoo: ZooPackage, tmp_path: Path, name: str, inputs: str, old: str, new: str, launch: int
-) -> None:
-    """The package has a kernel whose source says something else than what was compiled."""
-    package = zoo(name)
+def with_source(package: Path, folder: Path, old: str, new: str) -> Path:
+    """The package with a text of its kernels changed after the compile."""
 
     def edit(members: Members) -> None:
         kernels = name_ending(members, ".kernel.cpp")
         assert old.encode() in members[kernels]
         members[kernels] = members[kernels].replace(old.encode(), new.encode())
 
+    return changed(package, folder / "changed.pt2", edit)
+
+
+@pytest.mark.parametrize("name, inputs, old, new, launch", CHANGED)
+def test_a_launch_that_differs_is_named_and_no_other(
+    zoo: ZooPackage, tmp_path: Path, name: str, inputs: str, old: str, new: str, launch: int
+) -> None:
+    """The package has a kernel whose source says something else than what was compiled."""
+    package = zoo(name)
     words = ["--inputs", str(package.with_name(f"{name}.{inputs}.pt"))]
     _, same = decompile(package, tmp_path / "same", *words)
-    _, found = decompile(changed(package, tmp_path / "changed.pt2", edit), tmp_path / "out", *words)
+    _, found = decompile(with_source(package, tmp_path, old, new), tmp_path / "out", *words)
     assert same["outcome"] == "agrees" and found["outcome"] == "differs"
     differ = [each["launch"] for each in found["by_launch"] if each["agreement"] == "different"]
     assert differ == [launch] and f"launch {launch}," in found["summary"]
@@ -171,6 +176,38 @@ def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: s
     idle = [each["why"] for each in found["by_launch"] if each["agreement"] == "not_run"]
     assert len(idle) == (3 if name == "branch" else 0)
     assert all("did not come to it" in why for why in idle)
+
+
+def test_the_source_is_the_reference_of_a_package_alone(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Without a program, a launch unlike its source is proven by a compile of that; else all are cleared."""
+    package, (name, inputs, old, new, launch) = zoo("ranker"), CHANGED[1]
+    words = ["--inputs", str(package.with_name(f"{name}.{inputs}.pt")), "--symptom", "wrong-output"]
+    code, found = command("diagnose", str(with_source(package, tmp_path, old, new)), *words)
+    assert (code, found["outcome"], found["confidence"]) == (1, "fault", "proven")
+    assert found["guilty"]["launch_index"] == launch
+    assert "compiled again from its source" in found["confirmed"]["what"]
+    code, found = command("diagnose", str(package), *words)
+    assert (code, found["outcome"]) == (3, "inconclusive")
+    assert found["summary"].startswith("Each launch computes what its own source says")
+
+
+def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Whole and as one launch: the failure goes, comes again, and the edit is the fix; a control fails."""
+    package, program = zoo("logarithm"), tmp_path / "out" / "model.py"
+    decompile(package, tmp_path / "out")
+    bad = ["try-fix", str(package), "--inputs", str(package.with_name("logarithm.bad-nan.pt"))]
+    code, found = command(*bad, "--edit", str(program))
+    assert code == 2 and "as decompile writes it" in found["error"]
+    program.write_text(program.read_text().replace(".log()", ".clamp(min=1e-6).log()"))
+    for more in ([], ["--launch", "1"]):
+        _, found = command(*bad, "--edit", str(program), *more)
+        assert found["outcome"] == "fixed" and "The fix: make the same edit in the model" in found["summary"]
+        assert ".clamp(" not in found["code_before"] and ".clamp(min=1e-6)" in found["code_after"]
+    code, found = command(*bad, "--edit", str(program), "--launch", "0")
+    assert code == 2 and "no function of the program" in found["error"] and "1" in found["error"]
+    good = ["try-fix", str(package), "--inputs", str(package.with_name("logarithm.inputs.pt"))]
+    code, found = command(*good, "--edit", str(program))
+    assert code == 2 and "without the edit the program does not fail" in found["error"]
 
 
 DRAWING = """

@@ -99,6 +99,10 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     evidence = [seen("dump_kernel_io", first.summary, table.uri if table is not None else "")]
     if inputs:
         evidence.append(seen("inspect_package", f"launch {made} depends on {', '.join(inputs[:6])}"))
+    own = case.by_source.by_launch if case.by_source is not None else ()
+    if any(each.launch == made and each.agreement in ("equal", "rounding") for each in own):
+        same = f"as PyTorch, launch {made} gives the same values on the same inputs, NaN included"
+        evidence.append(seen("decompile", f"the kernel does what the model says: {same}"))
     op = operator_of(made, case) if made is not None else ""
     # The operator that does it in eager mode, where that is known, else all lines of the kernel.
     in_eager = first_made(case) if first.what == "non_finite" else None

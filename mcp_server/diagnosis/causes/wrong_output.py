@@ -16,7 +16,7 @@ from mcp_server.diagnosis.components import (
     seen,
     users_code,
 )
-from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
+from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, ComponentKind, Evidence, Fix, PackageWorkload
@@ -182,6 +182,23 @@ def detect_divergence(case: DiagnosisState) -> Iterator[Suspect]:
         fix=Fix(text=FIXES[found.kind]),
         harmful=harmful,
     )
+
+
+def detect_unlike_source(case: DiagnosisState) -> Iterator[Suspect]:
+    """Launches that compute something else than their own source says: library and source are not one."""
+    for each in case.by_source.different if case.by_source is not None else ():
+        by = f" by up to {each.largest_difference:.3g}" if each.largest_difference is not None else ""
+        fact = f"{each.tensor} of launch {each.launch} differs{by} from what its source computes as PyTorch"
+        tried = anew(each.kernel)
+        yield _Wrong(
+            guilty=launch_component(each.launch, each.kernel, case),
+            summary=f"Launch {each.launch} ({each.kernel}) does not compute what its own source says: on the "
+            f"same inputs {each.tensor} differs{by}.",
+            level=CausalLevel.BAD_VALUE,
+            evidence=(seen("decompile", fact),),
+            fix=Fix(text="compile the package again: its binary is not what its source says"),
+            intervention=tried if tried.key in case.trials else None,
+        )
 
 
 def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) -> Iterator[Suspect]:

@@ -12,7 +12,7 @@ from mcp_server.logs.text import kernel_message, short_message
 from mcp_server.model import InterventionRun
 from mcp_server.plurals import share
 from mcp_server.worker.events import CallFacts, ElementChange
-from mcp_server.worker.protocol import Change, EagerLaunches, Step
+from mcp_server.worker.protocol import Change, EagerLaunches, EditedProgram, Step
 
 Failure = Literal["none", "exception", "signal", "timeout", "out_of_memory", "nonfinite", "differs"]
 MOST_CHANCE = 0.01  # that a failure which comes and goes stayed away by itself
@@ -65,7 +65,8 @@ class Options:
     """What else about the request is changed; the package is then loaded anew for the call.
 
     `steps` replaces those of a captured call (updates of constants, earlier calls). `updates` are updates of
-    constants after the load. `eager`: launches done in eager mode. `env` needs a process of its own.
+    constants after the load. `eager`: launches done in eager mode, `edit`: what a program does. `env` needs a
+    process of its own.
     """
 
     package: Path | None = None
@@ -76,6 +77,7 @@ class Options:
     operators: Literal["repair"] | None = None
     twice: bool | None = None
     eager: EagerLaunches | None = None
+    edit: EditedProgram | None = None
     stack_bytes: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
 

@@ -111,6 +111,21 @@ async def edit_kernel(context: Context, call: TriedCall, name: str, old: str, ne
     )
 
 
+def anew(kernel: str, made: Path | None = None) -> Intervention:
+    """The kernel compiled again from its source in the package; `made` is that package."""
+    return Intervention(
+        key=f"kernel:{kernel}:anew",
+        kind=Kind.KERNEL,
+        what=f"the call with {kernel} compiled again from its source in the package",
+        options=Options(package=made),
+    )
+
+
+async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
+    """That with its package made. Raises `ProblemError` where it cannot be compiled."""
+    return anew(name, (await _changed(context, call, name, lambda kernel: kernel.source))[0])
+
+
 async def with_literal(context: Context, call: TriedCall, literal: Literal, new: float) -> Path:
     """A copy of the package in which a kernel has `new` for that literal. Raises `ProblemError`."""
     change = partial(with_number, old=literal.value, new=new)

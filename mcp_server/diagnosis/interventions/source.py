@@ -1,12 +1,33 @@
-"""A change of the program's source, or of how it exports: tried in the program, once that had ended."""
+"""A change of the source: of a program, tried there once that had ended, or of a package read as PyTorch."""
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import replace
+from pathlib import Path
 
-from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Seen, Trial, judged_elsewhere
+import anyio.to_thread
+
+from mcp_server.diagnosis.interventions.base import (
+    Effect,
+    Intervention,
+    Kind,
+    Options,
+    Seen,
+    Trial,
+    judged_elsewhere,
+)
+from mcp_server.diagnosis.interventions.run import Planned, TriedCall, carry_out
+from mcp_server.errors import ProblemError
 from mcp_server.logs.captured import CapturedMend, TriedChange
+from mcp_server.model import PackageWorkload
+from mcp_server.package.pytorch.program import PytorchProgram
 from mcp_server.plurals import counted
+from mcp_server.probes.build import instrument
+from mcp_server.probes.commands import Options as Probes
+from mcp_server.runtime.context import Context
+from mcp_server.tools.decompile import WEIGHTS, asked, write
+from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 
 
 def trial_of(mend: CapturedMend) -> Trial | None:
@@ -33,3 +54,70 @@ def trial_of(mend: CapturedMend) -> Trial | None:
 def action_of(found: TriedChange) -> str:
     """What to do, and what a reader should know of it."""
     return f"{found.action} ({found.note})" if found.note else found.action
+
+
+async def edited(
+    context: Context, call: TriedCall, workload: PackageWorkload, edit: Path, launch: int
+) -> tuple[TriedCall, Intervention]:
+    """The call made by an edited program of the package, or one launch of it (-1: the whole).
+
+    Raises `ProblemError`: nothing is edited, the program without the edit does not fail either, or the launch
+    is no function of the program.
+    """
+    written = await write(context, workload, context.directory / "as-pytorch")
+    text = await anyio.to_thread.run_sync(edit.read_text)
+    before, after = _changed_lines(written.program.text, text)
+    if before == after:
+        raise ProblemError(
+            "the program is as decompile writes it", value=str(edit), allowed="a model.py with an edit"
+        )
+    launches: list[LaunchAlone] = []
+    if launch >= 0:
+        launches = [_function(written.program, launch)]
+        probed = await instrument(
+            workload.package, Probes(), context, python=workload.python, env=workload.env
+        )
+        request = {**call.request, "package": str(probed.package)}
+        call = replace(call, request=request, env={**call.env, **probed.environment})
+    own = edit.with_name(WEIGHTS)
+    weights = str(own if own.exists() else written.weights or "")
+    what = (
+        f"launch {launch} done as {edit.name} does it" if launches else f"{edit.name} in place of the package"
+    )
+    made = Intervention(
+        key=f"edit:{edit}:{launch}",
+        kind=Kind.SOURCE,
+        what=f"the call with {what}",
+        options=Options(edit=EditedProgram(program=str(edit), weights=weights, launches=launches)),
+        before_code=before,
+        after_code=after,
+        action="make the same edit in the model and compile it again",
+        spelling=("--edit", str(edit), *(("--launch", str(launch)) if launches else ())),
+    )
+    plain = EditedProgram(program=str(written.path), weights=weights, launches=launches)
+    unedited = replace(made, key="unedited", options=Options(edit=plain))
+    control = (await carry_out(context, call, [Planned("unedited", unedited)], name="unedited"))["unedited"]
+    if control.failure == "none":
+        raise ProblemError(
+            "without the edit the program does not fail on these inputs: it cannot show what the edit does",
+            value=str(edit),
+            allowed="a program that fails as the package does; or an edited kernel: --kernel, --replace",
+        )
+    return call, made
+
+
+def _function(program: PytorchProgram, launch: int) -> LaunchAlone:
+    found = next((each for each in program.launches if each.index == launch), None)
+    if found is None or found.alone is None or not found.name:
+        functions = [each.index for each in program.launches if each.alone is not None and each.name]
+        raise ProblemError(
+            "the launch is no function of the program", value=launch, allowed=", ".join(map(str, functions))
+        )
+    return asked(found)
+
+
+def _changed_lines(old: str, new: str) -> tuple[str, str]:
+    """The lines that an edit took away, and those that it put there."""
+    lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
+    before, after = ([line[2:].strip() for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
+    return "\n".join(before), "\n".join(after)
