@@ -20,7 +20,6 @@ from mcp_server.plurals import counted, listed
 MOST_ELEMENTS = 4
 LONGEST = 160  # letters of an expression in a summary
 LONGEST_EXPLAINED = 60  # where the operation at fault was named before; the root cause has it in full
-MOST_DORMANT = 4
 ALL_LINES = 100
 
 
@@ -214,7 +213,7 @@ def _beside(origin: Origin) -> list[str]:
 
 
 def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
-    """What was seen at the origin, where the same fault lies dormant, and a change that did not help."""
+    """What was seen at the origin, and a change that did not help."""
     named = "; ".join(
         f"{each.name} is {each.label}{f', {each.made_by}' if each.made_by else ''}"
         for each in origin.operands
@@ -224,13 +223,6 @@ def _evidence(origin: Origin, case: DiagnosisState) -> list[Evidence]:
     at = origin.launch_index if origin.launch_index is not None else origin.fault_launch
     seen = f"launch {at}{where}: {origin.result} is {origin.bad_value or 'not seen'}"
     found = [Evidence(step="dump_kernel_io", fact=f"{seen}{f'; {named}' if named else ''}")]
-    dormant: dict[str, list[str]] = {}  # launches with the same check, by what they pass
-    for each in origin.dormant:
-        dormant.setdefault(each.passes, []).append(each.layer or f"launch {each.launch_index}")
-    if dormant:
-        parts = [f"{', '.join(at[:6])}: {passes}" for passes, at in list(dormant.items())[:MOST_DORMANT]]
-        fact = f"the same check lies dormant in {'; '.join(parts)}"
-        found.append(Evidence(step="inspect_package", fact=fact))
     for trial in _missed(case):
         why = trial.reason or trial.after.describe()
         found.append(Evidence(step="intervention", fact=f"{trial.intervention.what}: {why}"))

@@ -74,28 +74,14 @@ def checked_inputs(case: DiagnosisState) -> list[Index]:
 
     Where others lie between or behind these elements there is none: the origin of the index names them.
     """
-    return [index for candidate in candidates(case) for index in _direct(candidate, case)]
-
-
-def wrapped_inputs(case: DiagnosisState) -> list[Index]:
-    """Indices that are elements of an input and wrap where they are negative, in a call of wrong numbers."""
-    if case.view is None or case.failure_of("plain") != "differs" or index_error(case) is not None:
-        return []
-    # What a kernel computes from an element is within the bound or not, whatever that is.
-    plain = (each for each in case.view.tracer.wrapping() if each.form is not None and each.form.is_plain)
-    bounds = ((candidate, bound_value(candidate, case)) for candidate in plain)
-    return [index for each, end in bounds if end is not None for index in _direct(each, case, (0, end - 1))]
-
-
-def _direct(
-    candidate: Candidate, case: DiagnosisState, ends: tuple[int, int] | None = None
-) -> Iterator[Index]:
-    """The elements of inputs of which a check is made; they may be in `ends`, else what passes the check."""
-    for source in candidate.sources:
-        allowed = ends or _allowed(candidate, source, case) if source.direct else None
-        part = _slice_read(candidate, source, allowed, case) if allowed is not None else None
-        if part is not None:
-            yield Index(candidate.launch, part.low, part.high, part, candidate)
+    found = []
+    for candidate in candidates(case):
+        for source in candidate.sources:
+            allowed = _allowed(candidate, source, case) if source.direct else None
+            part = _slice_read(candidate, source, allowed, case) if allowed is not None else None
+            if part is not None:
+                found.append(Index(candidate.launch, part.low, part.high, part, candidate))
+    return found
 
 
 def whole_slice(candidate: Candidate, case: DiagnosisState) -> InputSlice | None:

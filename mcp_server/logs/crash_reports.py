@@ -74,8 +74,7 @@ class Access:
 
     `kernel` is the device symbol or the C++ function. `line` is 1-based in the generated file. `size` is in
     bytes. `problem` is what is wrong with the address. `launch_offset` is the offset of the launching call in
-    the package's library: it separates two launches of a kernel. `condition` is that of an index assertion.
-    `frames` is the native stack.
+    the package's library. `condition` is that of an index assertion. `frames` is the native stack.
     """
 
     tool: Tool

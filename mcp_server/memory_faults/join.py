@@ -1,15 +1,10 @@
 """Joins a reported access with the package: launch, argument, index expression, producer, model line.
 
-The launch of the wrapper is found by kernel name, journal, call site or grid. Call sites: a host backtrace
-prints return addresses, the offset of the instruction after the call. Generated code launches in textual
-order, through `launchKernel` inlined into `run_impl`, or through `call_<kernel>` (torch 2.11). So the n-th
-launching call in the disassembly is the n-th Triton launch of the wrapper.
+The launch of the wrapper is found by kernel name, journal or grid.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from mcp_server.logs.crash_reports import Access
@@ -143,7 +138,7 @@ class Choice:
 
 
 def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choice:
-    """Choose by kernel and file name, by the launch at which the journal ends, by host frame, by grid."""
+    """Choose by kernel and file name, by the launch at which the journal ends, by grid."""
     named, launches = named_launches(view, access), view.wrapper.launches
     ending = evidence.journal.ending if evidence.journal is not None else None
     if ending is not None and ending.launch is not None and ending.how in _ENDED_THERE:
@@ -169,10 +164,6 @@ def choose_launch(view: PackageView, access: Access, evidence: Evidence) -> Choi
     if not named:
         how = f"the package has no kernel {access.kernel}" if access.kernel else "no kernel is named"
         return Choice(None, how)
-    site = evidence.sites.get(access.launch_offset) if access.launch_offset is not None else None
-    if site is not None and site in named:
-        how = "the host frame's offset is that of this launch's call"
-        return Choice(launches[site], how, True, (), _last_seen(evidence, site))
     fitting = []
     for number in named:  # the faulting block lies in the grid, as far as the grid is not symbolic
         sizes = [evaluate(part, {}) for part in view.wrapper.grid(launches[number])]
@@ -214,40 +205,3 @@ def named_launches(view: PackageView, access: Access) -> list[int]:
 def foreign_launches(view: PackageView) -> list[int]:
     """Numbers of launches that run code outside the package: ATen, a library, a custom operator."""
     return [n.index for n in view.wrapper.launches if n.kind in FOREIGN]
-
-
-_FUNCTION = re.compile(r"^[0-9a-f]+ <(?P<name>.*)>:$")
-_INSTRUCTION = re.compile(r"^\s*(?P<offset>[0-9a-f]+):\s(?P<text>.*)$")
-_CALL = re.compile(r"call\w*\s+[0-9a-f]+ <(?P<target>.*)>")
-_LAUNCHING = re.compile(r"^(?:void )?(?:\S*::)?(?:launchKernel\(|call_(?P<kernel>\w+?)(?:<|\())")
-_TRITON = ("triton", "user_triton")
-
-
-def read_call_sites(lines: Iterable[str]) -> dict[int, str]:
-    """Map return offsets to kernel names, from `objdump -d -C` output.
-
-    The name is empty where `launchKernel` was called directly.
-    """
-    found: dict[int, str] = {}
-    waiting: str | None = None
-    inside = False  # only `run_impl` counts
-    for line in lines:
-        if function := _FUNCTION.match(line.strip()):
-            name = function["name"]
-            inside = "AOTInductorModel::run_impl(" in name and not name.endswith("@plt")
-        elif inside and (instruction := _INSTRUCTION.match(line)):
-            if waiting is not None:
-                found[int(instruction["offset"], 16)] = waiting
-            call = _CALL.search(instruction["text"])
-            launching = _LAUNCHING.match(call["target"]) if call else None
-            waiting = (launching["kernel"] or "") if launching else None
-    return found
-
-
-def match_sites(sites: dict[int, str], launches: Sequence[Launch]) -> dict[int, int]:
-    """Map return offsets to launch numbers; empty when calls and launches do not match one to one."""
-    wanted = [launch for launch in launches if launch.kind in _TRITON]
-    pairs = list(zip(sorted(sites), wanted, strict=False))
-    if len(sites) != len(wanted) or any(sites[at] not in ("", one.kernel) for at, one in pairs):
-        return {}
-    return {at: one.index for at, one in pairs}

@@ -39,15 +39,14 @@ class ValueRange:
 class Evidence:
     """What a run recorded.
 
-    `ranges` is keyed by (launch number, variable). `inputs` are the tensors of the call. `sites` maps offsets
-    of launching calls in the package's library to launch numbers. `synchronous`: each launch was waited for.
+    `ranges` is keyed by (launch number, variable). `inputs` are the tensors of the call. `synchronous`: each
+    launch was waited for.
     """
 
     journal: Journal | None = None
     synchronous: bool = False
     ranges: Mapping[tuple[int, str], ValueRange] = field(default_factory=dict)
     inputs: tuple[GivenTensor, ...] = ()
-    sites: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

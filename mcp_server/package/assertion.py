@@ -11,7 +11,7 @@ names no kernel. Source of the forms: torch/_inductor/codegen/cpp.py, 2.8 to 2.1
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -141,17 +141,9 @@ class Tracer:
         if len(left) > 1 and assertion.file:
             names = self.view.kernels_of_file(assertion.file)
             left = [(k, c) for k, c in left if k.name in names] or left
-        return self._in_order(left)
-
-    def wrapping(self) -> tuple[Candidate, ...]:
-        """Every launch with a check of an index that may be negative, as in Python, in execution order."""
-        checks = [pair for pairs in self._checks.values() for pair in pairs]
-        return tuple(candidate for candidate in self._in_order(checks) if candidate.wraps)
-
-    def _in_order(self, checks: Iterable[tuple[Kernel, IndexAssert]]) -> tuple[Candidate, ...]:
         found = [
             self._candidate(self.view.wrapper.launches[number], kernel, check)
-            for kernel, check in checks
+            for kernel, check in left
             for number in self.view.wrapper.launches_of.get(kernel.name, [])
         ]
         return tuple(sorted(found, key=lambda candidate: (candidate.launch.index, candidate.check.line)))

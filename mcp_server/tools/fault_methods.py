@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command
 from mcp_server.logs.crash_reports import Access, SanitizerTool, read_cuda_gdb, read_native, read_progress_log
 from mcp_server.logs.sanitizer import SanitizerReport, read_sanitizer_file
-from mcp_server.memory_faults.join import foreign_launches, match_sites, named_launches, read_call_sites
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.view import PackageView
 from mcp_server.probes.commands import Options
@@ -68,9 +67,6 @@ async def run_sanitizer(context: Context, target: Target, tool: SanitizerTool) -
             raise ProblemError(
                 "compute-sanitizer did not check the program: " + "; ".join(report.messages[:3])
             )
-    if target.rebuilt is None:
-        sites = await launch_sites(context, target.view, accesses)
-        run = replace(run, evidence=replace(run.evidence, sites=sites))
     return replace(run, accesses=accesses, errors=report.errors, what=f"{report.errors} errors counted")
 
 
@@ -127,30 +123,6 @@ def _printed(text: str) -> list[Access]:
             condition=assertion.condition,
         )
     ]
-
-
-async def launch_sites(context: Context, view: PackageView, accesses: Sequence[Access]) -> dict[int, int]:
-    """Launch numbers by offset, where a fault's kernel is launched more than once and objdump is there."""
-    first = next(iter(accesses), None)
-    library, program = view.package.files.library, shutil.which("objdump")
-    if first is None or first.launch_offset is None or library is None or program is None:
-        return {}
-    if len(named_launches(view, first) or foreign_launches(view)) < 2:
-        return {}
-    directory = context.fresh("objdump")
-    copy = directory / "package.so"
-
-    def extract() -> None:
-        with view.package.container.open(library.name) as stream, copy.open("wb") as file:
-            shutil.copyfileobj(stream, file)
-
-    await anyio.to_thread.run_sync(extract)
-    argv = (program, "-d", "-C", "--no-show-raw-insn", "--section=.text", str(copy))
-    finished = await context.run_in(directory, Command(argv=argv, cwd=directory, timeout_s=60))
-    copy.unlink()
-    with finished.stdout.open(encoding="utf-8", errors="replace") as lines:
-        sites = await anyio.to_thread.run_sync(read_call_sites, lines)
-    return match_sites(sites, view.wrapper.launches)
 
 
 # Without memory contents: a dump of a few megabytes, written in under a second on one H200.

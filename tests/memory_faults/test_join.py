@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_server.logs.crash_reports import Access, NativeFrame, NativeReport, Tool
 from mcp_server.logs.journal import Journal, TensorFacts
-from mcp_server.memory_faults.join import join_fault, match_sites, read_call_sites
+from mcp_server.memory_faults.join import join_fault
 from mcp_server.memory_faults.records import Fault
 from mcp_server.memory_faults.situation import FOREIGN, Evidence, ValueRange, logical_index
 from tests.memory_faults.support import (
@@ -161,15 +161,6 @@ def test_without_a_journal_all_launches_of_the_kernel_stay_candidates(tmp_path: 
     assert any("which launch" in text for text in fault.unknown)
 
 
-def test_a_host_frame_separates_launches(tmp_path: Path) -> None:
-    """The offset of the launching call in the library is enough without a journal."""
-    view = recorded("user_shift", tmp_path)
-    access = Access("memcheck", "invalid_access", "", "shift_kernel", launch_offset=0x1D708)
-    fault = join_fault(view, access, Evidence(sites={0x1D708: 2}))
-    assert fault.launch is not None
-    assert (fault.launch.index, fault.launch.certain) == (2, True)
-
-
 def test_tool_and_journal_that_disagree_are_not_certain(tmp_path: Path) -> None:
     """The tool's kernel was launched before the one at which the journal ends: its last launch is taken."""
     seen = journal(launch(3, "triton_poi_fused_sin_0", fault=ERROR))
@@ -223,48 +214,6 @@ def test_the_kernel_in_a_native_stack(function: str, kernel: str) -> None:
     frames = (NativeFrame("abort", module="libc.so.6"), NativeFrame(function, module="/t/a.wrapper.so"))
     found = NativeReport(backtrace=frames, signal="SIGABRT").crash
     assert found is not None and (found.kernel, found.kind) == (kernel, "signal")
-
-
-TYPES = (
-    "(CUfunc_st*, unsigned int, unsigned int, unsigned int, unsigned int, unsigned int, void**, CUstream_st*)"
-)
-RUN = "torch::aot_inductor::AOTInductorModel::run_impl(AtenTensorOpaque**, AtenTensorOpaque**)"
-
-
-def listing(*targets: str) -> list[str]:
-    """What objdump prints for a run_impl that calls these, between two other functions."""
-    calls = []
-    for nth, target in enumerate(targets):
-        at = 0x1BFA7 + nth * 0x100
-        calls += [f"   {at:x}:\tcall   1a7c1 <{target}>", f"   {at + 5:x}:\tadd    $0x10,%rsp"]
-    return [
-        f"0000000000017500 <{RUN}@plt>:",
-        f"   17500:\tcall   1a7c1 <launchKernel{TYPES}>",
-        f"000000000001b936 <{RUN}>:",
-        "   1b936:\tcall   16000 <aoti_torch_empty_strided@plt>",
-        *calls,
-        "",
-        "0000000000020000 <other>:",
-        f"   20000:\tcall   1a7c1 <launchKernel{TYPES}>",
-    ]
-
-
-def test_calls_of_run_impl_pair_off_with_launches(tmp_path: Path) -> None:
-    """Five launching calls, five Triton launches: the third call is launch 3, not 2."""
-    launches = recorded("user_shift", tmp_path).wrapper.launches
-    inlined = f"launchKernel{TYPES}"
-    named = "void call_triton_poi_fused_sin_0<torch::aot_inductor::RAIIAtenTensorHandle>(int const&)"
-    sites = read_call_sites(listing(inlined, inlined, named, inlined, inlined))
-    assert match_sites(sites, launches) == {0x1BFAC: 0, 0x1C0AC: 2, 0x1C1AC: 3, 0x1C2AC: 4, 0x1C3AC: 5}
-
-
-def test_what_does_not_pair_off_is_not_used(tmp_path: Path) -> None:
-    """A call too few, or another kernel at that place: no answer rather than a wrong one."""
-    launches = recorded("user_shift", tmp_path).wrapper.launches
-    inlined = f"launchKernel{TYPES}"
-    assert match_sites(read_call_sites(listing(inlined)), launches) == {}
-    wrong = read_call_sites(listing("void call_other<int>(int)", *[inlined] * 4))
-    assert match_sites(wrong, launches) == {}
 
 
 # Which element of a tensor an offset is.

@@ -33,7 +33,6 @@ from mcp_server.diagnosis.indices import (
     refused_index,
     watched_indices,
     whole_slice,
-    wrapped_inputs,
 )
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.interventions.input import EVERYWHERE, keep_in_range, replace_where, slice_text
@@ -72,35 +71,6 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
         cleared = all(part in case.index_values and not _outside(part, case) for part in parts)
         if not parts or not cleared:
             yield with_origin(_computed(candidate, error, single, case), case, candidate.launch.index)
-
-
-def detect_wrapped(case: DiagnosisState) -> Iterator[Suspect]:
-    """Negative elements that Python's indexing counts from the end, where the numbers are not as expected.
-
-    Whether they are meant so, the package cannot tell.
-    """
-    for index in wrapped_inputs(case):
-        part, candidate = index.part, index.candidate
-        if part is None or candidate is None or not _outside(part, case):
-            continue
-        facts, rows = case.index_values[part], part.high + 1
-        table = ", ".join(candidate.indexed) or "a tensor"
-        negative = share(facts.outside, facts.elements, "value")
-        more = f"; {negative} negative" if facts.outside > 1 else ""
-        where = _first_outside(part, case)
-        yield _Index(
-            guilty=_elements(part, _lines(candidate) or case.call_locations, "", case),
-            summary=f"{where[:1].upper()}{where[1:]}. It indexes {table}, which counts a negative index from "
-            f"the end: it reads row {facts.value + rows} of {rows}, and nothing reports that{more}.",
-            evidence=(seen("look_at_indices", f"{where}{more}"),),
-            fix=Fix(
-                text="if it stands for padding, replace it before the table is read, and mask what is read"
-            ),
-            harmful=case.failed,
-            observed=False,
-            settle="expected outputs of the same call with other values in these places",
-        )
-        return
 
 
 def _outside(part: InputSlice | None, case: DiagnosisState) -> int:

@@ -19,7 +19,6 @@ from mcp_server.diagnosis.indices import (
     operator_indices,
     parts_of,
     whole_slice,
-    wrapped_inputs,
 )
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
 from mcp_server.diagnosis.interventions.run import try_intervention
@@ -280,7 +279,7 @@ def _with_user_range(mismatch: Mismatch, case: DiagnosisState) -> Mismatch:
 
 def parts_to_see(case: DiagnosisState) -> list[InputSlice]:
     """Elements of inputs that a failed assertion of a kernel, or the check of an operator, saw."""
-    found = parts_of([*checked_inputs(case), *wrapped_inputs(case), *operator_indices(case)])
+    found = parts_of([*checked_inputs(case), *operator_indices(case)])
     found += [part for candidate in candidates(case) if (part := whole_slice(candidate, case)) is not None]
     found += [part for division in failed_divisions(case) for part in divisor_parts(division, case)]
     return list(dict.fromkeys(found))

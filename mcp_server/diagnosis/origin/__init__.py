@@ -51,14 +51,6 @@ class Condition(Record):
     good: float | int | None = None
 
 
-class Dormant(Record):
-    """A launch that makes the same check of the same input, and for what it passes."""
-
-    launch_index: int
-    layer: str
-    passes: str
-
-
 class Operation(Record):
     """The operation that left its domain, with the values of its operands (`text`).
 
@@ -139,5 +131,4 @@ class Origin(Record):
     odd_constant: OddConstant | None = None
     of_model: str = ""
     correction: Correction | None = None
-    dormant: list[Dormant] = Field(default_factory=list)
     carriers: list[int] = Field(default_factory=list)

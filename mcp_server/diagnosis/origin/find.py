@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Literal
 
 from mcp_server.diagnosis.origin import (
-    Condition,
     Correction,
-    Dormant,
     OddConstant,
     OffendingElement,
     Origin,
@@ -19,12 +16,10 @@ from mcp_server.diagnosis.origin import (
 from mcp_server.diagnosis.origin.condition import (
     Allowed,
     ElementKey,
-    condition_at,
     condition_of,
     culprit_of,
     explained,
     finite,
-    is_input,
 )
 from mcp_server.diagnosis.origin.elements import POINTWISE, RUNNING, offending, overflow_of
 from mcp_server.diagnosis.origin.expression import (
@@ -33,12 +28,10 @@ from mcp_server.diagnosis.origin.expression import (
     label_of,
     operands,
     shown,
-    tensor_of,
 )
 from mcp_server.diagnosis.origin.of_model import (
     Difference,
     Outside,
-    Sibling,
     correction_of,
     difference,
     layer_of,
@@ -307,10 +300,6 @@ class _Finder:
             found, read = list(offending(behind)), read or operands(behind)
         if too_large is not None and not found and isinstance(source, Computed):
             found = list(offending(read_by(self.walker, source)))
-        condition, dormant = condition_of(expressions, allowed, blamed), list[Dormant]()
-        if condition is not None and check is not None and isinstance(source, Computed):
-            others = siblings(self.view, source.launch, source.term, source.term is check.value)
-            dormant = list(self._dormant(others, condition))
         return Origin(
             launch_index=launch.index if launch else None,
             kernel=launch.kernel if launch else "",
@@ -323,8 +312,7 @@ class _Finder:
             elements=found[:_OFFENDING],
             element_count=len(found),
             explanation=explanation,
-            condition=condition,
-            dormant=dormant,
+            condition=condition_of(expressions, allowed, blamed),
             layer=layer_of(self.view, launch or self.launch, bound.tables),
             carriers=[number for number in walked.carriers if number not in own],
             sibling_difference=usual.text,
@@ -367,27 +355,6 @@ class _Finder:
             rows = number(check.upper.value, "int64") if isinstance(check.upper, Number) else ""
             found = difference(term, of_bound(others, check), atens, f"with {rows} rows")
         return found
-
-    def _dormant(self, others: Sequence[Sibling], here: Condition) -> Iterator[Dormant]:
-        """The same check of the same input in other launches, with the values that pass there."""
-        for sibling in others:
-            check, launch = sibling.check, sibling.launch
-            if check is None:
-                continue
-            try:
-                (point,) = _points_of(self.walker, launch, check, 1)
-                allowed = Allowed.between(*_ends(check, point), check.value.dtype)
-                expression = Closing(self.walker).close(Computed(launch, check.value, point))
-            except (UnknownValue, ValueError):
-                continue
-            known = expression.leaves.values()
-            leaf = next((n for n in known if is_input(n) and tensor_of(n, self.walker) == here.label), None)
-            if leaf is None:
-                continue
-            found = condition_at([expression], expression.term, leaf, allowed, here.label, None)
-            if found is not None:
-                layer = layer_of(self.view, launch, tables_of(self.view, launch, check))
-                yield Dormant(launch_index=launch.index, layer=layer, passes=found.text)
 
 
 def _fails(check: Check, evaluator: Evaluator) -> bool:
