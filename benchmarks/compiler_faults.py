@@ -26,7 +26,8 @@ from benchmarks.reported_programs import PROGRAMS, RESULTS, Model, Program
 from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
 from mcp_server.runtime.context import Context
-from mcp_server.tools.bisect import Bisected, bisect
+from mcp_server.tools.bisect import bisect
+from mcp_server.tools.switches import Bisected
 
 EXPORTING = threading.Lock()  # `torch.export` keeps the program that it traces in a global
 

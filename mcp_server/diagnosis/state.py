@@ -49,7 +49,7 @@ from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.protocol import ReplayRequest, Step
 
 if TYPE_CHECKING:  # `bisect` brings what few need
-    from mcp_server.tools.bisect import Bisected
+    from mcp_server.tools.switches import Bisected
     from mcp_server.worker.protocol import InputSlice
 
 # Runs that are what the user did, as opposed to experiments.

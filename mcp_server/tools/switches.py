@@ -1,4 +1,4 @@
-"""Options of the compiler, switched to their careful values on the whole program, side by side.
+"""The program compiled again with options of the compiler changed, side by side, and what that shows.
 
 This needs no smaller program and no second export. Which pass or lowering it is comes from `bisect`.
 """
@@ -7,31 +7,169 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import anyio
 import anyio.to_thread
+from pydantic import Field
 
 from mcp_server.errors import ProblemError
+from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.exported import exported_device
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.tools.bisect import (
-    COMES_FROM,
-    PRECISION,
-    TIMED,
-    Bisected,
-    Decision,
-    Experiment,
-    Result,
-    Workaround,
-    price,
-    refuse_others_faults,
-    result_of,
-    switches_of,
-    workaround_lines,
-)
+from mcp_server.tools.reduce.failing import FailureShown, of_attempt
 from mcp_server.tools.reduce.reduce import Failing, most_children, run_worker
-from mcp_server.worker.events import Switched, Timed
+from mcp_server.worker import events, protocol
 from mcp_server.worker.reduction.minimise import split
+
+Kind = Literal["pass", "switch", "decomposition", "lowering"]
+Result = Literal["gone", "same", "other"]
+Outcome = Literal["decision", "rounding", "not_found"]
+
+# What takes a decision back, by option of torch._inductor.config (2.8-2.15; the worker leaves out what the
+# release lacks). The value is the careful choice, which costs speed and nothing else.
+SWITCHES: dict[str, dict[str, object]] = {
+    "cpu": {
+        "cpp.simdlen": 1,
+        "cpp.threads": 1,
+        "cpp.enable_loop_tail_vec": False,
+        "cpp.enable_tiling_heuristics": False,
+        "cpp.weight_prepack": False,
+    },
+    "cuda": {
+        "triton.autotune_at_compile_time": False,
+        "triton.persistent_reductions": False,
+        "split_reductions": False,
+    },
+    "any": {
+        "max_fusion_size": 1,
+        "epilogue_fusion": False,
+        "prologue_fusion": False,
+        "allow_buffer_reuse": False,
+        "inplace_buffers": False,
+        "layout_optimization": False,
+        "comprehensive_padding": False,
+        "memory_planning": False,
+        "reorder_for_locality": False,
+        "loop_ordering_after_fusion": False,
+    },
+}
+# Rounds intermediate results of bf16 and fp16 as eager does (torch/_inductor/config.py, 2.6 and later).
+PRECISION = {"emulate_precision_casts": True}
+TIMED = {"timed_calls": 5}  # of the whole program, with and without the workaround
+ROUNDED = tuple(PRECISION)
+ROUNDING = (
+    "The difference is rounding, not a fault: with intermediate results rounded as in eager "
+    "(emulate_precision_casts) the outputs agree."
+)
+COMES_FROM: dict[Kind, str] = {
+    "pass": "the graph pass {names}",
+    "switch": "the code generation that {names} takes back",
+    "decomposition": "the decomposition of {names}",
+    "lowering": "the generated code of {names}",
+}
+
+
+class Decision(Record):
+    """One decision of the compiler.
+
+    `rewrites` are the functions of torch that changed the graph in a pass of patterns. `change` are the lines
+    that a pass took out of the graph and put in.
+    """
+
+    kind: Kind
+    name: str
+    operator: str = ""
+    location: ModelLocation | None = None
+    rewrites: list[str] = Field(default_factory=list)
+    change: list[str] = Field(default_factory=list)
+
+
+class Workaround(Record):
+    """What to write before or in the compile. `reduced` and `whole`: what the two programs then do.
+
+    `reduced` is None where the reduced one was not compiled with it. `price` is the time of a call with it
+    over the time without it, in the whole program; None if the program crashes without it.
+    """
+
+    code: str
+    reduced: Result | None = None
+    whole: Result
+    price: float | None = None
+
+
+class Experiment(Record):
+    """One compile of the whole or the reduced program, and whether the failure was gone in it."""
+
+    label: str
+    result: Result
+    seconds: float
+
+
+class Bisected(Record):
+    """What makes the program fail: `decision` (a fault of the compiler), `rounding` (no fault), or not found.
+
+    `also` are other kinds of decision whose absence hides the failure. `report` is a text for PyTorch's issue
+    tracker.
+    """
+
+    outcome: Outcome
+    summary: str
+    failure: FailureShown
+    decisions: list[Decision] = Field(default_factory=list)
+    also: list[Kind] = Field(default_factory=list)
+    workaround: Workaround | None = None
+    experiments: list[Experiment] = Field(default_factory=list)
+    compiles: int
+    reproduction: list[Artifact] = Field(default_factory=list)
+    report: Artifact | None = None
+    notes: list[str] = Field(default_factory=list)
+    log: Artifact
+    cost: Cost
+
+
+async def switches_of(failing: Failing) -> dict[str, object]:
+    """The options to try for a program; those of all devices where its device is not known."""
+    device = await anyio.to_thread.run_sync(exported_device, failing.target.workload.exported)
+    kinds = ("any", device) if device else ("any", "cpu", "cuda")
+    found = {name: value for kind in kinds for name, value in SWITCHES[kind].items()}
+    return {**found, **(PRECISION if failing.failure.kind in ("departs", "not_finite") else {})}
+
+
+def result_of(trial: WorkerRun, failing: Failing) -> Result:
+    """What became of the failure in a compile with one thing changed. Raises as `of_attempt` does."""
+    judged = trial.last(events.Judged)
+    if failing.failure.kind == "departs" and judged is not None and not judged.departs:
+        return "gone"  # what is not finite is so in eager mode, too
+    left = of_attempt(trial)
+    same = left is not None and left.same_as(failing.failure)
+    return "gone" if left is None else "same" if same else "other"
+
+
+def price(before: WorkerRun, after: WorkerRun) -> float | None:
+    """The time of a call after over that before; None if one of them was not timed."""
+    timed, again = before.last(events.Timed), after.last(events.Timed)
+    if not (timed and again and timed.seconds):
+        return None
+    return round(again.seconds / timed.seconds, 2)
+
+
+def workaround_lines(asked: protocol.Workaround) -> str:
+    """The lines that a user writes."""
+    lines = [
+        f"torch._inductor.decomposition.{table}.pop(torch.ops.{name}, None)"
+        for name in asked.get("decompositions", ())
+        for table in ("decompositions", "select_decomp_table()")  # a copy once anything was compiled
+    ]
+    for name in asked.get("fallbacks", ()):
+        lines.append(f"torch._inductor.decomposition.decompositions.pop(torch.ops.{name}, None)")
+        lines.append(
+            f"torch._inductor.lowering.make_fallback(torch.ops.{name}, warn=False, override_decomp=True)"
+        )
+    if asked.get("configs"):
+        lines.append(f"aoti_compile_and_package(..., inductor_configs={dict(asked['configs'])!r})")
+    return "\n".join(lines)
+
 
 # Tried alone at once, since many faults are of vector code: six of the six switches that public reports came
 # down to (benchmarks/compiler_faults.json).
@@ -77,26 +215,22 @@ class Wave:
 
     def switched(self, names: Names) -> Names:
         """Those of the names that this release of torch has."""
-        events = [event for run in self.runs.values() if (event := run.last(Switched)) is not None]
-        return tuple(name for name in names if any(name in event.names for event in events))
+        found = [event for run in self.runs.values() if (event := run.last(events.Switched)) is not None]
+        return tuple(name for name in names if any(name in event.names for event in found))
 
     @property
     def steady(self) -> bool:
         """Whether each package gave in further calls what it gave in the first: else a run proves nothing."""
-        timed = (run.last(Timed) for run in (self.failing.attempt, *self.runs.values()))
+        timed = (run.last(events.Timed) for run in (self.failing.attempt, *self.runs.values()))
         return all(event.steady for event in timed if event is not None)
 
 
-async def try_switches(context: Context, failing: Failing) -> Bisected:
+async def try_options(context: Context, failing: Failing, options: Mapping[str, object]) -> Bisected:
     """Find the fewest options whose careful values make the failure go away, and compile without them again.
 
-    Raises `ProblemError` for a failure that is not the compiler's (`refuse_others_faults`).
+    `rounding`: numbers that differ agree once intermediate results are rounded as in eager mode.
     """
-    await refuse_others_faults(context, failing)
-    device = await anyio.to_thread.run_sync(exported_device, failing.target.workload.exported)
-    options = switches_of(device)
-    options |= PRECISION if failing.failure.kind in ("departs", "not_finite") else {}
-    parallel = most_children()
+    parallel, failure = most_children(), failing.failure
     wave = Wave(context, failing, options, parallel)
     context.progress("compiling with careful options")
     everything = tuple(options)
@@ -104,22 +238,32 @@ async def try_switches(context: Context, failing: Failing) -> Bisected:
     helping = await fewest(everything, alone, parallel, wave.run)
     names = wave.switched(helping)
     reason = f"none of {len(wave.switched(everything))} options makes it go away"
-    if names and (await wave.run([()]) != ["same"] or not wave.steady):
-        names, reason = (), "it comes and goes by itself, from compile to compile or from call to call"
-    failure = failing.failure
+    rounding = False
+    if names:
+        as_eager = failure.kind == "departs" and names != ROUNDED and bool(set(ROUNDED) & set(options))
+        again, *rounded = await wave.run([(), ROUNDED] if as_eager else [()])
+        rounding = failure.kind == "departs" and (names == ROUNDED or rounded == ["gone"])
+        helping = ROUNDED if rounding else helping
+        if again != "same" or not wave.steady:
+            names, reason = (), "it comes and goes by itself, from compile to compile or from call to call"
+    outcome: Outcome = "not_found"
     summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
     workaround = None
     if names:
-        summary = f"The failure ({failure}) comes from {COMES_FROM['switch'].format(names=', '.join(names))}."
-        code = workaround_lines({"configs": {name: options[name] for name in names}})
+        outcome = "rounding" if rounding else "decision"
+        origin = COMES_FROM["switch"].format(names=", ".join(names))
+        summary = ROUNDING if rounding else f"The failure ({failure}) comes from {origin}."
+        code = workaround_lines(
+            {"configs": {name: options[name] for name in (helping if rounding else names)}}
+        )
         cost = price(failing.attempt, wave.runs[helping])
         workaround = Workaround(code=code, whole="gone", price=cost)
     last = list(wave.runs.values())[-1].finished.output
     return Bisected(
-        outcome="decision" if names else "not_found",
+        outcome=outcome,
         summary=summary,
         failure=failure,
-        decisions=[Decision(kind="switch", name=name) for name in names],
+        decisions=[Decision(kind="switch", name=name) for name in names if not rounding],
         workaround=workaround,
         experiments=wave.seen,
         compiles=len(wave.seen) + 1,
@@ -136,9 +280,10 @@ async def fewest(
     `run` gives the result of each group of names, and makes `parallel` of them at once. `alone` is tried at
     once; of the others parts are tried as long as one helps by itself.
     """
-    with_all, with_one = await run([names, alone])
-    if with_one == "gone":
-        return alone
+    groups = list(dict.fromkeys([names, alone]))
+    with_all, *rest = await run(groups)
+    if [with_all, *rest][-1] == "gone":
+        return groups[-1]
     if with_all == "same":
         return ()
     # All of them together may fail in a way of their own.

@@ -853,7 +853,6 @@ class Decision(Event):
     keys: list[str]
     details: list[DecisionFacts]
     also: list[str]
-    rounding: bool
 
 
 @dataclass

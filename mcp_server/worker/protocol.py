@@ -348,17 +348,11 @@ class ReduceRequest(CompileRequest, total=False):
 
 
 class BisectRequest(TypedDict):
-    """`script` is a reproduction; `switches` are the options to try: name -> value that takes it back.
-
-    `precision` are the options under which intermediate results are rounded as in eager, or None. `operators`
-    are those of the reproduction. `fork`: children are forks of this process.
-    """
+    """`script` is a reproduction, `operators` are its own. `fork`: children are forks of this process."""
 
     script: str
     directory: str
     failure: dict[str, Any]
-    switches: Configs
-    precision: Optional[Configs]
     operators: list[str]
     budget_s: float
     each_s: float

@@ -26,9 +26,9 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, is_bystander, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
-from mcp_server.tools.bisect import Bisected, Decision, Workaround
 from mcp_server.tools.divergence import OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
+from mcp_server.tools.switches import Bisected, Decision, Workaround
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import capture, diverged, package_case, phase
 from tests.served import served

@@ -17,7 +17,8 @@ from mcp_server.model import ExportedWorkload
 from mcp_server.operations.arguments import BisectArguments
 from mcp_server.operations.table import bisect as asked
 from mcp_server.runtime.context import WorkerRun
-from mcp_server.tools.bisect import SWITCHES, Bisected, bisect
+from mcp_server.tools.bisect import bisect
+from mcp_server.tools.switches import Bisected
 from mcp_server.worker import events
 from tests.conftest import CACHE, ZooPackage
 from tests.worker.support import context_in, work
@@ -58,8 +59,6 @@ def searched(tmp_path: Path, expression: str, operators: list[str]) -> WorkerRun
         "script": str(script),
         "directory": str(tmp_path / "experiments"),
         "failure": {"kind": "departs"},
-        "switches": {**SWITCHES["any"], **SWITCHES["cpu"], "no_such_option": 1},
-        "precision": None,
         "operators": operators,
         "budget_s": 300,
         "each_s": 120,

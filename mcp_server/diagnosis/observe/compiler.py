@@ -1,9 +1,8 @@
-"""Compiling the program in another way: without a risky option, or with decisions switched off in turn."""
+"""Compiling the program in another way: with options changed, or with decisions switched off in turn."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from mcp_server.diagnosis.causes.compiler import (
@@ -25,15 +24,39 @@ from mcp_server.model import ExportedWorkload, ScriptWorkload
 from mcp_server.runtime.context import Context
 
 if TYPE_CHECKING:
-    from mcp_server.tools.bisect import Bisected
-    from mcp_server.tools.reduce.failing import FailureShown
+    from mcp_server.tools.switches import Bisected
 
 SHARE = 0.7  # of what the budget leaves; the workaround on the whole program comes after it
 # Public reports took 100 to 580 s (benchmarks/compiler_faults.json). A default budget leaves less: then
 # the verdict gives `bisect` as the next step.
 
 
-EFFECTS = {"gone": Effect.GONE, "same": Effect.SAME, "other": Effect.CHANGED}
+async def compiled_with(
+    case: DiagnosisState, context: Context, options: Mapping[str, object] | None = None
+) -> Bisected:
+    """The program as it is, and compiled with options: by default with all careful ones.
+
+    Those take the compiles of a search, so that a failure which is not the compiler's is refused first.
+    """
+    # Both bring what few need.
+    from mcp_server.tools.bisect import refuse_others_faults
+    from mcp_server.tools.reduce.reduce import failing_program
+    from mcp_server.tools.switches import TIMED, switches_of, try_options
+
+    assert isinstance(case.workload, ScriptWorkload | ExportedWorkload)
+    failing = await failing_program(context, case.workload, TIMED, case.capture)
+    if options is None:
+        await refuse_others_faults(context, failing)
+        options = await switches_of(failing)
+    return await try_options(context, failing, options)
+
+
+def effect_of(found: Bisected) -> Effect:
+    """What became of the failure with the options; nothing that came and went by itself says anything."""
+    if found.workaround is not None:
+        return Effect.GONE
+    stayed = all(each.result == "same" for each in found.experiments)
+    return Effect.SAME if stayed else Effect.NOT_APPLICABLE
 
 
 class CompileCarefully(Observation):
@@ -49,25 +72,11 @@ class CompileCarefully(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         options = relaxed_options(case)
-        code = f"aoti_compile_and_package(..., inductor_configs={options!r})"
-        failure, effect = await compiled_with(case, context, options)
-        trial = compiled_again(options_key(options), f"without {', '.join(options)}", failure, effect, code)
+        found = await compiled_with(case, context, options)
+        code = found.workaround.code if found.workaround is not None else ""
+        how = f"without {', '.join(options)}"
+        trial = compiled_again(options_key(options), how, found.failure, effect_of(found), code)
         case.trials[trial.intervention.key] = trial
-
-
-async def compiled_with(
-    case: DiagnosisState, context: Context, options: Mapping[str, object]
-) -> tuple[FailureShown, Effect]:
-    """Compile and call the program as it is, and with options: its failure, and what became of that."""
-    # Both bring what few need.
-    from mcp_server.tools.bisect import result_of
-    from mcp_server.tools.reduce.reduce import failing_program, run_worker
-
-    assert isinstance(case.workload, ScriptWorkload | ExportedWorkload)
-    failing = await failing_program(context, case.workload, seen=case.capture)
-    changed = replace(failing.target, configs={**failing.target.configs, **options})
-    result = result_of(await run_worker(context, "attempt", changed), failing)
-    return failing.failure, EFFECTS[result]
 
 
 class EmulateCasts(Observation):
@@ -84,8 +93,8 @@ class EmulateCasts(Observation):
         return 0.9 if possible and narrow and is_rounding(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        trial = await compiled_with(case, context, CASTS)
-        case.trials[KEY] = casts_trial(*trial)
+        found = await compiled_with(case, context, CASTS)
+        case.trials[KEY] = casts_trial(found.failure, effect_of(found))
 
 
 class TrySwitches(Observation):
@@ -101,15 +110,9 @@ class TrySwitches(Observation):
         return 0.9 if possible and generated_suspect(open_suspects, case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
-        # All bring what few need.
-        from mcp_server.tools.bisect import TIMED
-        from mcp_server.tools.reduce.reduce import failing_program
-        from mcp_server.tools.switches import try_switches
-
-        suspect, workload = generated_suspect(case.suspects, case), case.workload
-        assert suspect is not None and isinstance(workload, ScriptWorkload | ExportedWorkload)
-        found = await try_switches(context, await failing_program(context, workload, TIMED, case.capture))
-        keep(case, suspect, found)
+        suspect = generated_suspect(case.suspects, case)
+        assert suspect is not None
+        keep(case, suspect, await compiled_with(case, context))
 
 
 def keep(case: DiagnosisState, suspect: Suspect, found: Bisected) -> None:
@@ -140,5 +143,7 @@ class BisectCompiler(Observation):
 
         suspect, workload = generated_suspect(case.suspects, case), case.workload
         assert suspect is not None and isinstance(workload, ScriptWorkload | ExportedWorkload)
-        found = await bisect(context, workload, budget_s=SHARE * case.seconds_left, seen=case.capture)
+        tried = case.bisected[1] if case.bisected is not None else None
+        budget_s = SHARE * case.seconds_left
+        found = await bisect(context, workload, budget_s=budget_s, seen=case.capture, tried=tried)
         keep(case, suspect, found)

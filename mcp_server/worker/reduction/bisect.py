@@ -25,7 +25,7 @@ from .script import SCRIPT
 from .trials import Ended, Limits, OutOfTime, in_parallel, is_gone, shown_by
 
 # From the most telling to the least: a decomposition also changes what is fused.
-KINDS = ("pass", "switch", "lowering", "decomposition")
+KINDS = ("pass", "lowering", "decomposition")
 LISTING = "decisions.jsonl"
 MOST_ALONE = 8  # decisions of a kind that are tried one by one
 
@@ -126,8 +126,6 @@ class Search:
 
         self.experiments = experiments
         self.options = frozenset(config.get_config_copy())  # what this release's compiler has
-        self.switches = {name: value for name, value in request["switches"].items() if name in self.options}
-        self.precision = request.get("precision")
         self.operators = request["operators"]
         self.report = report
         self.listed: dict[str, dict[str, Decision]] = {kind: {} for kind in KINDS}
@@ -138,37 +136,22 @@ class Search:
         if self.experiments.run([baseline]) != ["same"]:
             return "the reproduction did not fail again"
         self._read_listing()
-        wave = {
-            kind: self._without(kind, keys)
-            for kind in ("pass", "switch", "decomposition", "lowering")
-            if (keys := self._keys(kind)) or kind == "switch"
-        }
-        if self.precision:
-            wave["precision"] = Experiment("values are rounded as in eager", {}, {"configs": self.precision})
+        wave = {kind: self._without(kind, list(keys)) for kind, keys in self.listed.items() if keys}
         outcomes = dict(zip(wave, self.experiments.run(list(wave.values()))))
         for kind in KINDS:
             if outcomes.get(kind) == "other" and self._alone(kind):
                 outcomes[kind] = "gone"
         found = [kind for kind in KINDS if outcomes.get(kind) == "gone"]
         for kind in found[:1]:
-            self._narrow(kind, also=found[1:], rounding=outcomes.get("precision") == "gone")
-        if not found and outcomes.get("precision") == "gone":
-            self._report("precision", [], also=[], rounding=True)
-            found = ["precision"]
+            self._narrow(kind, also=found[1:])
         if not found:
-            return "the failure stays whatever pass, decomposition, lowering or option is switched off"
+            return "the failure stays whatever option, pass, decomposition or lowering is switched off"
         if self.experiments.run([baseline], again=True) != ["same"]:
             return "the failure did not come back when everything was switched on again"
         return ""
 
-    def _keys(self, kind: str) -> list[str]:
-        return list(self.switches if kind == "switch" else self.listed[kind])
-
     def _without(self, kind: str, keys: Sequence[str]) -> Experiment:
-        label = "without {}: {}".format(kind, ", ".join(keys))
-        if kind == "switch":
-            return Experiment(label, {}, {"configs": {name: self.switches[name] for name in keys}})
-        return Experiment(label, {kind: list(keys)})
+        return Experiment("without {}: {}".format(kind, ", ".join(keys)), {kind: list(keys)})
 
     def _read_listing(self) -> None:
         listing = Path(self.experiments.directory, "experiment-0", LISTING)
@@ -182,8 +165,7 @@ class Search:
                 if decision.kind == "lowering" and names[0].startswith("prims."):
                     continue  # these have no eager form to fall back to
                 self.listed[decision.kind][decision.key] = decision
-        counts = {**{kind: len(found) for kind, found in self.listed.items()}, "switch": len(self.switches)}
-        self.report.phase("decisions", str(counts))
+        self.report.phase("decisions", str({kind: len(found) for kind, found in self.listed.items()}))
 
     def _alone(self, kind: str) -> bool:
         """Try each decision of a kind alone, where nothing compiles without all of them: does one help?"""
@@ -192,26 +174,26 @@ class Search:
         self.listed[kind] = {k: self.listed[kind][k] for k, o in zip(keys, outcomes) if o == "gone"}
         return bool(self.listed[kind])
 
-    def _narrow(self, kind: str, also: list[str], rounding: bool) -> None:
+    def _narrow(self, kind: str, also: list[str]) -> None:
         """Halve the decisions of a kind, one compile each time; a fault that needs several takes more."""
 
         def first_gone(options: Sequence[Sequence[str]]) -> Optional[int]:
             outcomes = self.experiments.run([self._without(kind, keys) for keys in options])
             return outcomes.index("gone") if "gone" in outcomes else None
 
-        everything = self._keys(kind)
+        everything = list(self.listed[kind])
         keys = everything
         while len(keys) > 1:
             half = keys[: len(keys) // 2]
             keys = half if first_gone([half]) is not None else keys[len(half) :]
         if first_gone([keys]) is None:
             keys = list(minimise(everything, first_gone))
-        self._report(kind, keys, also, rounding)
+        self._report(kind, keys, also)
 
-    def _report(self, kind: str, keys: list[str], also: list[str], rounding: bool) -> None:
+    def _report(self, kind: str, keys: list[str], also: list[str]) -> None:
         """Event `decision`, and `workaround` once that was seen to help."""
-        details = [self.listed.get(kind, {}).get(key, Decision(kind, key)) for key in keys]
-        self.report.event(events.Decision(kind, keys, details, also, rounding))
+        details = [self.listed[kind][key] for key in keys]
+        self.report.event(events.Decision(kind, keys, details, also))
         workaround = self._workaround(kind, keys, details)
         if workaround is not None:
             trial = Experiment("with the workaround", {}, workaround)
@@ -220,10 +202,6 @@ class Search:
 
     def _workaround(self, kind: str, keys: list[str], details: list[Decision]) -> Optional[Workaround]:
         """What a user can write before the compile; None where torch has no option for it."""
-        if kind == "switch":
-            return {"configs": {name: self.switches[name] for name in keys}}
-        if kind == "precision":
-            return {"configs": self.precision or {}}
         if kind == "pass":
             if "disabled_passes" not in self.options:
                 return None
