@@ -21,7 +21,6 @@ from mcp_server.tools.machine import (
     Compiler,
     Gpu,
     Machine,
-    Problem,
     compiler_problems,
     cpu_flags,
     find_problems,
@@ -169,9 +168,7 @@ def cuda_package(zoo: ZooPackage, directory: Path, capability: str = "90") -> Pa
     return open_package(changed(zoo("ranker"), directory / "cuda.pt2", relabel))
 
 
-def only(problems: list[Problem]) -> Problem:
-    assert len(problems) == 1, problems
-    return problems[0]
+Told = list[tuple[str, bool, str]]  # category, certainty, words
 
 
 @pytest.mark.parametrize(
@@ -194,71 +191,54 @@ def test_cubins_run_on_their_own_major_architecture(
     assert [p.category for p in problems] == ([] if runs else ["arch_mismatch"])
 
 
-def test_cuda_that_does_not_work_here(zoo: ZooPackage, tmp_path: Path) -> None:
-    """torch's own reason is quoted; an unknown state claims nothing."""
-    cuda = cuda_package(zoo, tmp_path)
-    broken = only(
-        find_problems(cuda, machine(cuda_available=False, cuda_problem="Found no NVIDIA driver", gpus=[]))
-    )
-    assert broken.category == "environment" and "Found no NVIDIA driver" in broken.what and broken.certain
-    assert find_problems(cuda, machine(cuda_available=None, gpus=[])) == []
-    absent = only(find_problems(cuda, machine(), device_index=3))
-    assert absent.category == "device_mismatch" and "3" in absent.what
+NO_DRIVER = {"cuda_available": False, "cuda_problem": "Found no NVIDIA driver", "gpus": []}
+HERE: list[tuple[str, dict[str, object], int, Told]] = [
+    ("cuda", NO_DRIVER, -1, [("environment", True, "Found no NVIDIA driver")]),
+    ("cuda", {"cuda_available": None, "gpus": []}, -1, []),
+    ("cuda", {}, 3, [("device_mismatch", True, "3")]),
+    ("ranker", {}, -1, []),
+    ("ranker", {}, 0, [("device_mismatch", True, "")]),
+    ("ranker", {"machine": "aarch64", "cpu_flags": []}, -1, [("arch_mismatch", True, "aarch64")]),
+    ("ranker", {"cpu_flags": ["fma"]}, -1, [("arch_mismatch", True, "AVX")]),
+    ("foreign", {}, -1, [("arch_mismatch", True, "compiled for aarch64")]),
+    ("plugin", {}, -1, [("custom_op", False, "aotizoo::halve_rows")]),
+    ("plugin", {"temp_free_bytes": 1000}, -1, [("environment", True, ""), ("custom_op", False, "")]),
+    ("cut", {}, -1, [("invalid_package", True, "")]),
+]
 
 
-def test_a_cpu_package_takes_no_device_index(zoo: ZooPackage) -> None:
-    """The loader refuses a device index for a CPU package; -1 is fine."""
-    cpu = open_package(zoo("ranker"))
-    assert find_problems(cpu, machine()) == []
-    assert only(find_problems(cpu, machine(), device_index=0)).category == "device_mismatch"
+def package_of(kind: str, zoo: ZooPackage, directory: Path) -> Package:
+    """A zoo package, one for CUDA, one with a library for Arm under its own metadata, or one without any."""
+    if kind == "cuda":
+        return cuda_package(zoo, directory)
+    if kind == "cut":
+        return open_package(changed(zoo("ranker"), directory / "cut.pt2", without(".wrapper.so")))
+    opened = open_package(zoo("ranker" if kind == "foreign" else kind))
+    if kind == "foreign":
+        assert opened.library is not None and opened.metadata.machine == "x86_64"
+        vars(opened)["library"] = replace(opened.library, machine="aarch64")
+    if kind == "ranker" and not {"AVX2", "AVX512"} & set(opened.metadata.isa):
+        pytest.skip("compiled on a machine without AVX2")
+    return opened
 
 
-def test_other_processors(zoo: ZooPackage) -> None:
-    """Another machine type, and an instruction set that this CPU lacks."""
-    cpu = open_package(zoo("ranker"))
-    foreign = only(find_problems(cpu, machine(machine="aarch64", cpu_flags=[])))
-    assert foreign.category == "arch_mismatch" and "aarch64" in foreign.what
-    if "AVX2" in cpu.metadata.isa or "AVX512" in cpu.metadata.isa:
-        old = only(find_problems(cpu, machine(cpu_flags=["fma"])))
-        assert old.category == "arch_mismatch" and "AVX" in old.what and old.certain
-
-
-def test_a_library_for_another_processor_decides(zoo: ZooPackage) -> None:
-    """What the library was built for counts, whatever the metadata says."""
-    cpu = open_package(zoo("ranker"))
-    assert cpu.library is not None and cpu.metadata.machine == "x86_64"
-    vars(cpu)["library"] = replace(cpu.library, machine="aarch64")
-    foreign = only(find_problems(cpu, machine()))
-    assert foreign.category == "arch_mismatch" and "compiled for aarch64" in foreign.what and foreign.certain
-
-
-def test_space_and_custom_operators(zoo: ZooPackage) -> None:
-    """Too little room to unpack is certain; a custom operator is a reminder."""
-    plugin = open_package(zoo("plugin"))
-    reminder = only(find_problems(plugin, machine()))
-    assert (reminder.category, reminder.certain) == (
-        "custom_op",
-        False,
-    ) and "aotizoo::halve_rows" in reminder.what
-    full = find_problems(plugin, machine(temp_free_bytes=1000))
-    assert [p.category for p in full] == ["environment", "custom_op"]
-
-
-def test_defects_of_the_file_are_problems(zoo: ZooPackage, tmp_path: Path) -> None:
-    """What the package lacks comes first, under invalid_package."""
-    cut = open_package(changed(zoo("ranker"), tmp_path / "cut.pt2", without(".wrapper.so")))
-    assert only(find_problems(cut, machine())).category == "invalid_package"
+@pytest.mark.parametrize(("kind", "changes", "device_index", "told"), HERE)
+def test_what_does_not_fit_this_machine(
+    zoo: ZooPackage, tmp_path: Path, kind: str, changes: dict[str, object], device_index: int, told: Told
+) -> None:
+    """Driver, device, processor, room and operators; an unknown state claims nothing."""
+    problems = find_problems(package_of(kind, zoo, tmp_path), machine(**changes), device_index=device_index)
+    assert [(p.category, p.certain) for p in problems] == [(category, sure) for category, sure, _ in told]
+    assert all(words in p.what for p, (_, _, words) in zip(problems, told, strict=True))
 
 
 def test_what_the_compiler_would_do_next() -> None:
     """A compiler that fails or links statically is told once, as possible."""
+    made = [Compiler(path="g++", works=True, links_cxx_runtime=""), Compiler(path="c", error="no header")]
+    for compiler, words in zip(made, ("statically", "no header"), strict=True):
+        (problem,) = compiler_problems(machine(compiler=compiler))
+        assert words in problem.what
     assert compiler_problems(machine()) == []
-    static = machine(compiler=Compiler(path="g++", works=True, links_cxx_runtime=""))
-    assert "statically" in only(compiler_problems(static)).what
-    assert (
-        "missing header"
-        in only(compiler_problems(machine(compiler=Compiler(path="c", error="missing header")))).what
-    )
 
 
 def test_flags_of_x86_and_arm(tmp_path: Path) -> None:
