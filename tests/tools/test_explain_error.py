@@ -5,19 +5,30 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import anyio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import Ending, Finished
 from mcp_server.logs.families import FAMILIES
 from mcp_server.logs.log import read_log
 from mcp_server.operations.table import OPERATIONS
 from mcp_server.runtime.context import Context
+from mcp_server.runtime.failure import (
+    SMALL_BYTES,
+    look_ahead,
+    read_failure,
+    read_output,
+    read_text,
+    read_users_log,
+)
 from mcp_server.tools.explain_error import Explanation, explain_error, program_of
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
-
-pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
@@ -30,6 +41,7 @@ def context(tmp_path: Path) -> Context:
     return Context(tmp_path, Path(sys.executable))
 
 
+@pytest.mark.anyio
 async def test_input_check_in_plain_words(context: Context) -> None:
     """The codes of a dtype check become names, and the call that compares the inputs is next."""
     found = await explain_error(
@@ -40,6 +52,7 @@ async def test_input_check_in_plain_words(context: Context) -> None:
     assert found.commands[0].startswith("AOTI_RUNTIME_CHECK_INPUTS=1 ")
 
 
+@pytest.mark.anyio
 async def test_assert_text_leaves_candidates(context: Context) -> None:
     """A device assert alone does not decide between a bad index and a misread input, and says so."""
     found = await explain_error(context, log=RECORDINGS / "feature-cache.plain.txt")
@@ -49,6 +62,7 @@ async def test_assert_text_leaves_candidates(context: Context) -> None:
     assert found.guide == "triton-index-out-of-bounds.md"
 
 
+@pytest.mark.anyio
 async def test_script_of_the_traceback_is_the_next_argument(context: Context) -> None:
     """The script that the traceback names is what to run next."""
     found = await explain_error(context, log=RECORDINGS / "moe-dispatch.plain.txt")
@@ -56,6 +70,7 @@ async def test_script_of_the_traceback_is_the_next_argument(context: Context) ->
     assert found.model_lines[0].code == "torch.cuda.synchronize()"
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("lines", "arguments"),
     [
@@ -82,6 +97,7 @@ def test_the_program_that_a_log_names(lines: str, arguments: dict[str, object]) 
     assert program_of(read_log(lines.splitlines())) == arguments
 
 
+@pytest.mark.anyio
 async def test_consequences_are_told_from_the_root(context: Context) -> None:
     """The generic exception of a failed load is listed with its role."""
     found = await explain_error(context, log=RECORDINGS / "out-of-memory-at-load.plain.txt")
@@ -90,6 +106,7 @@ async def test_consequences_are_told_from_the_root(context: Context) -> None:
     assert roles == {"generic_api_call": "only says that a call failed", "outdated_package": "noise"}
 
 
+@pytest.mark.anyio
 async def test_unknown_text(context: Context) -> None:
     """A text of no family is called unknown, with its most telling lines and a way to learn more."""
     found = await explain_error(context, text="step 1\nwidget panic: sad\nstep 2")
@@ -98,6 +115,7 @@ async def test_unknown_text(context: Context) -> None:
     assert found.next.tool == "run_deterministic"
 
 
+@pytest.mark.anyio
 async def test_silent_end(context: Context) -> None:
     """A log without any error text is said to be one."""
     found = await explain_error(context, log=RECORDINGS / "hang.plain.txt")
@@ -106,6 +124,7 @@ async def test_silent_end(context: Context) -> None:
     assert found.lines[-1] == "9: batch 500000 submitted"
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
 async def test_an_unknown_text_is_not_called_silence(context: Context, text: str) -> None:
     """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
@@ -115,6 +134,7 @@ async def test_an_unknown_text_is_not_called_silence(context: Context, text: str
     assert any("pass the whole log" in note for note in found.notes)
 
 
+@pytest.mark.anyio
 async def test_the_closest_family_is_named(context: Context) -> None:
     """A text with a typing error leads to the family that it resembles, as a note and not as a finding."""
     found = await explain_error(context, text="index out of bound 0 <= tmp27 < 32L")
@@ -122,6 +142,7 @@ async def test_the_closest_family_is_named(context: Context) -> None:
     assert found.notes[0].startswith("closest known error: cpu_index_assert")
 
 
+@pytest.mark.anyio
 async def test_a_warning_alone_is_explained(context: Context) -> None:
     """The notice of a failed first load is said to be no cause; the answer does not speak of a hang."""
     found = await explain_error(context, text="Loading outdated pt2 file. Please regenerate your package.")
@@ -129,6 +150,7 @@ async def test_a_warning_alone_is_explained(context: Context) -> None:
     assert [(other.family, other.role) for other in found.others] == [("outdated_package", "noise")]
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("text", "family", "category"),
     [
@@ -150,12 +172,14 @@ async def test_a_part_of_a_text_is_enough(context: Context, text: str, family: s
     assert "?" not in found.summary
 
 
+@pytest.mark.anyio
 async def test_open_launch_without_error(context: Context) -> None:
     """Without an error text the launch that did not end is named."""
     found = await explain_error(context, text="[ before_launch: a_0 ]")
     assert (found.last_launch, found.next.tool) == ("a_0", "locate_fault")
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize("given", [{}, {"text": " "}, {"text": "x", "log": Path("x.log")}])
 async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
     """Neither and both are refused with what is allowed."""
@@ -163,6 +187,7 @@ async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
         await explain_error(context, **given)  # type: ignore[arg-type]
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     ("name", "said"), [("missing.log", "cannot read the log"), ("", "the log is no regular file")]
 )
@@ -172,6 +197,7 @@ async def test_unreadable_log(context: Context, tmp_path: Path, name: str, said:
         await explain_error(context, log=tmp_path / name)
 
 
+@pytest.mark.anyio
 @pytest.mark.slow
 async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPackage) -> None:
     """With the package an index assertion leads to the launch, the table, the input and the model line."""
@@ -194,6 +220,7 @@ def recorded(where: Path, name: str) -> Path:
     return where
 
 
+@pytest.mark.anyio
 @pytest.mark.slow
 async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> None:
     """A check that stands twice in a kernel: both are told, with what tells them apart; a line picks one."""
@@ -207,6 +234,7 @@ async def test_several_places_are_shown(context: Context, zoo: ZooPackage) -> No
     assert (one.trace, one.notes) == ([both.trace[1]], [])
 
 
+@pytest.mark.anyio
 async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
     """A Triton assertion leads to the launch, the input that holds the index, and how far negatives go."""
     package = recorded(tmp_path, "scatter.torch-2.11-cuda")
@@ -221,6 +249,7 @@ async def test_the_text_of_a_device(context: Context, tmp_path: Path) -> None:
     assert fact["fix"].after == "assert -12 <= int(args[1].min()) and int(args[1].max()) <= 11"
 
 
+@pytest.mark.anyio
 async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> None:
     """The text of a CPU kernel, a size as bound, `lengths - 1` as index: the range is that of the lengths."""
     package = recorded(tmp_path, "computed_index.torch-2.13-cpu")
@@ -236,6 +265,7 @@ async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> N
     assert any("a shorter input 0 (args[0])" in sentence for sentence in fact["facts"])
 
 
+@pytest.mark.anyio
 async def test_assertion_of_another_package(context: Context, zoo: ZooPackage) -> None:
     """A check that no kernel of the package holds is said to be none of its own."""
     found = await explain_error(context, text="index out of bounds: 0 <= tmp999 < 7L", package=zoo("ranker"))
@@ -250,11 +280,13 @@ async def explanations(context: Context) -> list[Explanation]:
     ]
 
 
+@pytest.mark.anyio
 async def test_answers_are_small(context: Context) -> None:
     """No answer exceeds 10,000 characters."""
     assert max(len(found.model_dump_json()) for found in await explanations(context)) < 10_000
 
 
+@pytest.mark.anyio
 async def test_next_calls_validate(context: Context) -> None:
     """Every next call to a declared tool validates against that tool's arguments."""
     models = {operation.name: operation.arguments for operation in OPERATIONS}
@@ -265,6 +297,7 @@ async def test_next_calls_validate(context: Context) -> None:
     assert called >= {"check_devices", "diagnose"}
 
 
+@pytest.mark.anyio
 @pytest.mark.slow
 async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None:
     """What this machine's torch prints for a bad index is explained down to the kernel and its launch."""
@@ -279,3 +312,87 @@ async def test_output_of_a_real_crash(context: Context, zoo: ZooPackage) -> None
     assert done.returncode != 0
     assert (found.family, found.kernel) == ("cpu_index_assert", "cpp_fused_embedding_0")
     assert [trace["index_from"] for trace in found.trace] == [["input 0 (args[0])"]]
+
+
+# How the failure of a child is read from its output, and large logs in a process of their own.
+
+
+INDEX = "RuntimeError: index out of bounds: 0 <= tmp2 < 32L"
+
+
+def finished(
+    output: Path, ending: Ending = "exit", returncode: int | None = 1, signal: str | None = None
+) -> Finished:
+    return Finished(ending, returncode, signal, 1.0, output, output, output)
+
+
+def test_a_child_that_ended_well_has_no_failure(tmp_path: Path) -> None:
+    """Whatever it printed: the exit status decides."""
+    output = tmp_path / "output.log"
+    output.write_text(f"{INDEX}\n")
+    assert read_failure(finished(output, returncode=0)) is None
+
+
+def test_the_root_error_names_the_failure(tmp_path: Path) -> None:
+    """Family, text and line are those of the root error, and not of the last line."""
+    output = tmp_path / "output.log"
+    output.write_text(f"loading\n{INDEX}\nbye\n")
+    failure = read_failure(finished(output))
+    assert failure is not None
+    assert (failure.family, failure.line, failure.candidates[0]) == (
+        "cpu_index_assert",
+        2,
+        "index_out_of_bounds",
+    )
+    assert failure.text == INDEX.removeprefix("RuntimeError: ") or failure.text == INDEX
+    assert failure.meaning and failure.guide
+
+
+@pytest.mark.parametrize(("text", "line"), [("", 0), ("one\ntwo\n", 2)])
+def test_without_a_known_error_the_last_words_are_shown(tmp_path: Path, text: str, line: int) -> None:
+    """A child that was killed has no family; its last line is quoted, if it printed one."""
+    output = tmp_path / "output.log"
+    output.write_text(text)
+    failure = read_failure(finished(output, "signal", None, "SIGKILL"))
+    assert failure is not None
+    assert (failure.family, failure.signal, failure.line) == ("", "SIGKILL", line)
+    assert failure.text == ("two" if text else "")
+
+
+def test_a_child_without_an_output_file_has_a_failure(tmp_path: Path) -> None:
+    """One that was never started left no file."""
+    failure = read_failure(finished(tmp_path / "none.log", "not_started", None))
+    assert failure is not None and (failure.text, failure.line) == ("", 0)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=40), max_size=12))
+def test_a_text_and_an_output_file_give_the_same_facts(lines: list[str]) -> None:
+    """A quoted error and the same words in a log have one root, on the line that an editor shows."""
+    text = "\n".join([*lines, INDEX])
+    with TemporaryDirectory() as folder:
+        output = Path(folder, "output.log")
+        output.write_text(text, encoding="utf-8", newline="")
+        found = [anyio.run(read_text, text), read_output(output)]
+    line = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
+    assert [facts.root.line if facts.root else 0 for facts in found] == [line, line]
+
+
+def test_a_large_output_is_read_once_and_the_same(tmp_path: Path) -> None:
+    """`look_ahead` reads it in a process of its own, and `read_output` takes that; a change is seen."""
+    output = tmp_path / "output.log"
+    noise = "a line of progress that says nothing\n" * (SMALL_BYTES // 36 + 1)
+    output.write_text(f"{noise}{INDEX}\n")
+    anyio.run(look_ahead, output)
+    facts = read_output(output)
+    assert facts is read_output(output)
+    assert facts.root is not None and facts.root.line == noise.count("\n") + 1
+    output.write_text("all is well\n")
+    assert read_output(output).root is None
+
+
+def test_a_log_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    """No such file, and a directory."""
+    for path in (tmp_path / "none.log", tmp_path):
+        with pytest.raises(ProblemError):
+            anyio.run(read_users_log, path)

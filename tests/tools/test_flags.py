@@ -5,15 +5,28 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import zipfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.flags import FLAGS, Flag, find, select
+from mcp_server.model import ExportedWorkload, PackageWorkload
+from mcp_server.package.archive import open_package
+from mcp_server.package.exported import exported_device
+from mcp_server.runtime.context import Context
+from mcp_server.tools.compile_with_flags import Compiled, compile_with_flags
+from mcp_server.tools.explain_error import explain_error
+from mcp_server.tools.run_deterministic import run_deterministic
+from tests.conftest import ZooPackage
+from tests.served import served
+from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
 PRINTER = "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER"
@@ -166,3 +179,115 @@ def test_no_python_source_of_torch_reads_an_inert_flag() -> None:
     sources = [p.read_text() for p in (Path(found.stdout.strip()).parent / "_inductor").rglob("*.py")]
     for flag in (f for f in FLAGS if f.inert):
         assert not any(flag.env in text for text in sources)
+
+
+# Compiling with flags: what is built, what is refused, and how a failing compile is told.
+
+
+def compiled(directory: Path, workload: ExportedWorkload, flags: dict[str, object]) -> Compiled:
+    async def compile_it() -> Compiled:
+        return await compile_with_flags(context_in(directory), workload, flags)
+
+    return anyio.run(compile_it)
+
+
+def exported(zoo: ZooPackage, name: str) -> Path:
+    return zoo(name).with_name(f"{name}.exported.pt2")
+
+
+@pytest.mark.slow
+def test_the_new_package_holds_what_the_flags_ask_for(flagged_ranker: Compiled) -> None:
+    """Flags given as variables and as configuration both end up in the generated code."""
+    made = flagged_ranker
+    assert made.ok and made.failure is None and made.package is not None
+    assert made.torch and made.device == "cpu" and made.provenance
+    assert sum(made.kernels.values()) == made.launches > 0
+    assert [flag.given_as for flag in made.flags] == ["environment", "environment", "config"]
+    package = open_package(made.package.path)
+    assert 'printf("[ before_launch: ' in package.wrapper_text
+    assert "too large" in package.wrapper_text and "too small" not in package.wrapper_text
+    assert made.cost.compiles == 1 and made.seconds is not None and made.seconds > 0
+
+
+@thorough
+@pytest.mark.slow
+def test_a_compile_without_a_compiler_is_a_result(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A broken toolchain ends in a failure that names its family and its line, not in an exception."""
+    workload = ExportedWorkload(exported=exported(zoo, "ranker"), env={"CXX": "no-such-compiler"})
+    made = compiled(tmp_path, workload, {"TORCHINDUCTOR_VEC_ISA_OK": 1})
+    assert not made.ok and made.package is None and made.failure is not None
+    assert made.failure.candidates == ["toolchain"]
+    log = made.failure.log.read_text().splitlines()
+    assert made.failure.text.strip()[:40] in log[made.failure.line - 1]
+
+
+@pytest.mark.slow
+def test_a_flag_that_cannot_act_costs_no_compile(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A flag is refused before the compiler starts, by the program's device and the installed torch."""
+    workload = ExportedWorkload(exported=exported(zoo, "ranker"))
+    with pytest.raises(ProblemError, match="for cuda models only"):
+        compiled(tmp_path / "a", workload, {"triton.autotune_at_compile_time": 0})
+    with pytest.raises(ProblemError, match="acts at run time"):
+        compiled(tmp_path / "b", workload, {"AOTI_RUNTIME_CHECK_INPUTS": 1})
+    assert not list(tmp_path.rglob("report.jsonl"))
+
+
+@pytest.mark.slow
+def test_a_package_is_no_exported_program(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A compiled package in place of an exported program is a clear error."""
+    with pytest.raises(ProblemError, match="an AOTInductor package, not an exported program"):
+        compiled(tmp_path, ExportedWorkload(exported=zoo("ranker")), {})
+
+
+@pytest.mark.slow
+def test_the_device_is_read_from_the_program(zoo: ZooPackage, tmp_path: Path) -> None:
+    """The graph's tensors tell the device; a file of another kind tells nothing."""
+    assert exported_device(exported(zoo, "ranker")) == "cpu"
+    assert exported_device(zoo("ranker")) is None
+    other = tmp_path / "x.pt2"
+    other.write_bytes(b"no zip archive")
+    assert exported_device(other) is None
+
+
+def test_a_program_on_two_devices_counts_as_cuda(tmp_path: Path) -> None:
+    """One tensor on a GPU is enough for flags of CUDA to act."""
+    devices = [{"device": {"type": kind, "index": None}} for kind in ("cpu", "cuda")]
+    path = tmp_path / "mixed.pt2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("mixed/models/model.json", json.dumps({"tensor_values": devices}))
+    assert exported_device(path) == "cuda"
+
+
+# PyTorch's own procedure, as a whole: compile with the value printer, run, read what it printed.
+
+
+@pytest.mark.slow
+def test_the_printer_names_the_kernel_that_made_the_nan(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Level 2 for one kernel: the log of the run names its buffer, and explain-error says so."""
+    exported = zoo("logarithm").with_name("logarithm.exported.pt2")
+    flags = {PRINTER: "2", FILTER: "cpp_fused_log_mul_sigmoid_0"}
+    made = served(compile_with_flags, context_in(tmp_path / "c"), ExportedWorkload(exported=exported), flags)
+    assert made.package is not None
+    workload = PackageWorkload(package=made.package.path, inputs=exported.with_name("logarithm.bad-nan.pt"))
+    ran = served(run_deterministic, context_in(tmp_path / "r"), workload, repeats=1)
+    log = Path(ran.runs[0].log.path)
+    said = served(explain_error, context_in(tmp_path / "e"), log=log)
+    assert any("buf1 after launch of cpp_fused_log_mul_sigmoid_0 is the first" in note for note in said.notes)
+
+
+# Fixtures of the steps: a package compiled with flags, shared since each compile takes long.
+
+
+RANKER_FLAGS: dict[str, object] = {
+    "AOT_INDUCTOR_DEBUG_INTERMEDIATE_VALUE_PRINTER": 3,
+    "INDUCTOR_PROVENANCE": 1,
+    "aot_inductor.check_lowerbound": False,
+}
+
+
+@pytest.fixture(scope="session")
+def flagged_ranker(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Compiled:
+    """The ranker compiled with flags of both kinds: variables and configuration."""
+    context = Context(directory=tmp_path_factory.mktemp("flagged"), python=Path(sys.executable))
+    workload = ExportedWorkload(exported=zoo("ranker").with_name("ranker.exported.pt2"))
+    return anyio.run(partial(compile_with_flags, context, workload, RANKER_FLAGS))

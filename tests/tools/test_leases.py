@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 import zipfile
@@ -14,14 +15,14 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from mcp_server.jobs.command import Command
 from mcp_server.jobs.gpus import Waits, leased
 from mcp_server.model import CommandWorkload, ScriptWorkload
 from mcp_server.runtime.context import Context, gpus_of
+from mcp_server.runtime.launchers import ONLY_FIRST, launched, separate_ranks
 from mcp_server.tools.capture import capture, hooked
 from tests.conftest import ZooPackage
 from tests.jobs.support import appears
-
-pytestmark = pytest.mark.slow
 
 LOAD = "import torch\ntorch._C._aoti.AOTIModelPackageLoader({package!r}, 'model', False, 1, -1)\n"
 HOLDER = "locate_fault job_0000000a"
@@ -68,6 +69,7 @@ async def other_job(until: Callable[[], Awaitable[None]]) -> AsyncIterator[None]
         tasks.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 def test_a_script_has_no_lease_before_it_loads(tmp_path: Path) -> None:
     """Import and compile go on while another job has the GPU; the load waits, and that is no run time."""
     told: list[str] = []
@@ -95,6 +97,7 @@ def test_a_script_has_no_lease_before_it_loads(tmp_path: Path) -> None:
     assert (tmp_path / "leases" / "gpu-0.lock").read_text() == "diagnose job_b"
 
 
+@pytest.mark.slow
 def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None:
     """On a machine with a GPU that is in use, what loads a CPU package or a CPU library just runs."""
     package = zoo("ranker")
@@ -117,6 +120,7 @@ def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None
     assert context.cost.cost().waited_s == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [False, True], ids=["alone", "shared import"])
 def test_a_worker_imports_torch_without_a_lease(tmp_path: Path, share: bool) -> None:
     """A request that loads a CUDA package comes as far as that without the GPU, forked or not."""
@@ -143,6 +147,7 @@ def test_a_worker_imports_torch_without_a_lease(tmp_path: Path, share: bool) -> 
     assert told == ["making the call", WAITING]
 
 
+@pytest.mark.slow
 def test_what_does_not_ask_has_it_from_the_start(tmp_path: Path) -> None:
     """A host in C++, or Python without the hook, leases the GPU before it begins."""
     told: list[str] = []
@@ -166,6 +171,7 @@ def test_what_does_not_ask_has_it_from_the_start(tmp_path: Path) -> None:
     assert not hooked(("./host", "model.pt2")) and not hooked(("torchrun", "a.py"))
 
 
+@pytest.mark.slow
 def test_jobs_that_share_gpus_lease_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AOTI_DEBUG_SHARE_GPUS=1 holds for a worker's own choice of a GPU, too."""
     monkeypatch.setenv("AOTI_DEBUG_SHARE_GPUS", "1")
@@ -177,3 +183,81 @@ def test_jobs_that_share_gpus_lease_none(tmp_path: Path, monkeypatch: pytest.Mon
             assert done.phases("loading") and done.finished.waited_s == 0
 
     anyio.run(work)
+
+
+# Ranks under a launcher: their lines apart, and one of them answering for the worker.
+
+
+TORCHRUN = Path(sys.executable).parent / "torchrun"
+PROGRAM = "import os; print('rank', os.environ['RANK'], 'is here')"
+
+
+@pytest.mark.parametrize(
+    "prefix, added",
+    [
+        (["torchrun"], ["--no-python", "--log-dir", "d/torchrun", "--tee", "3"]),
+        (["/opt/bin/torchrun", "--no-python", "--log-dir=x", "-t", "0:1"], []),
+        (["srun", "--gpus=1"], ["--label"]),
+        (["nice", "-n", "5"], []),
+    ],
+)
+def test_options_are_added_once(prefix: list[str], added: list[str]) -> None:
+    """Only to launchers that are known, and only where the prefix does not say otherwise."""
+    assert launched(prefix, ["python", "x.py"], Path("d")) == (*prefix, *added, "python", "x.py")
+
+
+def test_without_a_launcher_nothing_changes() -> None:
+    """The program is run as it is."""
+    assert launched([], ["python"], Path("d")) == ("python",)
+
+
+def test_lines_of_each_rank(tmp_path: Path) -> None:
+    """As srun labels them; lines of the launcher itself belong to nobody."""
+    output = tmp_path / "output.log"
+    output.write_text("0: one\n1: two\nsrun: error\n10: three\n0: four\n")
+    paths = separate_ranks(output, ["srun"])
+    assert [(path.name, path.read_text()) for path in paths] == [
+        ("0.log", "one\nfour\n"),
+        ("1.log", "two\n"),
+        ("10.log", "three\n"),
+    ]
+
+
+def test_one_rank_needs_no_log_of_its_own(tmp_path: Path) -> None:
+    """Nor does a program that numbers its lines without a launcher."""
+    output = tmp_path / "output.log"
+    output.write_text("0: one\n0: two\n")
+    assert separate_ranks(output, ["srun"]) == []
+    output.write_text("0: one\n1: two\n")
+    assert separate_ranks(output, []) == [] and not (tmp_path / "ranks").exists()
+
+
+@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "PMI_RANK"])
+def test_a_tool_runs_once(variable: str) -> None:
+    """What is no run of the workload, such as a compiler, is done by the first rank alone."""
+    said = [
+        subprocess.check_output([*ONLY_FIRST, "echo", "two words"], env={variable: rank}, text=True)
+        for rank in ("0", "1")
+    ]
+    assert said == ["two words\n", ""]
+
+
+@pytest.mark.slow
+def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
+    """A real launch: each rank's lines are in a file of its own."""
+    prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
+    context = Context(tmp_path, Path(sys.executable), launcher=prefix)
+    command = Command(argv=(sys.executable, "-c", PROGRAM), cwd=tmp_path, timeout_s=120)
+    finished = anyio.run(lambda: context.run(command, "both", runs=1))
+    assert finished.ok
+    logs = {path.name: path.read_text().strip() for path in (finished.output.parent / "ranks").iterdir()}
+    assert logs == {"0.log": "rank 0 is here", "1.log": "rank 1 is here"}
+
+
+@pytest.mark.slow
+def test_one_rank_answers_for_the_worker(tmp_path: Path) -> None:
+    """A request is carried out by rank 0 alone: the report has each event once."""
+    prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
+    context = Context(tmp_path, Path(sys.executable), launcher=prefix)
+    done = anyio.run(lambda: context.worker("probe", {}, cwd=tmp_path))
+    assert done.finished.ok and len(done.phases("finished")) == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,13 @@ from torch import nn
 
 from mcp_server.runtime.context import E, read_events, stream_events
 from mcp_server.worker import events, interpret
-from mcp_server.worker.interpret import rounded
-from mcp_server.worker.loading import update_program
-from mcp_server.worker.report import Report
+from mcp_server.worker.capture.compiles import stopped_at
+from mcp_server.worker.capture.events import Overrun
+from mcp_server.worker.events import Operator
+from mcp_server.worker.interpret import Operators, rounded
+from mcp_server.worker.loading import recapture, update_program
+from mcp_server.worker.protocol import MadeBy
+from mcp_server.worker.report import Refused, Report
 from tests.worker.support import saved
 
 
@@ -166,3 +172,231 @@ def test_names_as_the_package_mangles_them_are_known(tmp_path: Path) -> None:
     file = saved(tmp_path, "c.pt", {"0_weight": torch.zeros(2, 3)})
     update_program(module, {"file": str(file)}, Report(str(tmp_path / "report.jsonl")))
     assert not module[0].weight.any()
+
+
+# Custom operators beside what their fake functions promise.
+
+
+SPACE = "aotipromises"
+
+
+LIBRARY = torch.library.Library(SPACE, "FRAGMENT")
+
+
+def filled(x: torch.Tensor, first: int, beyond: int) -> torch.Tensor:
+    """Zeros, written as native code does: from `first` bytes on, to `beyond` bytes past the end."""
+    ctypes.memset(x.data_ptr() + first, 0, x.numel() * x.element_size() - first + beyond)
+    return x
+
+
+IMPLEMENTED: dict[str, tuple[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "turned": ("Tensor x", lambda x: x.t().contiguous().t()),
+    "widened": ("Tensor x", lambda x: (x * 2).double()),
+    "shortened": ("Tensor x", lambda x: x[1:].clone()),
+    "kept": ("Tensor x", lambda x: x * 3),
+    "sized": ("Tensor x", lambda x: x[x > 0].clone()),
+    "unfaked": ("Tensor x", lambda x: x.clone()),
+    "writes": ("Tensor x", lambda x: x.mul_(2).clone()),
+    "returns": ("Tensor x", lambda x: x),
+    "declared": ("Tensor(a!) x", lambda x: x.mul_(2).clone()),
+    "beyond": ("Tensor x", lambda x: filled(torch.empty_like(x), -8, 8)),
+    "within": ("Tensor x", lambda x: filled(torch.empty_like(x), 0, 0)),
+}
+
+
+def decorated(x: torch.Tensor) -> torch.Tensor:
+    return filled(torch.empty_like(x), -8, 8)
+
+
+torch.library.custom_op(f"{SPACE}::decorated", decorated, mutates_args=()).register_fake(torch.empty_like)
+
+
+def sized(x: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size())
+
+
+for name, (argument, function) in IMPLEMENTED.items():
+    LIBRARY.define(f"{name}({argument}) -> Tensor")
+    LIBRARY.impl(name, function, "CPU")
+    if name != "unfaked":
+        fake = sized if name == "sized" else torch.empty_like
+        torch.library.register_fake(f"{SPACE}::{name}", fake, lib=LIBRARY)
+
+
+def under(directory: Path, name: str, repair: bool) -> tuple[torch.Tensor, list[Operator]]:
+    """The result of an operator on ones of shape [3, 4], and the worker's events."""
+    report = directory / "report.jsonl"
+    with Operators(Report(str(report)), repair):
+        result = getattr(getattr(torch.ops, SPACE), name)(torch.ones(3, 4))
+    return result, list(stream_events(report, Operator))
+
+
+LAYOUTS = [("turned", "stride", [4, 1], [1, 3]), ("widened", "dtype", "torch.float32", "torch.float64")]
+LAYOUTS.append(("shortened", "shape", [3, 4], [2, 4]))
+
+
+@pytest.mark.parametrize(("name", "what", "promised", "returned"), LAYOUTS)
+def test_a_layout_that_was_not_promised(
+    tmp_path: Path, name: str, what: str, promised: object, returned: object
+) -> None:
+    """Stride, dtype and shape are told as the fake function and as the operator have them."""
+    _, (event,) = under(tmp_path, name, repair=False)
+    (pair,) = event.layouts
+    assert event.op == f"{SPACE}.{name}.default"
+    assert (getattr(pair.promised, what), getattr(pair.returned, what)) == (promised, returned)
+
+
+@pytest.mark.parametrize(("name", "repair"), [("beyond", False), ("beyond", True), ("decorated", False)])
+def test_what_an_operator_writes_beyond_what_it_allocated(tmp_path: Path, name: str, repair: bool) -> None:
+    """It is told with its extent, does no harm, and what stays within is not told."""
+    result, (event,) = under(tmp_path, name, repair=repair)
+    assert event.overrun == [Overrun([3, 4], "torch.float32", 8, 8)]
+    assert torch.equal(result, torch.zeros(3, 4))
+    assert torch.equal(under(tmp_path, "within", repair=repair)[0], torch.zeros(3, 4))
+    assert len(list(read_events(tmp_path / "report.jsonl"))) == 1
+
+
+REPAIRED = [("turned", torch.ones(3, 4)), ("widened", torch.full((3, 4), 2.0))]
+REPAIRED.append(("shortened", torch.cat([torch.ones(2, 4), torch.zeros(1, 4)])))
+
+
+@pytest.mark.parametrize(("name", "wanted"), REPAIRED)
+def test_a_repaired_result_is_as_promised(tmp_path: Path, name: str, wanted: torch.Tensor) -> None:
+    """The values in the promised layout; what the operator did not make is zero."""
+    result, _ = under(tmp_path, name, repair=True)
+    assert result.stride() == (4, 1) and result.dtype == torch.float32
+    assert torch.equal(result, wanted)
+
+
+@pytest.mark.parametrize("name", ["kept", "sized", "declared"])
+def test_an_operator_that_keeps_its_promises(tmp_path: Path, name: str) -> None:
+    """Nothing is told of a right operator, of a size that the data makes, and of a declared mutation."""
+    assert under(tmp_path, name, repair=False)[1] == []
+
+
+def test_an_operator_without_a_fake_function(tmp_path: Path) -> None:
+    """It is told that nothing is promised, and the result is the operator's."""
+    result, told = under(tmp_path, "unfaked", repair=True)
+    (event,) = read_events(tmp_path / "report.jsonl")
+    assert (event.event, told) == ("no_fake", []) and torch.equal(result, torch.ones(3, 4))
+
+
+@pytest.mark.parametrize(("name", "broken"), [("writes", "mutated"), ("returns", "aliases")])
+def test_an_argument_that_is_written_or_returned(tmp_path: Path, name: str, broken: str) -> None:
+    """An argument that the schema does not allow to be written, or to be returned, is named."""
+    _, (event,) = under(tmp_path, name, repair=False)
+    assert getattr(event, broken) == ["x"] and not event.layouts
+
+
+def test_torchs_own_operators_are_let_through(tmp_path: Path) -> None:
+    """What torch itself computes is not looked at."""
+    report = tmp_path / "report.jsonl"
+    with Operators(Report(str(report)), repair=True) as watch:
+        torch.ones(3) + 1
+    assert watch.calls == 0 and list(read_events(report)) == []
+
+
+# Which operators the compiler was at when it failed, and the program that a script was about to compile.
+
+
+STACK = '  File "/app/model.py", line 9, in forward\n    return codec(x)'
+
+
+def graph() -> torch.fx.Graph:
+    """Two operators, of which the second knows the line of its model."""
+    made = torch.fx.Graph()
+    first = made.call_function(torch.ops.aten.relu.default, (made.placeholder("x"),))
+    made.call_function(torch.ops.aten.neg.default, (first,)).meta["stack_trace"] = STACK
+    return made
+
+
+class Lowering:
+    """Works on one node after the other, and refuses the second."""
+
+    def run_node(self, n: torch.fx.Node) -> None:
+        if n.target is torch.ops.aten.neg.default:
+            raise RuntimeError("Unsupported return type")
+
+    def run(self, of: torch.fx.Graph) -> None:
+        for n in of.nodes:
+            self.run_node(n)
+
+
+class Kernel:
+    """As Inductor's IR, which knows the nodes that it was made of."""
+
+    __module__ = "torch._inductor.ir"
+
+    def __init__(self, origins: list[torch.fx.Node]) -> None:
+        self.origins = origins
+
+    def codegen(self) -> None:
+        raise RuntimeError("Unsupported return type")
+
+
+def told(work: Any, *args: Any) -> list[dict[str, str]]:
+    try:
+        work(*args)
+    except RuntimeError as error:
+        return stopped_at(error)
+    raise AssertionError("it did not fail")
+
+
+def test_the_node_that_was_being_lowered() -> None:
+    """It is told with the lines of the model that made it, and those that went well are not."""
+    assert told(Lowering().run, graph()) == [{"operator": "aten.neg.default", "stack": STACK}]
+
+
+def test_the_nodes_behind_a_kernel_that_was_being_written() -> None:
+    """Inputs are no operators; an error elsewhere was at none."""
+    found = told(Kernel(list(graph().nodes)).codegen)
+    assert [each["operator"] for each in found] == ["aten.relu.default", "aten.neg.default"]
+
+    def link() -> None:
+        raise RuntimeError("ld returned 1 exit status")
+
+    assert told(link) == []
+
+
+SCRIPT = """
+import sys, torch
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + float(sys.argv[1])
+
+if __name__ == "__main__":
+    program = torch.export.export(Model(), (torch.ones(3),))
+    if "compile" in sys.argv:
+        try:
+            torch._inductor.aoti_compile_and_package(program)
+        except Exception:
+            pass
+        open(sys.argv[0] + ".went-on", "w")
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the script; what the worker changes of the process is put back."""
+    monkeypatch.setattr("sys.argv", ["pytest"])
+    monkeypatch.syspath_prepend(tmp_path)
+    script = tmp_path / "program.py"
+    script.write_text(SCRIPT)
+    return script
+
+
+def test_the_program_of_a_script_is_taken(here: Path) -> None:
+    """With the script's own arguments; what it would do after the compile is not done."""
+    compile_before = torch._inductor.aoti_compile_and_package
+    asked: MadeBy = {"script": str(here), "args": ["7", "compile"], "compile": 0}
+    program = recapture(asked, Report(str(here.with_suffix(".jsonl"))))
+    assert program.module()(torch.ones(3)).tolist() == [8.0, 8.0, 8.0]
+    assert not here.with_name("program.py.went-on").exists()
+    assert torch._inductor.aoti_compile_and_package is compile_before
+
+
+def test_a_script_that_does_not_compile_is_refused(here: Path) -> None:
+    """It says that the compile was not reached again."""
+    with pytest.raises(Refused, match="did not reach"):
+        recapture({"script": str(here), "args": ["7"], "compile": 0}, Report(str(here.with_suffix(".jsonl"))))

@@ -12,21 +12,24 @@ from pathlib import Path
 import pytest
 import torch
 
+from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.kernel import eager_key, try_in_eager
 from mcp_server.diagnosis.interventions.run import TriedCall, call_of_package, try_intervention
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.try_fix import TriedFix, try_fix
 from mcp_server.errors import ProblemError
+from mcp_server.model import PackageWorkload, Verdict
 from mcp_server.operations.arguments import TryArguments
-from mcp_server.tools.divergence import EveryLaunch
+from mcp_server.package.view import view_package
+from mcp_server.tools.compare_with_eager import compare_with_eager
+from mcp_server.tools.divergence import ComparedWithEager, EveryLaunch
 from mcp_server.worker.protocol import EagerLaunches
-from tests.conftest import ZooPackage, torch_environment
+from tests.conftest import CACHE, ZooPackage, compiled_once, torch_environment
 from tests.gpu.conftest import HAS_CUDA
 from tests.served import served
 from tests.worker.support import context_in
 from tests.wrong_launches.models import SCALE, WRONG_SCALE
-from tests.wrong_launches.support import call_of, compared, judged, kernels_with, verdict
 from tests.zoo.names import thorough
 
 # A wrong launch done in eager mode, on its own inputs: the failure goes, and comes back without that.
@@ -241,3 +244,46 @@ def test_a_wrong_triton_kernel_is_proven_in_eager_mode(on_cuda: Path, tmp_path: 
     found = verdict(tmp_path, on_cuda / f"{name}.pt2")
     assert found.confidence == "proven" and found.intervention is not None, found.summary
     assert "eager mode" in found.intervention.what
+
+
+# The packages of `models.py` compared with their programs.
+
+
+def call_of(package: Path) -> PackageWorkload:
+    """The call with the inputs next to a package."""
+    return PackageWorkload(package=package, inputs=package.with_name(f"{package.stem}.inputs.pt"))
+
+
+def compared(directory: Path, package: Path) -> ComparedWithEager:
+    """A package with every launch judged by the program next to it."""
+    program = package.with_name(f"{package.stem}.exported.pt2")
+    return served(compare_with_eager, context_in(directory), call_of(package), program)
+
+
+def judged(directory: Path, package: Path) -> EveryLaunch:
+    """What that says of the launches."""
+    return compared(directory, package).every_launch
+
+
+def kernels_with(package: Path, part: str) -> list[int]:
+    """The launches whose kernel has that in its name, in the order of the call."""
+    launches = view_package(package).wrapper.launches
+    return [launch.index for launch in launches if part in launch.kernel]
+
+
+def verdict(directory: Path, package: Path) -> Verdict:
+    """The diagnosis of a package whose program was given."""
+    program = package.with_name(f"{package.stem}.exported.pt2")
+    return served(diagnose, context_in(directory), call_of(package), symptom=Symptom(program=program))
+
+
+# The packages of `models.py`, each compiled once.
+
+
+MADE = CACHE.parent / "wrong_launches"
+
+
+@pytest.fixture(scope="session")
+def wrong() -> Callable[[str], Path]:
+    """NAME.pt2; NAME.exported.pt2 and NAME.inputs.pt lie next to it."""
+    return lambda name: compiled_once(MADE / f"{name}.pt2", "tests.wrong_launches.models", name)
