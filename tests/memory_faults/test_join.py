@@ -62,46 +62,44 @@ def lookup(tmp_path: Path, seen: Journal | None, address: int | None, ranges: ob
     return join_fault(view, access, Evidence(seen, seen is not None, values))
 
 
-def test_an_index_that_the_table_cannot_hold_blames_the_input(tmp_path: Path) -> None:
-    """Row 500,000,000 of 64: the kernel only did what its ids asked for."""
-    ranges = {(0, "arg6_1"): ValueRange(0, 500_000_000)}
-    fault = lookup(tmp_path, lookups(), BASE + 500_000_000 * 64, ranges)
+FAR_ROW = 500_000_000
+FAR, NEXT = BASE + FAR_ROW * 64, BASE + 64 * 64
+
+
+@pytest.mark.parametrize(
+    ("address", "ids", "missed", "blame", "beyond"),
+    [
+        # Row FAR_ROW of 64: the kernel only did what its ids asked for.
+        (
+            FAR,
+            (0, 500_000_000),
+            ("after", 499_999_936 * 64, [500_000_000, 0]),
+            ("input", True, "likely"),
+            True,
+        ),
+        # All ids are in range, so the address is the kernel's own doing.
+        (NEXT, (0, 63), ("after", 0, [64, 0]), ("kernel", False, "likely"), False),
+        # Values that nobody saw are not claimed.
+        (NEXT, None, ("after", 0, [64, 0]), ("kernel", False, "possible"), None),
+    ],
+)
+def test_an_index_into_a_table(
+    tmp_path: Path,
+    address: int,
+    ids: tuple[int, int] | None,
+    missed: tuple[str, int, list[int]],
+    blame: tuple[str, bool | None, str],
+    beyond: bool | None,
+) -> None:
+    """The line also stores to `out`: a read means the table."""
+    fault = lookup(tmp_path, lookups(), address, {(0, "arg6_1"): ValueRange(*ids)} if ids else {})
     assert fault.access == "tl.load(table + index * width + col)"
     assert fault.missed is not None and fault.blame is not None
-    assert (fault.missed.parameter, fault.missed.side, fault.missed.index) == (
-        "table",
-        "after",
-        [500_000_000, 0],
-    )
-    assert fault.missed.bytes_outside == 500_000_000 * 64 - 64 * 64
-    assert (fault.parts[0].limit, fault.parts[0].beyond) == (64, True)
-    assert (fault.blame.kind, fault.blame.input_index) == ("input", 1)
-    assert fault.blame.category == "index_out_of_bounds"
-    assert fault.blame.received is True
-
-
-def test_the_access_on_a_line_with_two_is_told_by_its_direction(tmp_path: Path) -> None:
-    """`tl.store(out + …, tl.load(table + …))` is one line: a read means the table."""
-    fault = lookup(tmp_path, lookups(), BASE + 64 * 64)
-    assert fault.missed is not None
-    assert fault.missed.variable == "table"
-    assert fault.missed.certain
-
-
-def test_an_index_that_fits_leaves_the_kernel_guilty(tmp_path: Path) -> None:
-    """All ids are in range, so the address is the kernel's own doing."""
-    fault = lookup(tmp_path, lookups(), BASE + 64 * 64, {(0, "arg6_1"): ValueRange(0, 63)})
-    assert fault.blame is not None
-    assert (fault.blame.kind, fault.blame.received) == ("kernel", False)
-    assert "fits" in fault.blame.reasons[0]
-
-
-def test_values_that_nobody_saw_are_not_claimed(tmp_path: Path) -> None:
-    """Without the range of the ids, the verdict is only possible, and names no value."""
-    fault = lookup(tmp_path, lookups(), BASE + 64 * 64)
-    assert fault.blame is not None
-    assert fault.blame.confidence == "possible"
-    assert fault.parts[0].beyond is None
+    assert fault.missed.variable == "table" and fault.missed.certain
+    assert (fault.missed.side, fault.missed.bytes_outside, fault.missed.index) == missed
+    assert (fault.blame.kind, fault.blame.received, fault.blame.confidence) == blame
+    assert (fault.parts[0].limit, fault.parts[0].beyond) == (64, beyond)
+    assert ("fits" in fault.blame.reasons[0]) == (beyond is False)
 
 
 def test_a_write_through_an_index_of_generated_code(tmp_path: Path) -> None:

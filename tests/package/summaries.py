@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from mcp_server.package.archive import Package, open_package
+from mcp_server.package.archive import Package, open_package, read_constants
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.members import DirectoryContainer, ModelFiles
+from mcp_server.package.signature import read_signature
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
@@ -36,11 +37,25 @@ def view_of(name: str, compiled_by: str = "torch-2.11-cuda") -> PackageView:
 
 
 def summary(wrapper: Wrapper) -> str:
-    """Kernels, tensors, launches with roles and last writers, transfers, symbols, outputs, problems."""
+    """Signature, kernels, tensors, launches with roles and last writers, transfers, symbols, problems."""
     return "\n".join([*_lines(wrapper), ""])
 
 
+def _interface(text: str) -> Iterator[str]:
+    """The compiled signature and the constants."""
+    signature = read_signature(text)
+    for item in signature.inputs:
+        dims = [f"{d.size or d.expression} of {d.lower}..{d.upper}" for d in item.dims]
+        yield f"{item.label} {item.dtype} {dims} {item.strides} {item.device_type}"
+    for symbol in signature.symbols:
+        yield f"{symbol.symbol} = {symbol.solution or symbol.name} {symbol.what} {symbol.dim}"
+    for each in read_constants(text):
+        yield f"constant {each.name}: {each.kind} {each.fqn} {each.dtype} {each.shape} {each.device_type}"
+    yield f"outputs {signature.output_count} notes {signature.notes} problems {signature.problems}"
+
+
 def _lines(wrapper: Wrapper) -> Iterator[str]:
+    yield from _interface(wrapper.text)
     for kernel in wrapper.kernels.values():
         blocks = f"warps {kernel.num_warps} shared {kernel.shared_bytes} {kernel.block_sizes} {kernel.grid}"
         yield f"kernel {kernel.name}: {kernel.kind} {kernel.symbol} {kernel.cubin} {blocks}"

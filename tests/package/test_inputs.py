@@ -62,36 +62,6 @@ def test_an_expression_of_a_symbol(zoo: ZooPackage) -> None:
     assert symbol.solution == f"(1.0/2.0)*{symbol.name}_size_0"
 
 
-def test_a_cuda_wrapper_of_an_older_torch() -> None:
-    """torch 2.11 names a symbol where it is first read only: the second input's dimension stays unnamed."""
-    signature = read_signature(recorded("logarithm"))
-    x, scale = signature.inputs
-    assert x.dims == (CompiledDim(0, None, "s77", 2, 64), CompiledDim(1, 16))
-    assert scale.dims == (CompiledDim(0, None, None, 2, 64), CompiledDim(1, 16))
-    assert (x.device_type, scale.dtype, scale.strides) == ("cuda", "float32", (16, 1))
-    assert signature.symbols == (SymbolDefinition("s77", "arg4_1", "size", 0),)
-    assert signature.output_count == 1 and signature.problems == ()
-
-
-def test_a_solved_symbol_of_an_older_torch() -> None:
-    """Without the whole shape, the solution still shows that the size must be even."""
-    signature = read_signature(recorded("plugin"))
-    assert signature.inputs[0].dims[0] == CompiledDim(0, None, None, 4, 64)
-    assert signature.symbols[0].solution == "(1.0/2.0)*arg4_1_size_0"
-
-
-def test_constants_of_a_cuda_wrapper() -> None:
-    """Constants carry the user's names and the device on which they will live."""
-    weight, bias, _ = read_constants(recorded("logarithm"))
-    assert (weight.fqn, weight.shape, weight.bytes, weight.device_type) == (
-        "inp.weight",
-        (16, 16),
-        1024,
-        "cuda",
-    )
-    assert (bias.name, bias.fqn, bias.kind) == ("inp_bias", "inp.bias", "Parameter")
-
-
 def with_spec(spec: str) -> str:
     """The two-input wrapper with another input tree."""
     text = recorded("logarithm")
