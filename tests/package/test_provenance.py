@@ -28,49 +28,26 @@ STACK = """File "/app/model.py", line 12, in forward
     return F.linear(input, self.weight, self.bias)"""
 
 
-def test_library_frames_are_folded() -> None:
-    """The innermost frame of the user's own files counts; frames of installed packages are only counted."""
+def test_frames_and_nodes_of_a_launch() -> None:
+    """From the package's file, else from the text of a guard, else nodes alone from the comment of the call.
+
+    The innermost frame of the user's own files counts; frames of installed packages are only counted.
+    """
     launch = recorded("jagged").launches[1]
-    entry = {"stack_traces": [STACK, STACK], "post_grad_nodes": ["addmm"], "pre_grad_nodes": ["linear"]}
-    found = read_provenance(launch, {f"{launch.kernel}:{launch.handle}": entry})
-    assert found.source == "kernel_information"
-    assert [(m.file, m.line, m.code) for m in found.locations] == [
-        ("/app/model.py", 12, "return self.head(x)")
-    ]
-    assert (found.folded, found.post_grad, found.pre_grad) == (2, ("addmm",), ("linear",))
-
-
-def test_a_context_guard_tells_frames() -> None:
-    """Without the package's file, the text of a guard gives the frames."""
-    launch = replace(recorded("jagged").launches[1], stack=f"\n{STACK}\n\n{STACK}\n")
-    found = read_provenance(launch, {})
-    assert (found.source, len(found.stacks), len(found.locations)) == ("context_guard", 2, 1)
-
-
-def test_comments_tell_nodes_only() -> None:
-    """Otherwise the comment above the call gives graph nodes and operators, but no line."""
-    found = read_provenance(recorded("jagged").launches[1], {})
-    assert found.source == "comments"
-    assert "linear" in found.post_grad
-    assert found.locations == ()
-
-
-def test_odd_entries_are_no_crash() -> None:
-    """A foreign form of the file's entries is taken for what can be read of it."""
-    launch = recorded("jagged").launches[0]
     key = f"{launch.kernel}:{launch.handle}"
-    for entry in ({}, {"stack_traces": None}, {"stack_traces": [1, "x"]}, {"post_grad_nodes": "x"}):
-        assert read_provenance(launch, {key: entry}).locations == ()
-
-
-def test_frames_without_function_or_code() -> None:
-    """Frames are read without their optional parts."""
-    assert [
-        (f.file, f.line, f.code) for f in read_stack('File "a.py", line 3\nFile "b.py", line 4, in f')
-    ] == [
-        ("a.py", 3, ""),
-        ("b.py", 4, ""),
-    ]
+    entry = {"stack_traces": [STACK, STACK], "post_grad_nodes": ["addmm"], "pre_grad_nodes": ["linear"]}
+    found = read_provenance(launch, {key: entry})
+    lines = [(m.file, m.line, m.code) for m in found.locations]
+    assert (found.source, lines) == ("kernel_information", [("/app/model.py", 12, "return self.head(x)")])
+    assert (found.folded, found.post_grad, found.pre_grad) == (2, ("addmm",), ("linear",))
+    guarded = read_provenance(replace(launch, stack=f"\n{STACK}\n\n{STACK}\n"), {})
+    assert (guarded.source, len(guarded.stacks), len(guarded.locations)) == ("context_guard", 2, 1)
+    bare = read_provenance(launch, {})
+    assert bare.source == "comments" and "linear" in bare.post_grad and bare.locations == ()
+    for odd in ({}, {"stack_traces": None}, {"stack_traces": [1, "x"]}, {"post_grad_nodes": "x"}):
+        assert read_provenance(launch, {key: odd}).locations == ()
+    frames = read_stack('File "a.py", line 3\nFile "b.py", line 4, in f')
+    assert [(f.file, f.line, f.code) for f in frames] == [("a.py", 3, ""), ("b.py", 4, "")]
 
 
 @pytest.mark.slow
@@ -130,10 +107,6 @@ def test_lines_of_own_operators_and_of_writes(zoo: ZooPackage) -> None:
     written = read_exported(zoo("counter").with_name("counter.exported.pt2"))
     assert [line.code for line in written.in_place] == ["self.seen.add_(x)", "x.mul_(2)"]
     assert [(name, line.code) for name, line in written.counted] == [("seen", "self.seen.add_(x)")]
-
-
-def test_a_plain_model_has_neither(zoo: ZooPackage) -> None:
-    """Operators of torch that write nothing are left to the package."""
     assert read_exported(zoo("ranker").with_name("ranker.exported.pt2")).special == ()
 
 

@@ -7,10 +7,8 @@ for `p * p.log()`, `torch.log_softmax` for the logarithm of a softmax, a divisor
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-_LOGARITHM = frozenset({"log"})
 _ZERO_TIMES_INFINITY = "0 * -inf"  # in the explanation of an origin
 
 
@@ -26,90 +24,78 @@ class Idiom:
 def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
     """The idiom for a line of one statement whose operation `op` is at fault; None where there is none."""
     line = line.strip()
-    try:
-        tree = ast.parse(line)
-    except (SyntaxError, ValueError, RecursionError):
+    tree = _parsed(line)
+    if tree is None or len(tree.body) != 1:
         return None
-    if len(tree.body) != 1:
+    rewriter = _Rewriter(op, _ZERO_TIMES_INFINITY in explanation)
+    made = ast.unparse(ast.fix_missing_locations(rewriter.visit(tree)))
+    if len(rewriter.texts) != 1:
         return None
-    zero = _ZERO_TIMES_INFINITY in explanation
-    for rewrite in (_log_softmax, _xlogy if zero else _xlogy_of_itself, _named_divisor):
-        found = rewrite(tree, op)
-        if found is not None:
-            after, text = found
-            return Idiom(line, after, text)
-    return None
+    return Idiom(line, "\n".join([*rewriter.first, made]), rewriter.texts[0])
 
 
 def operand_text(line: str, op: str) -> str:
     """The operand that `op` has in a line, as it is written there; empty unless there is just one."""
-    try:
-        tree = ast.parse(line.strip())
-    except (SyntaxError, ValueError, RecursionError):
-        return ""
-    found = [ast.unparse(operand) for node in ast.walk(tree) if (operand := _called_on(node, op)) is not None]
+    tree = _parsed(line.strip())
+    nodes = ast.walk(tree) if tree is not None else ()
+    found = [ast.unparse(operand) for node in nodes if (operand := _called_on(node, op)) is not None]
     return found[0] if len(found) == 1 else ""
 
 
-def _xlogy_of_itself(tree: ast.Module, op: str) -> tuple[str, str] | None:
-    """`a * a.log()`, whose factor is 0 wherever its logarithm is not finite."""
-    return _xlogy(tree, op, of_itself=True)
-
-
-def _xlogy(tree: ast.Module, op: str, of_itself: bool = False) -> tuple[str, str] | None:
-    """`a * b.log()` is 0 in the limit of a = b = 0, and NaN as it is written."""
-    if op not in _LOGARITHM:
+def _parsed(line: str) -> ast.Module | None:
+    try:
+        return ast.parse(line)
+    except (SyntaxError, ValueError, RecursionError):
         return None
 
-    def rewritten(node: ast.AST) -> ast.expr | None:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
-            return None
-        for factor, logarithm in ((node.left, node.right), (node.right, node.left)):
-            operand = _called_on(logarithm, op)
-            if operand is not None and not (of_itself and ast.unparse(factor) != ast.unparse(operand)):
-                return _call("torch.xlogy", factor, operand)
+
+@dataclass
+class _Rewriter(ast.NodeTransformer):
+    """Puts the idiom in place of each expression that has one. `zero`: the NaN was 0 times an infinity.
+
+    `texts` has what each idiom does, `first` the statements before the line.
+    """
+
+    op: str
+    zero: bool
+    texts: list[str] = field(default_factory=list)
+    first: list[str] = field(default_factory=list)
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self._idiom(node) or self.generic_visit(node)
+
+    def _idiom(self, node: ast.AST) -> ast.expr | None:
+        match node:
+            case ast.BinOp(left=left, op=ast.Mult(), right=right) if self.op == "log":
+                # `a * b.log()` is 0 in the limit of a = b = 0, and NaN as it is written.
+                for factor, logarithm in ((left, right), (right, left)):
+                    operand = _called_on(logarithm, self.op)
+                    same = operand is not None and ast.unparse(factor) == ast.unparse(operand)
+                    if operand is not None and (self.zero or same) and _softmax(operand) is None:
+                        self.texts.append("use torch.xlogy, which is 0 where its first argument is 0")
+                        return _call("torch.xlogy", factor, operand)
+            case ast.BinOp(left=left, op=ast.Div(), right=divisor) if self.op == "div":
+                if isinstance(divisor, ast.Name | ast.Attribute):
+                    return None
+                self.texts.append("divide by 1 where the divisor is 0")
+                self.first.append(f"divisor = {ast.unparse(divisor)}")
+                name = ast.Name("divisor", ast.Load())
+                zero = ast.Compare(name, [ast.Eq()], [ast.Constant(0)])
+                return ast.BinOp(left, ast.Div(), _call("torch.where", zero, ast.Constant(1), name))
+            case ast.Call() if self.op == "log" and (softmax := _softmax(_called_on(node, "log"))):
+                self.texts.append("use log_softmax, which does not underflow to log(0)")
+                assert isinstance(softmax.func, ast.Attribute), "so it was found"
+                func = ast.Attribute(softmax.func.value, "log_softmax", ast.Load())
+                return ast.Call(func, softmax.args, softmax.keywords)
         return None
 
-    after = _once(tree, rewritten)
-    return (after, "use torch.xlogy, which is 0 where its first argument is 0") if after else None
 
-
-def _log_softmax(tree: ast.Module, op: str) -> tuple[str, str] | None:
-    """The logarithm of a softmax underflows where `log_softmax` does not."""
-    if op not in _LOGARITHM:
-        return None
-
-    def rewritten(node: ast.AST) -> ast.expr | None:
-        operand = _called_on(node, op)
-        if not (isinstance(operand, ast.Call) and isinstance(operand.func, ast.Attribute)):
-            return None
-        if operand.func.attr != "softmax":
-            return None
-        func = ast.Attribute(operand.func.value, "log_softmax", ast.Load())
-        return ast.Call(func, operand.args, operand.keywords)
-
-    after = _once(tree, rewritten)
-    return (after, "use log_softmax, which does not underflow to log(0)") if after else None
-
-
-def _named_divisor(tree: ast.Module, op: str) -> tuple[str, str] | None:
-    """A divisor that is an expression gets a line of its own, and is 1 where it would be 0."""
-    if op != "div":
-        return None
-    divisors: list[str] = []
-
-    def rewritten(node: ast.AST) -> ast.expr | None:
-        if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div)):
-            return None
-        if isinstance(node.right, ast.Name | ast.Attribute):
-            return None
-        divisors.append(ast.unparse(node.right))
-        name = ast.Name("divisor", ast.Load())
-        zero = ast.Compare(name, [ast.Eq()], [ast.Constant(0)])
-        return ast.BinOp(node.left, ast.Div(), _call("torch.where", zero, ast.Constant(1), name))
-
-    after = _once(tree, rewritten)
-    return (f"divisor = {divisors[0]}\n{after}", "divide by 1 where the divisor is 0") if after else None
+def _softmax(node: ast.expr | None) -> ast.Call | None:
+    """The call, where it is one of a softmax."""
+    match node:
+        case ast.Call(func=ast.Attribute(attr="softmax")):
+            return node
+    return None
 
 
 def _called_on(node: ast.AST | None, op: str) -> ast.expr | None:
@@ -125,24 +111,3 @@ def _called_on(node: ast.AST | None, op: str) -> ast.expr | None:
 
 def _call(name: str, *arguments: ast.expr) -> ast.Call:
     return ast.Call(ast.parse(name, mode="eval").body, list(arguments), [])
-
-
-class _Rewriter(ast.NodeTransformer):
-    """Puts what `rewrite` gives in place of each node for which it gives anything, and counts these."""
-
-    def __init__(self, rewrite: Callable[[ast.AST], ast.expr | None]) -> None:
-        self.rewrite, self.count = rewrite, 0
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        made = self.rewrite(node)
-        if made is None:
-            return self.generic_visit(node)
-        self.count += 1
-        return made
-
-
-def _once(tree: ast.Module, rewrite: Callable[[ast.AST], ast.expr | None]) -> str:
-    """The statement with its only such expression rewritten; empty for none, or more than one."""
-    copy, rewriter = ast.parse(ast.unparse(tree)), _Rewriter(rewrite)
-    made = ast.fix_missing_locations(rewriter.visit(copy))
-    return ast.unparse(made) if rewriter.count == 1 else ""
