@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -132,15 +132,14 @@ class Comparison:
                 return f" It fails on these inputs: {self.error}"
             case "package_failed":
                 return f" The package fails on these inputs, the program does not: {self.error}"
-            case "differs":
-                wrong = [each for each in self.outputs if each.agreement == "different"]
-                if not wrong:
-                    return " It has another number of outputs than the package."
+            case "differs" if not self.outputs:
+                return " It has another number of outputs than the package."
+            case "differs" if wrong := [each for each in self.outputs if each.agreement == "different"]:
                 told = f" Output {wrong[0].output} differs by up to {wrong[0].largest_difference or 0:.3g}:"
                 return (
                     f"{told} the package does not compute what its source says, or a launch is read wrongly."
                 )
-            case "agrees":
+            case "differs" | "agrees":
                 largest = max((each.largest_difference or 0.0 for each in self.outputs), default=0.0)
                 if not largest:
                     return " It gives the outputs of the package bit for bit."
@@ -279,17 +278,7 @@ async def compare(
     if returned is None:
         error = run.finished.note or "it did not return"
         return Comparison("package_failed", by_launch=by_launch, error=error)
-    outputs = tuple(
-        ComparedOutput.model_validate(
-            {
-                "output": each.output,
-                "agreement": each.agreement,
-                "shape": each.shape,
-                "largest_difference": each.largest,
-            }
-        )
-        for each in run.all(events.OutputVerified)
-    )
+    outputs = tuple(map(ComparedOutput.model_validate, run.all(events.OutputVerified)))
     agreements = [*(each.agreement for each in outputs), *(each.agreement for each in by_launch)]
     agrees = len(outputs) == ran.outputs and "different" not in agreements
     return Comparison("agrees" if agrees else "differs", outputs, by_launch)
@@ -310,13 +299,7 @@ def _by_launch(written: PytorchProgram, seen: Sequence[events.LaunchVerified]) -
         worst.setdefault(each.launch, each)
     found = []
     for launch in written.launches:
-        of = worst.get(launch.index) or events.LaunchVerified(
-            launch.index, "not_run", why=launch.not_read or "the call did not come to it with probes"
-        )
-        told = {"agreement": of.agreement, "tensor": of.tensor, "why": of.why}
-        found.append(
-            ComparedLaunch.model_validate(
-                {"launch": launch.index, "kernel": launch.kernel, "largest_difference": of.largest, **told}
-            )
-        )
+        why = launch.not_read or "the call did not come to it with probes"
+        of = worst.get(launch.index) or events.LaunchVerified(launch.index, "not_run", why=why)
+        found.append(ComparedLaunch.model_validate({**asdict(of), "kernel": launch.kernel}))
     return tuple(found)

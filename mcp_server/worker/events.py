@@ -943,12 +943,12 @@ class ProgramRan(Event):
 
 @dataclass
 class OutputVerified(Event):
-    """One output of the package beside the program's; `agreement` and `largest` as in `LaunchVerified`."""
+    """One output of the package beside the program's, with what `LaunchVerified` says of a launch."""
 
     output: int
     agreement: str
     shape: list[int] = field(default_factory=list)
-    largest: Optional[float] = None
+    largest_difference: Optional[float] = None
     why: str = ""
 
 
@@ -956,11 +956,11 @@ class OutputVerified(Event):
 class LaunchVerified(Event):
     """One launch of the package beside the program's, on the launch's own inputs.
 
-    `agreement`: equal (bits), rounding, different, not_run. `tensor` is what differs most, by `largest`.
+    `agreement`: equal (bits), rounding, different, not_run. `tensor` is what differs most.
     """
 
     launch: int
     agreement: str
     tensor: str = ""
-    largest: Optional[float] = None
+    largest_difference: Optional[float] = None
     why: str = ""

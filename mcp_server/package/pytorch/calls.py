@@ -1,10 +1,13 @@
-"""Calls of operators in a wrapper as calls of torch: by the operator's schema, or by the package's JSON."""
+"""Calls of operators in a wrapper as calls of torch: by the operator's schema, or by the package's JSON.
+
+And what a call needs to be made alone, on what a probe recorded of its arguments.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -37,10 +40,7 @@ _ATTENTION = [f"_scaled_dot_product_{kind}_attention" for kind in ("efficient", 
 
 
 class Names(Protocol):
-    """Expressions for what a call is given."""
-
-    def tensor(self, argument: Argument) -> str:
-        """The tensor of an argument."""
+    """Expressions for what a call is given besides tensors."""
 
     def variable(self, name: str) -> str:
         """A variable of the wrapper that holds a tensor."""
@@ -54,17 +54,49 @@ class Names(Protocol):
     def assigned(self, name: str, before: int) -> str | None:
         """The last text that was assigned to a variable of the wrapper."""
 
-    def result(self, name: str) -> str:
-        """The name under which the program keeps a tensor that the call makes."""
+
+@dataclass
+class Written:
+    """A call. `text` has marks for `tensors`; `results` are the variables that it makes, "" for one that
+    nobody asked for, and `out` those that it writes through `out=`.
+    """
+
+    text: str = ""
+    tensors: list[Argument] = field(default_factory=list)
+    results: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+
+    def mark(self, argument: Argument) -> str:
+        self.tensors.append(argument)
+        return f"\0{len(self.tensors) - 1}\0"
+
+    def filled(self, given: Sequence[str]) -> str:
+        return re.sub(r"\0(\d+)\0", lambda mark: given[int(mark[1])], self.text)
 
 
 @dataclass(frozen=True)
-class Written:
-    """A call: the expression, the variables that it makes, and those that it writes through `out=`."""
+class Place:
+    """Which argument of a launch: its variable in the wrapper, and which of those that are given as that."""
 
-    text: str
-    results: tuple[str, ...] = ()
-    out: tuple[str, ...] = ()
+    variable: str
+    turn: int = 0
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A launch as one expression over its arguments.
+
+    `expression` gives the tensors `gives`, or writes to those of `takes` that the launch writes to.
+    """
+
+    expression: str
+    takes: Mapping[str, Place]
+    gives: Sequence[str]
+
+
+def place_of(launch: Launch, argument: Argument) -> Place:
+    same = [each for each in launch.tensors if each.target == argument.target]
+    return Place(argument.target or "", same.index(argument) if argument in same else 0)
 
 
 def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Names) -> Written:
@@ -76,48 +108,43 @@ def shim_call(launch: Launch, schemas: Mapping[str, Schema], names: Names) -> Wr
     by_position = {at: list(found) for at, found in groupby(launch.arguments, key=lambda each: each.position)}
     positions = iter(sorted(by_position))
     out = [by_position[next(positions)][0] for each in schema.arguments if each.is_out]
+    written = Written(out=tuple(each.target or "" for each in out))
     given: list[tuple[SchemaArgument, str]] = []
     for each in schema.arguments:
         if not each.is_out:
-            given.append((each, _given(each, by_position, positions, launch, names)))
-    results = [by_position[at][0] for at in positions]
-    text = f"{schema.operator}({', '.join(_arguments(given))})"
+            found = by_position[next(positions)]
+            if each.type.endswith("Device") or "List[" in each.type:
+                next(positions, None)  # its index, or length
+            given.append((each, _given(each, found, written, launch, names)))
+    written.text = f"{schema.operator}({', '.join(_arguments(given))})"
     if shim in _ATTENTION:
-        text = f"attention({text.replace('(', ', ', 1)}"
-    made = tuple(
-        names.result(each.target) if each.target and each.expression != "nullptr" else "_" for each in results
-    )
-    return Written(text, made, tuple(each.target or "" for each in out))
+        written.text = f"attention({written.text.replace('(', ', ', 1)}"
+    results = [by_position[at][0] for at in positions]
+    written.results = tuple((each.expression != "nullptr" and each.target) or "" for each in results)
+    return written
 
 
 def _given(
-    wanted: SchemaArgument,
-    by_position: Mapping[int, list[Argument]],
-    positions: Iterator[int],
-    launch: Launch,
-    names: Names,
+    wanted: SchemaArgument, found: Sequence[Argument], written: Written, launch: Launch, names: Names
 ) -> str:
-    """The expression for one argument, which may take two of the call's."""
-    found = by_position[next(positions)]
+    """The expression for one argument."""
     first, kind = found[0], wanted.type
     expression = first.expression.strip()
     optional = kind.startswith("Optional[")
     inner = kind.removeprefix("Optional[").removesuffix("]") if optional else kind
     if inner.startswith("List["):
-        next(positions, None)  # its length
         if expression in ("nullptr", "0"):
             return "None" if optional else "[]"
         if "Tensor" in inner:
-            tensors = ("None" if each.expression == "nullptr" else names.tensor(each) for each in found)
+            tensors = ("None" if each.expression == "nullptr" else written.mark(each) for each in found)
             return f"[{', '.join(tensors)}]"
         return f"[{', '.join(map(names.number, names.array(expression)))}]"
     if inner == "Device":
-        next(positions, None)
         return "device"
     if expression in ("nullptr",) or (optional and expression == "0" and inner != "bool"):
         return "None"
     if inner == "Tensor":
-        return names.tensor(first) if first.is_tensor else _behind(first, launch, names)
+        return written.mark(first) if first.is_tensor else _behind(first, launch, names)
     if inner == "str":
         return repr(expression.strip('"'))
     if optional:
@@ -164,6 +191,7 @@ def _same(default: str | None, text: str) -> bool:
 
 def proxy_call(launch: Launch, node: Json, names: Names) -> Written:
     """A call through the proxy executor, whose arguments are in the package's JSON. Raises `NotRead`."""
+    written = Written()
     tensors = iter([each for each in launch.arguments if each.is_tensor and not each.fresh])
     numbers = iter([each for each in launch.arguments if not each.is_tensor])
 
@@ -173,11 +201,11 @@ def proxy_call(launch: Launch, node: Json, names: Names) -> Written:
         )
         match kind:
             case "as_tensor":
-                return names.tensor(next(tensors))
+                return written.mark(next(tensors))
             case "as_tensors":
-                return f"[{', '.join(names.tensor(next(tensors)) for _ in content)}]"
+                return f"[{', '.join(written.mark(next(tensors)) for _ in content)}]"
             case "as_optional_tensors":
-                given = ("None" if "as_none" in each else names.tensor(next(tensors)) for each in content)
+                given = ("None" if "as_none" in each else written.mark(next(tensors)) for each in content)
                 return f"[{', '.join(given)}]"
             case "as_none":
                 return "None"
@@ -197,10 +225,8 @@ def proxy_call(launch: Launch, node: Json, names: Names) -> Written:
     path = target.removeprefix("torch.ops.").replace("::", ".")
     if not re.fullmatch(r"\w+(\.\w+)+", path) or not all(name.isidentifier() for name, _ in given):
         raise NotRead("an operator whose name is no identifier")
-    made = tuple(
-        names.result(each.target)
-        for each in launch.arguments
-        if each.is_tensor and each.fresh and each.target
+    written.results = tuple(
+        each.target for each in launch.arguments if each.is_tensor and each.fresh and each.target
     )
-    text = f"torch.ops.{path}({', '.join(f'{name}={text}' for name, text in given)})"
-    return Written(text, made)
+    written.text = f"torch.ops.{path}({', '.join(f'{name}={text}' for name, text in given)})"
+    return written

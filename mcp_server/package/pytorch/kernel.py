@@ -315,18 +315,13 @@ def merged(stores: Sequence[Store]) -> list[Store]:
 
 
 def _joined(first: Store, second: Store, values: Values) -> Store | None:
-    if (first.parameter, first.mode, len(first.ranges)) != (
-        second.parameter,
-        second.mode,
-        len(second.ranges),
-    ):
-        return None
     same = values.identity
-    if same(first.index) != same(second.index) or same(first.value) != same(second.value):
-        return None
-    if (first.test is None) != (second.test is None):
-        return None
-    if first.test is not None and second.test is not None and same(first.test) != same(second.test):
+
+    def built(store: Store) -> tuple[object, ...]:
+        terms = (store.index, store.value, *([store.test] if store.test is not None else []))
+        return store.parameter, store.mode, len(store.ranges), *map(same, terms)
+
+    if built(first) != built(second):
         return None
     ranges: list[Range] = []
     joined = 0

@@ -17,53 +17,33 @@ from typing import TypeAlias
 
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Argument, Buffer, Launch, Transfer
-from mcp_server.package.pytorch.alone import Alone, Bare, place_of
 from mcp_server.package.pytorch.axes import Axes, NotRead
-from mcp_server.package.pytorch.calls import Names, Written, proxy_call, shim_call
-from mcp_server.package.pytorch.idioms import put_together
-from mcp_server.package.pytorch.kernel import Function, Passed, write_kernel
-from mcp_server.package.pytorch.runtime import HELPERS, helpers_for
+from mcp_server.package.pytorch.calls import Alone, place_of, proxy_call, shim_call
+from mcp_server.package.pytorch.kernel import Passed, write_kernel
+from mcp_server.package.pytorch.runtime import HELPERS
+from mcp_server.package.pytorch.text import (
+    DEDENT,
+    assembled,
+    function,
+    indented,
+    printable,
+    quoted,
+    with_blanks,
+    without_unused,
+)
 from mcp_server.package.pytorch.views import Step, Tensor, contiguous, strided, tupled, view
 from mcp_server.package.pytorch.whole import TooLarge, Whole, constant, named
 from mcp_server.package.signature import CompiledDim
 from mcp_server.package.symbols import Symbol, origins
 from mcp_server.package.terms import size_term
 from mcp_server.package.terms.blocks import Block
+from mcp_server.package.terms.translate import dtype_of
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import grouped
 from mcp_server.worker.events import Schema
 
-INDENT = "    "
-DEDENT = "# end"
 Node: TypeAlias = Launch | Transfer
 ASSIGN = "assign"  # the callee of a moved handle
-_TYPES = {
-    "float": "float32",
-    "double": "float64",
-    "long": "int64",
-    "int": "int32",
-    "half": "float16",
-    "at::Half": "float16",
-    "at::BFloat16": "bfloat16",
-    "bfloat16": "bfloat16",
-    "int64_t": "int64",
-    "int32_t": "int32",
-    "int16_t": "int16",
-    "int8_t": "int8",
-    "uint8_t": "uint8",
-}
-_POINTERS = {
-    "fp32": "float32",
-    "fp64": "float64",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "i1": "bool",
-    "i64": "int64",
-    "i32": "int32",
-    "i16": "int16",
-    "i8": "int8",
-    "u8": "uint8",
-}
 
 
 @dataclass(frozen=True)
@@ -117,19 +97,16 @@ def write_program(
 class _Call:
     """A launch as a call of its function: `reads` gives what is passed for each name that it reads.
 
-    `results` are the variables of the caller by the name in the function, `arguments` those of the launch.
+    `results` are variables of the wrapper by the name in the function, `arguments` those of the launch.
     """
 
+    launch: Launch
     name: str
     lines: tuple[str, ...]
     reads: Mapping[str, str]
     results: Mapping[str, str]
-    symbols: tuple[str, ...]
     shapes: Mapping[str, str]
-    targets: Mapping[str, str]
     arguments: Mapping[str, Argument]
-    gives: Mapping[str, str]
-    launch: Launch
 
 
 @dataclass
@@ -151,6 +128,7 @@ class _Writer:
         self.launches: list[WrittenLaunch] = []
         self.taken: set[str] = {"torch", "F", "json", "os", "device", "self", "DTYPES", *HELPERS}
         self.identifiers: dict[str, str] = {}
+        self.symbols: set[str] = set()  # of the program
         self.constants = {each.name: each for each in package.package.constants}
         buffers = self.wrapper.buffers
         self.last_use = self._last_uses()
@@ -205,6 +183,7 @@ class _Writer:
             return
         self.scope.symbols.add(symbol.name)
         name = self.identifier(symbol.name)
+        self.symbols.add(name)
         if symbol.kind in ("size", "stride") and symbol.tensor:
             what = f"shape[{symbol.dim}]" if symbol.kind == "size" else f"stride({symbol.dim})"
             self.scope.lines.append(f"{name} = {self.variable(symbol.tensor)}.{what}")
@@ -347,9 +326,6 @@ class _Writer:
         tensor = Tensor(text, *self.layout(of))
         return strided(tensor, steps, at) if self._is_of_operator(of) else view(tensor, steps, at)
 
-    def result(self, name: str) -> str:
-        return self.identifier(name)
-
     # Which tensors may be new ones.
 
     def _nodes(self) -> list[Node]:
@@ -389,6 +365,14 @@ class _Writer:
             self.wrapper.buffers[each.target].storage == buffer.storage
             for each in same
             if each.target in self.wrapper.buffers and each.target
+        )
+
+    def _is_read_after(self, name: str, launch: Launch) -> bool:
+        """Whether anything uses a tensor after the launch that makes it, under any name."""
+        buffer = self.wrapper.buffers.get(name)
+        family = self.families[buffer.storage] if buffer is not None else ()
+        return any(
+            self.last_use.get(each, 0) > launch.start for each in (name, *(one.name for one in family))
         )
 
     def _is_written_after(self, name: str, launch: Launch) -> bool:
@@ -543,72 +527,55 @@ class _Writer:
             self.scope.lines.append(f"{self.variable(target)}.copy_({self.variable(node.reads)})")
 
     def _operator(self, launch: Launch) -> None:
-        written = self._operator_call(launch, self)
-        line = written.text
+        """The call, and the same over its arguments: `torch.mm(t0, t1)`, with `out=` where it needs that."""
+        if launch.kind == "proxy_executor":
+            written = proxy_call(launch, self._proxy_node(launch), self)
+        else:
+            written = shim_call(launch, self.schemas, self)
+        line = written.filled([self.tensor(each) for each in written.tensors])
+        own = written.filled([f"t{number}" for number in range(len(written.tensors))])
+        takes, gives = list(written.tensors), list(written.out)
         if written.results:
-            line = f"{', '.join(written.results)} = {line}"
-            for argument in launch.arguments:
-                if argument.fresh and argument.target:
-                    self.scope.names[argument.target] = self.identifier(argument.target)
+            self.scope.names.update({each: self.identifier(each) for each in written.results if each})
+            line = f"{', '.join(self.scope.names.get(each, '_') for each in written.results)} = {line}"
+            # Seeds and the like, which nobody reads, are the operator's own.
+            gives = [each if self._is_read_after(each, launch) else "" for each in written.results]
         elif written.out:
             line = self._written_out(launch, written.out, line)
+            if "torch.ops." in own:
+                gives = []
+                for each in _outs(launch, written.out):
+                    own = f"{own[:-1]}, out=t{len(takes)})"
+                    takes.append(each)
         self.scope.lines.append(line)
-        alone = self._operator_alone(launch)
+        places = {f"t{number}": place_of(launch, each) for number, each in enumerate(takes)}
+        alone = Alone(own, places, tuple(gives))
         self.launches.append(
             WrittenLaunch(launch.index, launch.kernel, launch.kind, "", (line,), alone=alone)
         )
 
-    def _operator_call(self, launch: Launch, names: Names) -> Written:
-        if launch.kind == "proxy_executor":
-            return proxy_call(launch, self._proxy_node(launch), names)
-        return shim_call(launch, self.schemas, names)
-
-    def _operator_alone(self, launch: Launch) -> Alone:
-        """The call over its arguments: `torch.mm(t0, t1)`, or with `out=` where the operator needs it."""
-        names = Bare(self, launch)
-        written = self._operator_call(launch, names)
-        if written.out and "torch.ops." not in written.text:
-            return Alone(written.text, names.takes, written.out)
-        written_to = [each for each in launch.tensors if each.target in written.out and each.role != "read"]
-        out = "".join(f", out={names.tensor(each)}" for each in written_to)
-        return Alone(f"{written.text[:-1]}{out})", names.takes, names.gives)
-
     def _written_out(self, launch: Launch, targets: Sequence[str], line: str) -> str:
         """`x = torch.mm(a, b)` where nobody holds the memory, else with `out=`."""
-        outs = [each for each in launch.arguments if each.target in targets and each.role != "read"][
-            : len(targets)
-        ]
-        operands = {each.target for each in launch.arguments if each not in outs}
-        fresh = [
-            self._may_be_new(each, launch) and each.target not in operands and self._is_dense(each.target)
-            for each in outs
-        ]
-        if len(outs) == 1 and fresh[0] and outs[0].target and "torch.ops." not in line:
-            name = self.identifier(outs[0].target)
-            self.scope.names[outs[0].target] = name
+        outs = _outs(launch, targets)
+        first, operands = outs[0], {each.target for each in launch.arguments if each not in outs}
+        new = len(outs) == 1 and first.target not in operands and self._may_be_new(first, launch)
+        if new and first.target and "torch.ops." not in line and self._is_dense(first.target):
+            name = self.scope.names[first.target] = self.identifier(first.target)
             return f"{name} = {line}"
         given = ", ".join(f"out={self.tensor(each)}" for each in outs)
         return f"{line[:-1]}, {given})"
 
-    def _is_dense(self, name: str | None) -> bool:
-        if name is None:
-            return False
-        sizes, strides, dtype = self.layout(name)
-        return Tensor(name, sizes, strides, dtype).is_contiguous
+    def _is_dense(self, name: str) -> bool:
+        return Tensor(name, *self.layout(name)).is_contiguous
 
     def _proxy_node(self, launch: Launch) -> dict[str, object]:
-        nodes = json.loads(self._proxy_text())["nodes"]
-        index = launch.proxy_index
-        if index is None or not 0 <= index < len(nodes):
-            raise NotRead("the package's list of operator calls")
-        node = nodes[index].get("node", {})
+        """The call in the package's JSON. Raises `NotRead`."""
+        member, index = self.package.package.files.proxy_nodes, launch.proxy_index
+        nodes = json.loads(self.package.package.text(member.name))["nodes"] if member is not None else []
+        node = nodes[index].get("node") if index is not None and 0 <= index < len(nodes) else None
         if not isinstance(node, dict):
             raise NotRead("the package's list of operator calls")
         return node
-
-    def _proxy_text(self) -> str:
-        member = self.package.package.files.proxy_nodes
-        return self.package.package.text(member.name) if member is not None else '{"nodes": []}'
 
     def _kernel(self, launch: Launch) -> None:
         kernel = self.wrapper.kernels[launch.kernel]
@@ -616,72 +583,43 @@ class _Writer:
             raise NotRead("the package does not hold its source")
         passed: dict[str, Passed] = {}
         sizes: dict[str, Whole] = {}
-        local: dict[str, str] = {}
+        by_name: dict[str, Argument] = {}
         for argument in launch.arguments:
             if argument.is_tensor and argument.target:
-                passed[argument.name] = self._passed(argument, launch, local)
+                passed[argument.name] = self._passed(argument.target, argument, launch)
+                by_name[passed[argument.name].tensor.text] = argument
             elif argument.name and argument.kind in ("symbol", "scalar"):
                 sizes[argument.name] = self.whole(argument.expression)
-        label = f"launch {launch.index}"
-        function = write_kernel(kernel, passed, sizes, label)
-        self._called(launch, function, passed, local)
+        made = write_kernel(kernel, passed, sizes, f"launch {launch.index}")
+        reads = {name: self.tensor(by_name[name]) for name in made.reads}
+        results = {
+            name: by_name[passed[parameter].tensor.text].target or ""
+            for parameter, name in made.results.items()
+        }
+        self.scope.names.update({each: self._result_identifier(each, launch) for each in results.values()})
+        shapes = {
+            each.text: f"{each.dtype or 'flat '}[{', '.join(map(str, each.sizes))}]"
+            for each in (one.tensor for one in passed.values())
+        }
+        name = self._function_name(launch)
+        self.scope.lines.append(_Call(launch, name, made.lines, reads, results, shapes, by_name))
 
-    def _passed(self, argument: Argument, launch: Launch, local: dict[str, str]) -> Passed:
+    def _passed(self, target: str, argument: Argument, launch: Launch) -> Passed:
         """The tensor of one parameter, under the name that it has in the function."""
-        target = argument.target or ""
         sizes, strides, dtype = self.layout(target)
         name = self.identifier(target, self.fqn(target))
         if argument.view is not None:
             seen = argument.view
             sizes, strides = (tuple(self.whole(each) for each in part) for part in (seen.sizes, seen.strides))
             name = f"{name}_{argument.name}"
-        dtype = dtype or _dtype(argument.type)
+        tensor = Tensor(name, sizes, strides, dtype or dtype_of(argument.type) or "")
         new = argument.role != "read" and self._may_be_new(argument, launch)
-        local[name] = target
-        return Passed(Tensor(name, sizes, strides, dtype), new, self._is_written_after(target, launch))
-
-    def _called(
-        self,
-        launch: Launch,
-        function: Function,
-        passed: Mapping[str, Passed],
-        local: Mapping[str, str],
-    ) -> None:
-        """The function, and the line that calls it."""
-        by_name = {
-            passed[each.name].tensor.text: each
-            for each in launch.arguments
-            if each.is_tensor and each.name in passed
-        }
-        reads = {name: self.tensor(by_name[name]) for name in function.reads}
-        results, gives = {}, {}
-        for parameter, name in function.results.items():
-            target = gives[name] = local[passed[parameter].tensor.text]
-            results[name] = self.scope.names[target] = self._result_identifier(target, launch)
-        text = "\n".join(function.lines)
-        names = self._symbol_names()
-        symbols = tuple(sorted({name for name in re.findall(r"\b[A-Za-z_]\w*\b", text) if name in names}))
-        call = _Call(
-            self._function_name(launch),
-            function.lines,
-            reads,
-            results,
-            symbols,
-            self._shapes(passed),
-            local,
-            by_name,
-            gives,
-            launch,
-        )
-        self.scope.lines.append(call)
+        return Passed(tensor, new, self._is_written_after(target, launch))
 
     def _result_identifier(self, target: str, launch: Launch) -> str:
         """The name of a tensor that a launch makes: that of the model's value where there is one."""
         source = launch.sources[-1] if launch.sources and len(launch.writes) == 1 else ""
         return self.identifier(target, source if source.isidentifier() else "")
-
-    def _symbol_names(self) -> set[str]:
-        return {self.identifiers[name] for name in self.scope.symbols if name in self.identifiers}
 
     def _function_name(self, launch: Launch) -> str:
         short = re.sub(r"^(?:cpp|triton)(?:_(?:poi|per|red|tem|mm))?_(?:fused_)?|_\d+$", "", launch.kernel)
@@ -690,63 +628,55 @@ class _Writer:
             f"function {launch.function} {launch.index}", f"launch_{launch.index}_{words}".rstrip("_")
         )
 
-    def _shapes(self, passed: Mapping[str, Passed]) -> dict[str, str]:
-        tensors = (each.tensor for each in passed.values())
-        return {each.text: f"{each.dtype or 'flat '}[{', '.join(map(str, each.sizes))}]" for each in tensors}
-
     def _finished(self, lines: Sequence[str | _Call]) -> list[str]:
         """The statements of a method, from its end: without what nobody uses."""
         used: set[str] = set()
         found: list[str] = []
         for line in reversed(lines):
-            text = self._call_text(line, used) if isinstance(line, _Call) else _with_blanks(line, used)
+            text = self._call_text(line, used) if isinstance(line, _Call) else with_blanks(line, used)
             made = re.match(r"(\w+) = (empty\()?", text)
-            if made and made[1] not in used and (made[2] or made[1] in self._symbol_names()):
+            if made and made[1] not in used and (made[2] or made[1] in self.symbols):
                 continue
             used |= set(re.findall(r"\b[A-Za-z_]\w*\b", text.partition("#")[0]))
             found.append(text)
-        return _indented(found[::-1])
+        return indented(found[::-1])
 
-    def _laid_out(self, name: str, given: str, text: str, call: _Call) -> str:
+    def _laid_out(self, name: str, text: str, call: _Call) -> str:
         """What is passed; in the layout of the wrapper where the function looks at the memory itself."""
-        target = call.targets.get(name, "")
-        buffer = self.wrapper.buffers.get(target)
-        if self._is_flat(call, name):
+        given, target = call.reads[name], call.arguments[name].target or ""
+        if self._is_flat(call.arguments[name]):
             return f"flat({given})"
+        buffer = self.wrapper.buffers.get(target)
         if buffer is None or buffer.kind in ("input", "constant") or given != self.identifiers.get(target):
             return given
         if not re.search(rf"\b(?:strided|take|put)\({name}\b", text):
             return given
-        _, strides, _ = self.layout(target)
-        return f"laid_out({given}, {tupled(strides)})"
+        return f"laid_out({given}, {tupled(self.layout(target)[1])})"
 
-    def _is_flat(self, call: _Call, name: str) -> bool:
-        """Whether the function takes a tensor as flat memory."""
-        return call.arguments[name].view is None and self._is_of_operator(call.targets[name])
+    def _is_flat(self, argument: Argument) -> bool:
+        """Whether a function takes a tensor as flat memory."""
+        return argument.view is None and self._is_of_operator(argument.target or "")
 
     def _call_text(self, call: _Call, used: Collection[str]) -> str:
         """The line that calls, and the function with the results that are used."""
-        wanted = {name: variable for name, variable in call.results.items() if variable in used}
-        lines = _without_unused(call.lines, wanted)
-        text = "\n".join(lines)
-        reads = {name: self._laid_out(name, given, text, call) for name, given in call.reads.items()}
-        needs = [name for name in (*call.reads, *call.symbols) if re.search(rf"\b{name}\b", text)]
-        shapes = [f"{name}: {call.shapes[name]}" for name in needs if name in call.shapes]
-        self.functions.append(_function(call.name, needs, lines, list(wanted), shapes))
         launch = call.launch
-        takes = {f"t_{name}": place_of(launch, call.arguments[name]) for name in needs if name in reads}
-        own = {name: f"flat(t_{name})" if self._is_flat(call, name) else f"t_{name}" for name in reads}
-        alone = Alone(
-            f"{call.name}({', '.join(own.get(name, name) for name in needs)})",
-            takes,
-            [call.gives[name] for name in wanted],
-        )
+        wanted = {name: each for name, each in call.results.items() if self.identifiers[each] in used}
+        lines = without_unused(call.lines, wanted)
+        text = "\n".join(lines)
+        inside = set(re.findall(r"\b[A-Za-z_]\w*\b", text))
+        reads = [name for name in call.reads if name in inside]
+        symbols = sorted(self.symbols & inside)
+        shapes = [f"{name}: {call.shapes[name]}" for name in reads]
+        self.functions.append(function(call.name, [*reads, *symbols], lines, list(wanted), shapes))
+        own = [f"flat(t_{name})" if self._is_flat(call.arguments[name]) else f"t_{name}" for name in reads]
+        takes = {f"t_{name}": place_of(launch, call.arguments[name]) for name in reads}
+        alone = Alone(f"{call.name}({', '.join([*own, *symbols])})", takes, list(wanted.values()))
         self.launches.append(
             WrittenLaunch(launch.index, launch.kernel, launch.kind, call.name, tuple(lines), alone=alone)
         )
-        given = ", ".join(reads.get(name, name) for name in needs)
-        made = f"{', '.join(wanted.values())} = " if wanted else ""
-        return f"{made}{call.name}({given})"
+        given = [self._laid_out(name, text, call) for name in reads]
+        made = f"{', '.join(self.identifiers[each] for each in wanted.values())} = " if wanted else ""
+        return f"{made}{call.name}({', '.join([*given, *symbols])})"
 
     def _text(self, parameters: Sequence[str], folding: Sequence[str], forward: Sequence[str]) -> str:
         loads = []
@@ -775,87 +705,11 @@ class _Writer:
         return found
 
 
-def assembled(
-    functions: Sequence[str],
-    loads: Sequence[str],
-    parameters: Sequence[str],
-    folding: Sequence[str],
-    forward: Sequence[str],
-    device: str,
-) -> str:
-    """The text of the file."""
-    init = ['def __init__(self, weights="weights.safetensors"):']
-    if loads:
-        init.append(f"{INDENT}weights = load_weights(weights)")
-    init += [f"{INDENT}{line}" for line in (*loads, *folding)] or [f"{INDENT}pass"]
-    run = [f"def forward(self, {', '.join(parameters)}):" if parameters else "def forward(self):"]
-    run += [f"{INDENT}{line}" for line in forward]
-    body = "\n".join(
-        f"{INDENT}{line}" if line else "" for line in (*init, "", *run, "", "__call__ = forward")
-    )
-    rest = "\n\n\n".join([*(each for each in functions), f"class Model:\n{body}\n"])
-    helpers = helpers_for(rest)
-    imports = ["import json\nimport os\n"] if "load_weights(" in rest else []
-    text = rest + helpers
-    code = re.sub(r"#.*", "", text)
-    functional = "from torch.nn import functional as F\n" if re.search(r"\bF\.", code) else ""
-    where = (
-        f'device = torch.device("{device}" if torch.{device}.is_available() else "cpu")\n'
-        if device != "cpu"
-        else 'device = torch.device("cpu")\n'
-    )
-    types = ""
-    if "load_weights(" in rest:
-        types = (
-            "DTYPES = {\n"
-            + "".join(f'{INDENT}"{code}": torch.{dtype},\n' for dtype, code in _codes().items())
-            + "}\n"
-        )
-    head = '"""A package of AOTInductor, read as PyTorch. `python -i model.py`, then Model()(*inputs)."""\n'
-    parts = [head, *imports, f"import torch\n{functional}", where + types + "\n"]
-    return "\n".join(parts) + "\n" + "\n\n".join(each.strip("\n") + "\n" for each in (helpers, rest) if each)
-
-
-def _codes() -> Mapping[str, str]:
-    from mcp_server.package.pytorch.weights import CODES
-
-    return CODES
-
-
-def _function(
-    name: str, parameters: Sequence[str], lines: Sequence[str], results: Sequence[str], shapes: Sequence[str]
-) -> str:
-    """The text of a function; a last statement that makes the only result is its `return`."""
-    body = list(lines)
-    if len(results) == 1 and body and body[-1].startswith(f"{results[0]} = "):
-        body[-1] = f"return {body[-1].partition(' = ')[2]}"
-    elif results:
-        body.append(f"return {', '.join(results)}")
-    body = put_together(body) or ["pass"]
-    text = [f"def {name}({', '.join(parameters)}):"]
-    text += [f"{INDENT}# {printable(each)}" for each in shapes]
-    return "\n".join([*text, *(f"{INDENT}{line}" for line in body)])
-
-
-def _without_unused(lines: Sequence[str], results: Iterable[str]) -> list[str]:
-    """Without names that nobody reads: results that only this launch needed, steps of them."""
-    wanted = set(results)
-    kept: list[str] = []
-    for line in reversed(lines):
-        name = re.match(r"(\w+) = ", line)
-        if name and name[1] not in wanted and not any(re.search(rf"\b{name[1]}\b", each) for each in kept):
-            continue
-        kept.append(line)
-    return kept[::-1]
-
-
-def _with_blanks(line: str, used: Collection[str]) -> str:
-    """A call of several results, with those that nobody uses left out."""
-    found = re.match(r"\w+(?:, \w+)+ = (?=torch\.|attention\()", line)
-    if found is None:
-        return line
-    names = [name if name in used else "_" for name in found[0].removesuffix(" = ").split(", ")]
-    return f"{', '.join(names)} = {line[found.end() :]}"
+def _outs(launch: Launch, targets: Sequence[str]) -> list[Argument]:
+    """The arguments for the tensors of `out=`."""
+    return [each for each in launch.arguments if each.target in targets and each.role != "read"][
+        : len(targets)
+    ]
 
 
 @dataclass(frozen=True)
@@ -880,27 +734,10 @@ def _branches(node: Node) -> list[Block]:
     return [each for each in node.context if each.kind in ("if", "else", "loop")]
 
 
-def _indented(lines: Iterable[str]) -> list[str]:
-    """With the blocks of Python, whose ends are marked."""
-    depth, found = 0, []
-    for line in lines:
-        if line == DEDENT:
-            depth -= 1
-            continue
-        found.append(INDENT * depth + line)
-        depth += line.startswith(("if ", "else:", "while "))
-    return found
-
-
 def _variables(node: Node, *, written: bool = False) -> tuple[str, ...]:
     if isinstance(node, Launch):
         return node.writes if written else (*node.reads, *node.writes)
     return (node.writes,) if written or node.reads is None else (node.reads, node.writes)
-
-
-def _dtype(type_: str) -> str:
-    bare = type_.replace("const", "").replace("*", "").strip()
-    return _TYPES.get(bare) or _POINTERS.get(bare) or bare
 
 
 def _plain(path: str | None) -> str:
@@ -910,13 +747,3 @@ def _plain(path: str | None) -> str:
 
 def _short(file: str) -> str:
     return file.rpartition("/")[2]
-
-
-def quoted(text: str) -> str:
-    """Text of the package as a literal of Python, on one line."""
-    return json.dumps(printable(text))
-
-
-def printable(text: str) -> str:
-    """Without control characters, so that a comment stays one line."""
-    return "".join(each if each.isprintable() else " " for each in text)

@@ -28,71 +28,36 @@ from mcp_server.package.terms import (
     rebuilt,
     say,
 )
-from mcp_server.package.terms.term import free_positions, is_float, key, promoted, unwrapped
-
-INFIX = {
-    "add": "+",
-    "sub": "-",
-    "mul": "*",
-    "div": "/",
-    "floordiv": "//",
-    "mod": "%",
-    "lt": "<",
-    "le": "<=",
-    "gt": ">",
-    "ge": ">=",
-    "eq": "==",
-    "ne": "!=",
-    "and": "&",
-    "or": "|",
-    "bitand": "&",
-    "bitor": "|",
-    "bitxor": "^",
-    "shl": "<<",
-    "shr": ">>",
-}
-COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
-METHODS = frozenset(
-    [
-        "sqrt",
-        "exp",
-        "expm1",
-        "sin",
-        "cos",
-        "tan",
-        "tanh",
-        "sinh",
-        "cosh",
-        "asin",
-        "acos",
-        "atan",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "abs",
-        "rsqrt",
-        "reciprocal",
-        "exp2",
-        "log",
-        "log2",
-        "log10",
-        "log1p",
-        "sigmoid",
-        "floor",
-        "ceil",
-        "trunc",
-        "round",
-        "sign",
-        "signbit",
-        "isnan",
-        "isinf",
-        "square",
-        "lgamma",
-    ]
+from mcp_server.package.terms.evaluate import MATH
+from mcp_server.package.terms.syntax import read_cpp
+from mcp_server.package.terms.term import (
+    SIGNS,
+    UNROLLED,
+    free_positions,
+    is_float,
+    key,
+    promoted,
+    unrolled,
+    unwrapped,
 )
+from mcp_server.package.terms.translate import Translator
+
+INFIX = {op: sign for op, (sign, _) in SIGNS.items() if op not in ("truncdiv", "remainder")}
+INFIX |= {"and": "&", "or": "|"}
+COMPARED = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 TWO = {"pow": "pow", "atan2": "atan2", "hypot": "hypot", "copysign": "copysign", "remainder": "fmod"}
+METHODS = MATH.keys() - TWO.keys() | {"round", "square"}
+_X = Translator(lambda name: Size(name, "float32"))
+IDIOMS = [
+    (written, _X.term(read_cpp(taken_apart)))
+    for written, taken_apart in (
+        ("{x}.sigmoid()", "1 / (1 + exp(-x))"),
+        ("F.silu({x})", "x / (1 + exp(-x))"),
+        ("F.silu({x})", "x * sigmoid(x)"),
+        ("F.gelu({x})", "(x * 0.5) * (erf(x * 0.7071067811865476) + 1)"),
+    )
+]
+"""Functions of torch, and what a compiler makes of them."""
 LONG = 90  # characters of an expression that gets a name
 MOST_LISTED = 64  # elements of a constant that are written out
 CASTS = {"float32": "float()", "float64": "double()", "int64": "long()", "int32": "int()", "bool": "bool()"}
@@ -520,45 +485,32 @@ class Values:
         return Value(f"{text}{kind}, device=device)", loop.axes, term.dtype)
 
     def _idiom(self, term: Apply, place: Place, guards: tuple[Value, ...]) -> Value | None:
-        """Functions that a compiler takes apart: sigmoid, SiLU, GELU, an unrolled maximum or sum."""
-        same = self.identity
-        match term:
-            case Apply("div", (Number(1), Apply("add", sides))):
-                for one, exponential in (sides, sides[::-1]):
-                    match one, exponential:
-                        case Number(1), Apply("exp", (Apply("neg", (x,)),)):
-                            return self._method("sigmoid", x, place, guards)
-            case Apply("div", (x, Apply("add", sides))):
-                for one, exponential in (sides, sides[::-1]):
-                    match one, exponential:
-                        case Number(1), Apply("exp", (Apply("neg", (y,)),)) if same(x) == same(y):
-                            return self._function("silu", x, place, guards)
-            case Apply("mul", sides):
-                for outer, inner in (sides, sides[::-1]):
-                    match outer, inner:
-                        case Apply("mul", halves), Apply("add", (Apply("erf", (scaled,)), Number(1))):
-                            half = next((a for a, b in (halves, halves[::-1]) if _is(b, 0.5)), None)
-                            if half is not None and same(half) == self._unscaled(scaled, math.sqrt(0.5)):
-                                return self._function("gelu", half, place, guards)
-                        case x, Apply("sigmoid", (y,)) if same(x) == same(y):
-                            return self._function("silu", x, place, guards)
+        """A function that a compiler takes apart, of the table; an unrolled maximum or sum."""
+        for written, pattern in IDIOMS:
+            found: list[Term] = []
+            if self._fits(pattern, term, found):
+                value = self.as_tensor(self.value(found[0], place, guards))
+                x = value.operand if written.startswith("{x}") else value.text
+                return Value(written.format(x=x), value.axes, value.dtype)
         rolled = _rolled(term)
         return self.value(rolled, place, guards) if rolled is not None else None
 
-    def _unscaled(self, term: Term, factor: float) -> int | None:
-        """The identity of what is multiplied by a factor; None for another term."""
-        match term:
-            case Apply("mul", (a, b)):
-                return next((self.identity(x) for x, y in ((a, b), (b, a)) if _is(y, factor)), None)
-        return None
-
-    def _method(self, name: str, x: Term, place: Place, guards: tuple[Value, ...]) -> Value:
-        value = self.as_tensor(self.value(x, place, guards))
-        return Value(f"{value.operand}.{name}()", value.axes, value.dtype)
-
-    def _function(self, name: str, x: Term, place: Place, guards: tuple[Value, ...]) -> Value:
-        value = self.as_tensor(self.value(x, place, guards))
-        return Value(f"F.{name}({value.text})", value.axes, value.dtype)
+    def _fits(self, pattern: Term, term: Term, found: list[Term]) -> bool:
+        """Whether a term is built as the pattern, with the same in each place of `x`, which it adds."""
+        match pattern, term:
+            case Size(), _:
+                found.append(term)
+                return self.identity(found[0]) == self.identity(term)
+            case Number(value=value), Number():
+                return abs(float(term.value) - float(value)) < 1e-6
+            case Apply(op=op, args=args), Apply(args=given) if op == term.op:
+                orders = [given, given[::-1]] if op in ("add", "mul") else [given]
+                for order in orders:
+                    start = len(found)
+                    if all(self._fits(one, two, found) for one, two in zip(args, order, strict=True)):
+                        return True
+                    del found[start:]
+        return False
 
     # Reductions.
 
@@ -591,12 +543,9 @@ class Values:
             if not lacking:
                 self._sums[total.text] = (text, at, product(axis.size for axis in there))
             return total
-        if kind == "mean":
-            return self.cast(Value(f"{text}.mean({at})", left, value.dtype), dtype)
-        if kind in ("max", "min"):
-            return self.cast(Value(f"{text}.a{kind}({at})", left, value.dtype), dtype)
-        if kind in ("any", "all"):
-            return self.cast(Value(f"{text}.{kind}({at})", left, "bool"), dtype)
+        if kind in REDUCED:
+            found = "bool" if kind in ("any", "all") else value.dtype
+            return self.cast(Value(f"{text}.{REDUCED[kind]}({at})", left, found), dtype)
         if kind == "m2":
             count = " * ".join(_operand(axis.size) for axis in there)
             spread = f"{text}.var({at}{', ' if at else ''}correction=0) * {count}"
@@ -613,6 +562,7 @@ class Values:
         raise NotRead(f"the reduction {kind}")
 
 
+REDUCED = {"mean": "mean", "max": "amax", "min": "amin", "any": "any", "all": "all"}
 NESTED = Value("nested", (), "bool")
 """Beside the innermost test under which a value is computed: there are outer ones, too."""
 HINTS = {"sum": "total", "max": "largest", "min": "least", "mean": "mean", "m2": "spread", "prod": "product"}
@@ -702,10 +652,6 @@ def _is_number(text: str) -> bool:
     return re.fullmatch(r"-?[\d.]+(e-?\d+)?", text) is not None
 
 
-def _is(term: Term, value: float) -> bool:
-    return isinstance(term, Number) and abs(float(term.value) - value) < 1e-6
-
-
 def _summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:
     """The summands of an index, each with its constant factor."""
     match term:
@@ -720,24 +666,12 @@ def _summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:
             yield factor, term
 
 
-_UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum"}
-
-
 def _rolled(term: Apply) -> Fold | None:
     """A reduction that was written out over elements at equal distances; None for another term."""
-    if term.op not in _UNROLLED:
+    operands = unrolled(term)
+    if not operands or len({key(each) for each in operands}) > 1:
         return None
-    operands: list[Term] = []
-    queue: list[Term] = [term]
-    while queue:
-        each = queue.pop(0)
-        if isinstance(each, Apply) and each.op == term.op and len(operands) < 256:
-            queue = [*each.args, *queue]
-        else:
-            operands.append(each)
     first = operands[0]
-    if len(operands) < 4 or any(key(each) != key(first) for each in operands):
-        return None
     lists = [[part for part in parts(each) if isinstance(part, Element)] for each in operands]
     if not lists[0] or any(len(each) != len(lists[0]) for each in lists):
         return None
@@ -754,7 +688,7 @@ def _rolled(term: Apply) -> Fold | None:
         return None
     ranges = (Range("lane", Number(0, "int64"), Number(len(operands), "int64")),)
     body = rebuilt(first, lambda each: moved.get(each) if isinstance(each, Element) else None)
-    return Fold(_UNROLLED[term.op], ranges, body, term.dtype)
+    return Fold(UNROLLED[term.op], ranges, body, term.dtype)
 
 
 def _step(elements: Sequence[Element]) -> int | None:

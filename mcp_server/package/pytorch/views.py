@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from mcp_server.package.pytorch.whole import Whole, constant, named, product
+from mcp_server.package.pytorch.whole import Whole, constant, product
 
 _TYPICAL = 97  # a size by which symbolic strides are ordered
 
@@ -193,8 +193,3 @@ def listed(sizes: Sequence[Whole]) -> str:
 
 def tupled(sizes: Sequence[Whole]) -> str:
     return f"({listed(sizes)},)" if len(sizes) == 1 else f"({listed(sizes)})"
-
-
-def dimension(name: str) -> Whole:
-    """A size that a variable of the program has."""
-    return named(name)

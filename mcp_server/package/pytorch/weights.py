@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from mcp_server.package.archive import CompiledConstant, Package
+from mcp_server.package.terms.term import itemsize_of
 
 CODES = {
     "float64": "F64",
@@ -37,10 +38,10 @@ def write_weights(package: Package, path: Path) -> dict[str, str]:
             missing[constant.name] = f"its type {constant.dtype} has no code in safetensors"
         else:
             found.append((constant, copy))
-    found.sort(key=lambda each: -itemsize(each[0].dtype))  # so that each is aligned for its type
+    found.sort(key=lambda each: -itemsize_of(each[0].dtype))  # so that each is aligned for its type
     header, at = {}, 0
     for constant, _ in found:
-        size = elements_of(constant) * itemsize(constant.dtype)
+        size = elements_of(constant) * itemsize_of(constant.dtype)
         shape = [elements_of(constant)]
         header[constant.fqn] = {
             "dtype": CODES[constant.dtype],
@@ -64,11 +65,6 @@ def elements_of(constant: CompiledConstant) -> int:
     return 1 + sum((size - 1) * stride for size, stride in zip(constant.shape, constant.stride, strict=True))
 
 
-def itemsize(dtype: str) -> int:
-    digits = "".join(each for each in dtype.partition("_")[0] if each.isdigit())
-    return int(digits) // 8 if digits else 1
-
-
 def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[BinaryIO], None] | None]]:
     """Each constant that is not folded, with what copies its bytes."""
     constants = [each for each in package.constants if not each.folded]
@@ -83,7 +79,7 @@ def _sources(package: Package) -> Iterator[tuple[CompiledConstant, Callable[[Bin
     elif place != "no_weights":
         member = None
     for constant in constants:
-        size = elements_of(constant) * itemsize(constant.dtype)
+        size = elements_of(constant) * itemsize_of(constant.dtype)
         yield constant, _copied(package, member.name, at, size) if member is not None else None
         at += constant.bytes  # as the loader steps: rounded up to 64, but not where all are on CUDA
 

@@ -263,8 +263,8 @@ _LEVELS: tuple[dict[str, str], ...] = (
     {"mul": "*", "div": "/", "truncdiv": "/", "floordiv": "//", "mod": "%", "remainder": "%"},
 )
 """Infix operators, those that bind least first."""
-_INFIX = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op, sign in signs.items()}
-_UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
+SIGNS = {op: (sign, binding) for binding, signs in enumerate(_LEVELS, 1) for op, sign in signs.items()}
+UNROLLED = {"maximum": "max", "minimum": "min", "add": "sum", "mul": "prod"}
 _WHOLE = frozenset({"floor", "ceil", "trunc", "round"})
 _LONGEST = 600  # letters of a text
 _MOST = 4000  # parts written out
@@ -321,16 +321,16 @@ class _Writer:
         if (ends := _clamped(term)) is not None:
             return f"clamp({', '.join(map(self.text, ends))})"
         if term not in self.unrolled:
-            self.unrolled[term] = _unrolled(term)
+            self.unrolled[term] = unrolled(term)
         if operands := self.unrolled[term]:
-            return f"{_UNROLLED[op]}({self.text(operands[0])} and {len(operands) - 1} more)"
+            return f"{UNROLLED[op]}({self.text(operands[0])} and {len(operands) - 1} more)"
         match args:
             case (Number(1), Apply("add", (Number(1), Apply("exp", (Apply("neg", (inner,)),))))) if (
                 op == "div"
             ):
                 return f"sigmoid({self.text(inner)})"
-        if op in _INFIX:
-            sign, binding = _INFIX[op]
+        if op in SIGNS:
+            sign, binding = SIGNS[op]
             text = f"{self.text(args[0], binding - 1)} {sign} {self.text(args[1], binding)}"
             return f"({text})" if outer >= binding else text
         if op == "neg":
@@ -377,9 +377,9 @@ def _clamped(term: Apply) -> tuple[Term, Term, Term] | None:
     return None
 
 
-def _unrolled(term: Apply) -> list[Term]:
+def unrolled(term: Apply) -> list[Term]:
     """The operands of a reduction that was written out: at least four terms of one shape; else empty."""
-    if term.op not in _UNROLLED:
+    if term.op not in UNROLLED:
         return []
     found: list[Term] = []
     queue: list[Term] = [term]
