@@ -31,7 +31,7 @@ class Index:
     """An index that a launch uses, and what it may be in this call, both ends included.
 
     `part` are the elements of an input that it is, as the caller gave them. `candidate` is the check of
-    generated code; `indexed` are labels of what an operator indexes, which takes the index from the tensor
+    generated code; `indexed` are labels of what is indexed. An operator takes its index from the tensor
     `variable`, written last by the launch `maker`. `holds` is what the index was seen to be.
     """
 
@@ -80,7 +80,8 @@ def checked_inputs(case: DiagnosisState) -> list[Index]:
             allowed = _allowed(candidate, source, case) if source.direct else None
             part = _slice_read(candidate, source, allowed, case) if allowed is not None else None
             if part is not None:
-                found.append(Index(candidate.launch, part.low, part.high, part, candidate))
+                ends = part.low, part.high
+                found.append(Index(candidate.launch, *ends, part, candidate, candidate.indexed))
     return found
 
 

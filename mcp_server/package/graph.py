@@ -17,15 +17,11 @@ NODE_LIMIT = 300
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One box. `lines` are its text, `tip` is shown on hover.
-
-    `marked`: part of the requested slice. `asked`: one of the requested launches.
-    """
+    """One box. `marked`: part of the requested slice. `asked`: one of the requested launches."""
 
     id: str
     kind: NodeKind
     lines: tuple[str, ...]
-    tip: str = ""
     marked: bool = False
     asked: bool = False
 
@@ -76,13 +72,13 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int
             root = flow.root(edge.name)
             source = f"t_{root.name}@{reader}"
             kind: NodeKind = root.kind if root.kind == "input" or root.kind == "constant" else "memory"
-            nodes[source] = Node(source, kind, (view.label(root.name),), root.name, highlighted)
+            nodes[source] = Node(source, kind, (view.label(root.name),), highlighted)
         arrows[Arrow(source, f"s{reader}", edge.name, highlighted)] = None
     boxes = [_step_node(view, s, s.order in special, s.launch in launches) for s in steps]
     for index, name in sorted(view.wrapper.run.outputs.items()):
         writers = [step.order for step in flow.last_writers(name) if step.order in kept]
         marked_output = not special.isdisjoint(writers)
-        boxes.append(Node(f"o{index}", "output", (f"output {index}",), name, marked_output))
+        boxes.append(Node(f"o{index}", "output", (f"output {index}",), marked_output))
         for order in writers:
             arrows[Arrow(f"s{order}", f"o{index}", name, order in special)] = None
     return Graph((*nodes.values(), *boxes), tuple(arrows), len(flow.steps) - len(steps))
@@ -100,16 +96,14 @@ def _nearest(steps: tuple[Step, ...], launches: Collection[int], limit: int) -> 
 def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node:
     node = step.node
     if not isinstance(node, Launch):
-        return Node(
-            f"s{step.order}", "transfer", (node.callee, f"{node.reads or ''} → {node.writes}"), "", marked
-        )
+        moved = f"{node.reads or ''} → {node.writes}"
+        return Node(f"s{step.order}", "transfer", (node.callee, moved), marked)
     locations = view.provenance(node).locations
     name = re.sub(r"^(?:triton_|aoti_torch_(?:cuda|cpu)_|cpp_fused_)", "", node.kernel)
     name = name if len(name) <= 28 else f"{name[:16]}…{name[-11:]}"
     lines = [f"{node.index}  {name}"]
     lines += [f"{where.file.rpartition('/')[2]}:{where.line}" for where in locations[:1]]
-    tip = "\n".join([node.kernel, *(place.code for place in locations)])
-    return Node(f"s{step.order}", "launch", tuple(lines), tip, marked, asked)
+    return Node(f"s{step.order}", "launch", tuple(lines), marked, asked)
 
 
 # How Mermaid writes the outline of each kind of box.

@@ -78,22 +78,6 @@ def _outside(part: InputSlice | None, case: DiagnosisState) -> int:
     return case.index_values[part].outside if part in case.index_values else 0
 
 
-def _first_outside(part: InputSlice, case: DiagnosisState) -> str:
-    """The first element outside, in words."""
-    facts = case.index_values[part]
-    return f"element {facts.index} of {case.compiled_inputs[part.input].label} is {facts.value}"
-
-
-def _elements(
-    part: InputSlice, lines: Sequence[ModelLocation], allowed: str, case: DiagnosisState
-) -> Component:
-    """The input with its first elements outside."""
-    item, facts = case.compiled_inputs[part.input], case.index_values[part]
-    found = input_component(item, lines, f"{facts.value} at {facts.index}{allowed}")
-    elements = [f"{name_of(item)}{index} = {value}" for index, value in facts.first]
-    return found.model_copy(update={"elements": elements})
-
-
 def _clamp(part: InputSlice, case: DiagnosisState) -> Intervention:
     """The call with the elements of `part` that are outside made the nearest bound; all others stay."""
     return keep_in_range(leaf_of(case.compiled_inputs[part.input]), part.low, part.high, _flat(part))
@@ -107,23 +91,23 @@ def _flat(part: InputSlice) -> slice:
 
 def _by_input(index: Index, error: ErrorFact, case: DiagnosisState) -> Suspect:
     """The elements of an input that a check or an operator refuses."""
-    part, candidate = index.part, index.candidate
+    part, candidate, launch = index.part, index.candidate, index.launch
     assert part is not None, "asked for an index that is an input as given"
-    where, facts = _first_outside(part, case), case.index_values[part]
-    name = name_of(case.compiled_inputs[part.input])
+    item, facts = case.compiled_inputs[part.input], case.index_values[part]
+    where, name = f"element {facts.index} of {item.label} is {facts.value}", name_of(item)
     flat, low, high = _flat(part), part.low, part.high
     read = name if flat == EVERYWHERE else f"{name}.flatten(){slice_text(flat)}"
-    indexed = candidate.indexed if candidate is not None else index.indexed
-    table = _short_name(indexed)
+    table = _short_name(index.indexed)
     missing, outside = (facts.max or 0) - high, share(facts.outside, facts.elements, "value")
     larger = f"; or give {table} at least {high + 1 + missing} rows" if missing > 0 else ""
-    launch, at = index.launch, f" at {candidate.location}" if candidate is not None else ""
+    at = f" at {candidate.location}" if candidate is not None else ""
     own = _lines(candidate) if candidate is not None else launch_lines(launch.index, case)
+    lines = raising_lines(case) or own or case.call_locations
+    guilty = input_component(item, lines, f"{facts.value} at {facts.index} (allowed: {low}..{high})")
+    elements = [f"{name}{place} = {value}" for place, value in facts.first]
     return _Index(
-        guilty=_elements(
-            part, raising_lines(case) or own or case.call_locations, f" (allowed: {low}..{high})", case
-        ),
-        summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(indexed) or 'a tensor'}, "
+        guilty=guilty.model_copy(update={"elements": elements}),
+        summary=f"{where[:1].upper()}{where[1:]}. It indexes {', '.join(index.indexed) or 'a tensor'}, "
         f"where {low} to {high} are allowed.",
         evidence=(
             said(error),

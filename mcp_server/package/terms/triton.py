@@ -274,9 +274,6 @@ class _Reader(Reader):
                 self.names[name] = chosen(test, first, second) if both else Unread(name)  # type: ignore[arg-type]
         return False
 
-    def _part(self, body: Sequence[ast.stmt]) -> bool:
-        return any(self.statement(node) for node in body)
-
     # Loops
 
     def _loop(self, name: str, ends: list[Term], body: list[ast.stmt], line: int) -> None:
