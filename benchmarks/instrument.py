@@ -1,19 +1,17 @@
 """What a rebuild with probes costs, against a compile of the same model in the same run.
 
 `python -m benchmarks.instrument [--packages DIRECTORY] [NAME]` prints wall and processor seconds of the cold
-rebuild, of one from the cache, and of `aoti_compile_and_package`; microseconds that the journal and a Python
-subscriber add for each tensor argument; and the rebuild of a wrapper of 1,000 launches. Processor seconds
-hardly change with what else the machine does. DIRECTORY holds packages of `tests.zoo.build`, for CUDA say.
+rebuild, of one from the cache, and of `aoti_compile_and_package`; and of the rebuild of a wrapper of 1,000
+launches. Processor seconds hardly change with what else the machine does. DIRECTORY holds packages of
+`tests.zoo.build`, for CUDA say.
 
 Measured on an H200 (16 cores, torch 2.11, g++ 13.3) with the CUDA `ranker`: a rebuild takes 4.6 s with an
-empty cache, 3.5 s for the next package, 0.1 s from the cache; the compile 21.9 s; 1,000 launches 4.9 s; each
-tensor argument costs 2.3 us in the journal and 3.3 us in a subscriber (`norms`: 0.8 and 5.4).
+empty cache, 3.5 s for the next package, 0.1 s from the cache; the compile 21.9 s; 1,000 launches 4.9 s.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
 import subprocess
@@ -83,18 +81,6 @@ def compile_again(package: Path, directory: Path) -> Spent:
     return Spent(float(done.stdout.split("seconds")[-1]), children_s() - before)
 
 
-def overhead(original: Path, rebuilt: Path, directory: Path, journal: bool) -> dict[str, float]:
-    """Seconds of a call: original, with probes, with a subscriber that makes a tensor of each argument."""
-    script = Path(__file__).with_name("probe_overhead.py")
-    worker = ROOT / "mcp_server" / "worker"
-    env = {**os.environ, **({"AOTI_DEBUG_JOURNAL": str(directory / "journal")} if journal else {})}
-    inputs = original.with_name(f"{original.stem}.inputs.pt")
-    argv = [sys.executable, str(script), str(original), str(rebuilt), str(inputs), str(worker)]
-    done = subprocess.run(argv, env=env, capture_output=True, text=True, check=True)
-    facts: dict[str, float] = json.loads(done.stdout)
-    return facts
-
-
 def enlarge(package: Path, target: Path) -> Path:
     """A copy whose first launch is repeated until the wrapper has LAUNCHES launches."""
     text = open_package(package).wrapper_text
@@ -109,24 +95,13 @@ def enlarge(package: Path, target: Path) -> Path:
     return target
 
 
-def cold_again(package: Path, directory: Path, cache: Cache, rebuilt: Instrumented) -> tuple[Path, Spent]:
-    """Rebuild when only the support objects are cached; the earlier result is kept for measuring."""
-    kept = directory / "kept"
-    rebuilt.package.parent.rename(kept)
-    _, spent = rebuild(package, directory, cache)
-    return kept / rebuilt.package.name, spent
-
-
 def measure(package: Path, directory: Path) -> Iterator[tuple[str, str]]:
     """Rows of the table: what, and how much against which limit."""
     cache = Cache(directory / "cache")
-    rebuilt, first = rebuild(package, directory, cache)
+    _, first = rebuild(package, directory, cache)
     yield "rebuild, empty cache", f"{first} (limit 5 on 2 cores, 8 for CUDA)"
     _, cached = rebuild(package, directory, cache)
     yield "rebuild, cached", f"{cached} (limit 0.2)"
-    kept, cold = cold_again(package, directory, cache, rebuilt)
-    yield "rebuild, cold, runtime compiled", str(cold)
-    yield from measure_calls(package, kept, directory)
     compiled = compile_again(package, directory)
     yield (
         "aoti_compile_and_package",
@@ -134,20 +109,6 @@ def measure(package: Path, directory: Path) -> Iterator[tuple[str, str]]:
     )
     _, large = rebuild(enlarge(package, directory / "large.pt2"), directory, cache)
     yield f"rebuild of {LAUNCHES} launches", f"{large} (limit 15)"
-
-
-def measure_calls(package: Path, kept: Path, directory: Path) -> Iterator[tuple[str, str]]:
-    """What probes add to a call, by tensor argument."""
-    quiet = overhead(package, kept, directory, journal=False)
-    loud = overhead(package, kept, directory, journal=True)
-    arguments = quiet["tensors"] / 2  # each is seen before and after
-    micro = 1e6 / arguments
-    unused, journal = quiet["probed"] - quiet["plain"], loud["probed"] - quiet["plain"]
-    yield "a call without probes", f"{quiet['plain'] * 1e6:8.2f} us, {arguments:.0f} tensor arguments"
-    yield "probes that nobody uses", f"{unused * micro:8.2f} us an argument"
-    yield "journal", f"{journal * micro:8.2f} us an argument (limit 5)"
-    subscriber = (quiet["subscribed"] - quiet["probed"]) * micro / 2
-    yield "subscriber", f"{subscriber:8.2f} us a tensor (limit 15)"
 
 
 def main() -> None:

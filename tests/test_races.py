@@ -12,12 +12,23 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from benchmarks import official, time_to_verdict
+from benchmarks import guide_race
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import Question
-from benchmarks.official import LEFT, Procedure, follow
-from benchmarks.races import FORMS, Diagnosis, Race, print_races, read_races, summary
-from benchmarks.time_to_verdict import arguments, race, run
+from benchmarks.guide_race import (
+    FORMS,
+    LEFT,
+    Diagnosis,
+    Procedure,
+    Race,
+    arguments,
+    follow,
+    print_races,
+    race,
+    read_races,
+    run,
+    summary,
+)
 
 STEPS = {"plain": 20.0, "sanity_checks": 20.0, "printer_3": 20.0}
 GUIDE = Procedure(runs=3, wall_s=60.0, named_by="sanity_checks", named_s=40.0, steps=STEPS)
@@ -81,7 +92,7 @@ def test_the_guide_keeps_the_seconds_of_each_step(tmp_path: Path, monkeypatch: p
         (log.parent / "inductor" / log.stem).mkdir(parents=True)
         return "", 2.0
 
-    monkeypatch.setattr(official, "run_step", step)
+    monkeypatch.setattr(guide_race, "run_step", step)
     guided, cut_short = tmp_path / "guided", tmp_path / "cut_short"
     guided.mkdir()
     cut_short.mkdir()
@@ -114,10 +125,10 @@ def test_a_race_asks_only_in_forms_that_exist_and_keeps_the_verdict(
         asked.append(env)
         return {"outcome": "fault", "category": "constants", "confidence": "likely", "summary": "stale"}
 
-    monkeypatch.setattr(time_to_verdict, "CACHE", tmp_path)
-    monkeypatch.setattr(time_to_verdict, "program", lambda answer, *_: Raced(tmp_path / "made_up-1"))
-    monkeypatch.setattr(time_to_verdict, "follow", lambda *_: GUIDE)
-    monkeypatch.setattr(time_to_verdict, "ask", ask)
+    monkeypatch.setattr(guide_race, "CACHE", tmp_path)
+    monkeypatch.setattr(guide_race, "program", lambda answer, *_: Raced(tmp_path / "made_up-1"))
+    monkeypatch.setattr(guide_race, "follow", lambda *_: GUIDE)
+    monkeypatch.setattr(guide_race, "ask", ask)
     found = race(ANSWER, ["script", "package"], 60)
     assert found is not None
     assert [(d.form, d.named, d.said) for d in found.diagnoses] == [("package", True, "stale")]
@@ -145,10 +156,10 @@ def test_the_program_begins_with_what_its_plain_run_left(
 
     case = Raced(tmp_path / "made_up-1")
     case.question = lambda form: Question((form,), case.home)  # type: ignore[method-assign]
-    monkeypatch.setattr(time_to_verdict, "CACHE", tmp_path)
-    monkeypatch.setattr(time_to_verdict, "program", lambda *_: case)
-    monkeypatch.setattr(time_to_verdict, "follow", guide)
-    monkeypatch.setattr(time_to_verdict, "ask", ask)
+    monkeypatch.setattr(guide_race, "CACHE", tmp_path)
+    monkeypatch.setattr(guide_race, "program", lambda *_: case)
+    monkeypatch.setattr(guide_race, "follow", guide)
+    monkeypatch.setattr(guide_race, "ask", ask)
     found = race(ANSWER, ["script"], 60, cold=cold)
     assert seen == [held]
     assert found is not None and (found.diagnoses[0].named, found.diagnoses[0].said) == (False, "no verdict")

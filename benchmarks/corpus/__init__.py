@@ -1,1 +1,0 @@
-"""Failing (and healthy) programs with known answers, and the scorer of what `diagnose` makes of them."""

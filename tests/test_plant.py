@@ -1,0 +1,138 @@
+"""The planter: its tables can be planted, and its judge gives a point only for what the answer has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.plant.__main__ import table
+from benchmarks.plant.faults import fault_rows
+from benchmarks.plant.judge import Answer, judge
+from benchmarks.plant.models import MODELS
+
+SOURCE = ("import torch", "def forward(x, y):", "    a = x / y", "    return a")
+ANSWER = Answer(
+    categories=("nan_or_inf",),
+    inputs=(1,),
+    element=(2, 3),
+    lines=(3,),
+    source=SOURCE,
+    constants=("w.weight",),
+)
+DIVISION = {"file": "/srv/model.py", "line": 3, "code": "a = x / y"}
+RETURN = {"file": "/srv/model.py", "line": 4, "code": "return a"}
+KERNEL: dict[str, Any] = {
+    "kind": "kernel",
+    "name": "cpp_fused_div_0",
+    "model_locations": [DIVISION],
+    "elements": ["args[1][2, 3] = 0"],
+}
+VERDICT: dict[str, Any] = {
+    "outcome": "fault",
+    "category": "nan_or_inf",
+    "confidence": "proven",
+    "guilty": KERNEL,
+    "summary": "",
+    "fix": {"text": "add eps"},
+}
+
+
+def value_at(place: int, where: tuple[int, ...]) -> float | None:
+    return 0.0 if (place, where) == (1, (2, 3)) else 5.0 if where < (6,) else None
+
+
+def guilty(**changed: object) -> dict[str, Any]:
+    return {**VERDICT, "guilty": {**KERNEL, **changed}}
+
+
+def test_a_right_verdict_gets_every_point() -> None:
+    score = judge(ANSWER, VERDICT, value_at)
+    assert score.right
+    assert (score.component_right, score.element_right, score.fix_printed) == (True, True, True)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "component", "element"),
+    [
+        (guilty(model_locations=[RETURN]), False, True),
+        (guilty(elements=["args[1][3, 2] = 5"]), True, True),  # the line is right where no element is
+        (guilty(elements=["args[0][2, 3] = 5"], model_locations=[]), False, False),
+        (guilty(model_locations=[DIVISION, RETURN, RETURN]), False, True),
+        (guilty(kind="input", input_index=1, model_locations=[]), True, True),
+        (guilty(kind="input", input_index=0, model_locations=[], elements=[]), False, False),
+        (guilty(kind="input", input_index=1, model_locations=[], elements=[]), True, False),
+        (guilty(kind="constant", name="w_weight", model_locations=[]), False, True),
+        ({**VERDICT, "outcome": "inconclusive"}, False, False),
+    ],
+)
+def test_component_and_element_are_judged_apart(
+    verdict: dict[str, Any], component: bool, element: bool
+) -> None:
+    score = judge(ANSWER, verdict, value_at)
+    assert (score.component_right, score.element_right) == (component, element)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        (guilty(model_locations=[{**DIVISION, "line": 2}]), "line 2 is not a = x / y"),
+        (guilty(model_locations=[{**DIVISION, "line": 9}]), "line 9 does not exist"),
+        (guilty(elements=["args[1][2, 3] = 1"]), "args[1][2, 3] = 1: it is 0.0"),
+        (guilty(elements=["args[1][9, 9] = 0"]), "args[1][9, 9] = 0: there is no such element"),
+        (guilty(kind="constant", name="v"), "no constant is called v"),
+        ({**VERDICT, "call": {"number": 2, "of": 2}}, "call 2 is named, and call 1 fails"),
+        ({**VERDICT, "causes": [{"model_locations": [{**DIVISION, "line": 4}]}]}, "line 4 is not a = x / y"),
+    ],
+)
+def test_one_false_field_makes_a_verdict_wrong(verdict: dict[str, Any], says: str) -> None:
+    score = judge(ANSWER, verdict, value_at)
+    assert score.false_fields == (says,)
+    assert not score.right
+
+
+def test_an_element_of_a_row_is_any_in_that_row() -> None:
+    """A row is named by each of its elements; another row is not."""
+    row = replace(ANSWER, element=(2,), row=True, lines=())
+    assert judge(row, guilty(elements=["args[1][2, 7] = 5"])).element_right
+    assert not judge(row, guilty(elements=["args[1][3, 2] = 5"])).element_right
+
+
+def test_only_an_accusation_is_wrong_of_a_healthy_program() -> None:
+    assert not judge(Answer(), VERDICT).right
+    assert judge(Answer(), {"outcome": "inconclusive", "summary": ""}).right
+
+
+def test_the_table_counts_healthy_programs_apart() -> None:
+    """An accused healthy program is no wrong category, and one that was not planted counts nowhere."""
+    counted = {"category_right": True, "component_right": True, "element_right": None, "fix_printed": True}
+    fault = {
+        "fault": "index_too_high",
+        "outcome": "fault",
+        "confidence": "proven",
+        "false_fields": (),
+        **counted,
+    }
+    wrong = {**fault, "false_fields": ("line 2 is not it",)}
+    accused = {**fault, "fault": "plain"}
+    rows = table([fault, wrong, accused, {"fault": "plain"}])
+    assert "| right category | 2 of 2 |" in rows
+    assert "| right when it says `proven` | 1 of 2 |" in rows
+    assert "| healthy programs accused | 1 of 1 |" in rows
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_every_mistake_is_an_edit_of_its_source(name: str) -> None:
+    """The old text and the lines of the answer are in the model, and a fault has that name."""
+    model, faults = MODELS[name], fault_rows()
+    for edit in model.edits:
+        assert edit.old in model.source
+        edited = model.source.replace(edit.old, edit.new)
+        assert all(line in edited for line in edit.lines)
+        assert faults[edit.fault].edits == edit.fault
+
+
+def test_every_mistake_has_a_model() -> None:
+    needed = {row.edits for row in fault_rows().values() if row.edits}
+    assert needed == {edit.fault for model in MODELS.values() for edit in model.edits}
