@@ -55,7 +55,10 @@ class Edit:
     new: str
     lines: tuple[str, ...]
     shows: str = ""
-    where: tuple[int, int] = (0, 0)  # an input, and the value in it under which it shows
+    where: tuple[int, int] = (
+        0,
+        0,
+    )  # an input, and the value in it under which it shows
 
 
 @dataclass(frozen=True)
@@ -165,7 +168,14 @@ class Model(nn.Module):
 """,
     (Input("left", ("B", 3, 24, 24), varied=True), Input("right", ("B", 3, 24, 24))),
     BATCH,
-    (Edit("root_of_difference", "(high - low).clamp(min=0) + 1e-4", "high - low", ("spread = torch.sqrt",)),),
+    (
+        Edit(
+            "root_of_difference",
+            "(high - low).clamp(min=0) + 1e-4",
+            "high - low",
+            ("spread = torch.sqrt",),
+        ),
+    ),
 )
 
 RECURRENT = Model(
@@ -190,7 +200,11 @@ class Model(nn.Module):
         last = h.gather(1, (lengths - 1)[:, None, None].expand(-1, 1, 20))[:, 0]
         return self.head(last), self.head(h)
 """,
-    (Input("x", ("B", 10, 12)), index("tags", ("B", 10), 0, 17), index("lengths", ("B",), 1, 11)),
+    (
+        Input("x", ("B", 10, 12)),
+        index("tags", ("B", 10), 0, 17),
+        index("lengths", ("B",), 1, 11),
+    ),
     BATCH,
     (
         Edit(
@@ -544,6 +558,235 @@ class Model(nn.Module):
     BATCH,
 )
 
+DECODER = Model(
+    "decoder",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.token, self.query, self.head = nn.Embedding(97, 24), nn.Linear(24, 24), nn.Linear(24, 97)
+        self.register_buffer("slots", torch.arange(48))
+
+    def forward(self, token, keys, values, length):
+        x = self.token(token)
+        scores = (keys @ self.query(x)[..., None])[..., 0] / 24**0.5
+        scores = scores.masked_fill(self.slots[None] >= length[:, None], float("-inf"))
+        x = x + (torch.softmax(scores, -1)[:, None] @ values)[:, 0]
+        return torch.log_softmax(self.head(x), -1)
+""",
+    (
+        index("token", ("B",), 0, 97),
+        Input("keys", ("B", 48, 24)),
+        Input("values", ("B", 48, 24)),
+        index("length", ("B",), 1, 49),
+    ),
+    BATCH,
+    (
+        Edit(
+            "table_too_short",
+            "nn.Embedding(97, 24)",
+            "nn.Embedding(96, 24)",
+            ("self.token(token)",),
+            "value",
+            (0, 96),
+        ),
+    ),
+)
+
+DENOISER = Model(
+    "denoiser",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.time, self.conv_in, self.conv_out = nn.Embedding(100, 16), nn.Conv2d(3, 16, 3, padding=1), nn.Conv2d(16, 3, 3, padding=1)
+        self.norm1, self.norm2, self.middle = nn.GroupNorm(4, 16), nn.GroupNorm(4, 16), nn.Conv2d(16, 16, 3, padding=1)
+        self.register_buffer("kept", torch.linspace(0.999, 0.01, 100))
+
+    def forward(self, noisy, step, scale):
+        kept = self.kept[step][:, None, None, None]
+        h = self.conv_in(noisy) + self.time(step)[:, :, None, None]
+        h = h + self.middle(F.silu(self.norm1(h)))
+        noise = self.conv_out(F.silu(self.norm2(h)))
+        clean = (noisy - torch.sqrt(1 - kept) * noise) / torch.sqrt(kept)
+        return clean / scale[:, None, None, None]
+""",
+    (
+        Input("noisy", ("B", 3, 12, 12)),
+        index("step", ("B",), 0, 100),
+        Input("scale", ("B",), "uniform", 0.5, 2, divisor=True),
+    ),
+    BATCH,
+    (
+        Edit(
+            "root_of_difference",
+            "torch.sqrt(1 - kept)",
+            "torch.sqrt(0.98 - kept)",
+            ("clean = (noisy",),
+            "value",
+            (1, 0),
+        ),
+    ),
+)
+
+HASHING = Model(
+    "hashing",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.buckets, self.head = nn.Embedding(512, 12), nn.Linear(12, 3)
+
+    def forward(self, characters, weights):
+        pairs = characters[:, :-1] * 257 + characters[:, 1:]
+        slot = torch.remainder(pairs * 31, 512)
+        shares = weights[:, 1:] / weights.sum(1, keepdim=True)
+        return self.head((self.buckets(slot) * shares[..., None]).sum(1))
+""",
+    (
+        index("characters", ("B", 14), 0, 256),
+        Input("weights", ("B", 14), "uniform", 0.1, 1),
+    ),
+    BATCH,
+    (
+        Edit(
+            "table_too_short",
+            "nn.Embedding(512, 12)",
+            "nn.Embedding(257, 12)",
+            ("self.buckets(slot)",),
+        ),
+    ),
+)
+
+QUANTISED = Model(
+    "quantised",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-127, 128, (24, 32), dtype=torch.int8))
+        self.register_buffer("steps", torch.rand(24) / 64 + 0.01)
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, x, largest):
+        step = largest[:, None] / 127
+        rounded = torch.round(x / step).clamp(-127, 127)
+        h = (rounded @ self.weight.float().t()) * step * self.steps
+        return self.head(torch.relu(h))
+""",
+    (Input("x", ("B", 32)), Input("largest", ("B",), "uniform", 1, 4, divisor=True)),
+    BATCH,
+)
+
+HALF = Model(
+    "half",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(20, 32).bfloat16(), nn.Linear(32, 6)
+        self.site = nn.Embedding(11, 32)
+
+    def forward(self, x, sites, weight):
+        h = self.first(x.bfloat16()).float() + self.site(sites)
+        h = h * torch.rsqrt((h * h).mean(-1, keepdim=True))
+        return self.second(h) * torch.log(weight)[:, None]
+""",
+    (
+        Input("x", ("B", 20)),
+        index("sites", ("B",), 0, 11),
+        Input("weight", ("B",), "uniform", 1.5, 4, divisor=True, signed=False),
+    ),
+    BATCH,
+    (
+        Edit(
+            "table_too_short",
+            "nn.Embedding(11, 32)",
+            "nn.Embedding(10, 32)",
+            ("self.site(sites)",),
+            "value",
+            (1, 10),
+        ),
+    ),
+)
+
+CAUSAL = Model(
+    "causal",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Conv1d(8, 16, 3, dilation=2**n) for n in range(3)])
+        self.station, self.head = nn.Embedding(13, 8), nn.Linear(8, 2)
+
+    def forward(self, x, stations):
+        h = (x - x.mean(-1, keepdim=True)) / x.std(-1, keepdim=True)
+        for number, layer in enumerate(self.layers):
+            gate, value = layer(F.pad(h, (2 * 2**number, 0))).chunk(2, 1)
+            h = h + torch.sigmoid(gate) * torch.tanh(value)
+        return self.head(h[:, :, -1] + self.station(stations))
+""",
+    (Input("x", ("B", 8, 30), varied=True), index("stations", ("B",), 0, 13)),
+    BATCH,
+)
+
+QUANTILES = Model(
+    "quantiles",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.region, self.head = nn.Embedding(8, 4), nn.Linear(8, 3)
+
+    def forward(self, prices, regions, income):
+        ordered = prices.sort(-1).values
+        low, middle, high = ordered[:, 4], ordered[:, 9], ordered[:, 14]
+        skew = (high + low - 2 * middle) / (high - low)
+        total = prices.cumsum(-1)[:, -1]
+        h = torch.stack([skew, torch.log(income), total / income, middle], -1)
+        return self.head(torch.cat([h, self.region(regions)], -1))
+""",
+    (
+        Input("prices", ("B", 19), varied=True),
+        index("regions", ("B",), 0, 8),
+        Input("income", ("B",), "uniform", 2, 30, divisor=True, signed=False),
+    ),
+    BATCH,
+    (
+        Edit(
+            "table_too_short",
+            "nn.Embedding(8, 4)",
+            "nn.Embedding(7, 4)",
+            ("self.region(regions)",),
+            "value",
+            (1, 7),
+        ),
+    ),
+)
+
+CONTRASTIVE = Model(
+    "contrastive",
+    """
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(18, 12, bias=False), nn.Linear(18, 12, bias=False)
+
+    def forward(self, a, b, temperature):
+        u, v = self.left(a), self.right(b)
+        u = u / u.norm(dim=-1, keepdim=True)
+        v = v / v.norm(dim=-1, keepdim=True)
+        similar = u @ v.t() / temperature[:, None]
+        return torch.logsumexp(similar, -1) - similar.diagonal()
+""",
+    (
+        Input("a", ("B", 18)),
+        Input("b", ("B", 18)),
+        Input("temperature", ("B",), "uniform", 0.1, 1, divisor=True),
+    ),
+    BATCH,
+)
+
 MODELS = {
     model.name: model
     for model in (
@@ -559,5 +802,13 @@ MODELS = {
         FORECAST,
         DETECTION,
         SOLVER,
+        DECODER,
+        DENOISER,
+        HASHING,
+        QUANTISED,
+        HALF,
+        CAUSAL,
+        QUANTILES,
+        CONTRASTIVE,
     )
 }

@@ -23,12 +23,20 @@ from benchmarks.plant.faults.models import restored, show
 from benchmarks.plant.healthy import HEALTHY, equal_nan, outputs_of
 from benchmarks.plant.judge import Answer, Score, judge
 from benchmarks.plant.models import MODELS, Edit, Model
-from benchmarks.plant.program import ENDED, Traced, draw_inputs, eager_model, run_program, trace
+from benchmarks.plant.program import (
+    ENDED,
+    Traced,
+    draw_inputs,
+    eager_model,
+    run_program,
+    trace,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND_LINE = "from mcp_server.cli.main import main; main()"
 HEALTHY_SHARE = 4  # one program of so many
 ATTEMPTS = 6
+NO_PLACE = "no place for it"
 BUDGET_S = 90
 PROGRAM = """import sys
 from pathlib import Path
@@ -39,14 +47,15 @@ here = Path(__file__).resolve().parent
 {top}
 model = torch._inductor.aoti_load_package(str(here / "model.pt2"))
 {loaded}
-for number in range({calls}):
-    model(*torch.load(here / "before.pt"))
+{before}
 inputs = torch.load(here / "inputs.pt")
 outputs = model(*inputs)
 {called}
 {check}
 print("done")
 """
+BEFORE = """for number in range({calls}):
+    model(*torch.load(here / "before.pt"))"""
 CHECKS = {
     "nan": """for output in outputs if isinstance(outputs, (list, tuple)) else [outputs]:
     if output.is_floating_point() and not torch.isfinite(output).all():
@@ -123,25 +132,37 @@ def plant(asked: Asked, number: int) -> Planted:
     if asked.only:
         kind = chance.choice([name for name in asked.only if name in faults or name in HEALTHY])
     planted = Planted(number, kind, "", form, asked.folder / f"{asked.seed}-{number:04}")
-    for _ in range(ATTEMPTS):
-        problem = attempt(asked, planted, faults.get(kind), chance)
+    hosts = places(faults.get(kind))
+    chance.shuffle(hosts)
+    for model, edit in hosts:
+        problem = attempt(asked, planted, faults.get(kind), model, edit, chance)
         if not problem:
             return planted
-        planted.refused.append(f"{planted.model}: {problem}")
+        if problem != NO_PLACE:
+            planted.refused.append(f"{model.name}: {problem}")
+        if len(planted.refused) == ATTEMPTS:
+            break
     return replace(planted, arguments=[])
 
 
-def attempt(asked: Asked, planted: Planted, fault: Fault | None, chance: random.Random) -> str:
+def places(fault: Fault | None) -> list[tuple[Model, Edit | None]]:
+    """The models, each with an edit of its source where the fault is one."""
+    if fault is None or not fault.edits:
+        return [(model, None) for model in MODELS.values()]
+    return [(model, edit) for model in MODELS.values() for edit in model.edits if edit.fault == fault.edits]
+
+
+def attempt(
+    asked: Asked,
+    planted: Planted,
+    fault: Fault | None,
+    model: Model,
+    edit: Edit | None,
+    chance: random.Random,
+) -> str:
     """Writes the program; what was wrong with it, or an empty text."""
     shutil.rmtree(planted.folder, ignore_errors=True)
     planted.folder.mkdir(parents=True)
-    fitting = [
-        (model, edit)
-        for model in MODELS.values()
-        for edit in (model.edits if fault and fault.edits else (None,))
-        if edit is None or (fault and edit.fault == fault.edits)
-    ]
-    model, edit = chance.choice(fitting)
     planted.model = model.name
     clean = compiled(model, model.text, asked.device)
     text = model.text.replace(edit.old, edit.new) if edit else model.text
@@ -153,11 +174,12 @@ def attempt(asked: Asked, planted: Planted, fault: Fault | None, chance: random.
             draft.clean_package = clean / "model.pt2"
         truth = fault.plant(draft) if fault else healthy(planted.fault, draft)
         if truth is None:
-            return "no place for it"
+            return NO_PLACE
         truth = with_lines(draft, truth, fault, edit, eager, built)
-        expected = right_outputs(draft, eager)
+        expected = right_outputs(eager, draft.good)
+        wanted = right_outputs(eager, draft.inputs) if draft.expects_inputs else expected
     calls = chance.choice([0, 0, 1, 3]) if planted.form == "script" else 0
-    write(planted, draft, expected, calls)
+    write(planted, draft, wanted, expected, calls)
     problem = validated(planted, fault)
     if problem:
         return problem
@@ -168,7 +190,12 @@ def attempt(asked: Asked, planted: Planted, fault: Fault | None, chance: random.
 
 
 def drafted(
-    asked: Asked, planted: Planted, model: Model, built: Path, clean: Path, chance: random.Random
+    asked: Asked,
+    planted: Planted,
+    model: Model,
+    built: Path,
+    clean: Path,
+    chance: random.Random,
 ) -> tuple[Draft, Any]:
     """A draft with good inputs under disguises, and the eager model without a fault."""
     eager = eager_model(clean / "model.py", asked.device)
@@ -195,7 +222,12 @@ def healthy(name: str, draft: Draft) -> Truth:
 
 
 def with_lines(
-    draft: Draft, truth: Truth, fault: Fault | None, edit: Edit | None, eager: Any, built: Path
+    draft: Draft,
+    truth: Truth,
+    fault: Fault | None,
+    edit: Edit | None,
+    eager: Any,
+    built: Path,
 ) -> Truth:
     """The lines that are answers: of an edit, or those at which the eager model first goes wrong."""
     if edit:
@@ -205,7 +237,10 @@ def with_lines(
             lines=tuple(n for n, line in enumerate(lines, 1) if any(part in line for part in edit.lines)),
         )
     if fault and fault.lines_count:
-        return replace(truth, lines=first_wrong(trace(eager, draft.good), trace(eager, draft.inputs)))
+        return replace(
+            truth,
+            lines=first_wrong(trace(eager, draft.good), trace(eager, draft.inputs)),
+        )
     return truth
 
 
@@ -217,17 +252,21 @@ def first_wrong(good: Sequence[Traced], bad: Sequence[Traced]) -> tuple[int, ...
     return tuple(sorted({line for line in (infinite, nan) if line is not None}))
 
 
-def right_outputs(draft: Draft, eager: Any) -> list[Any] | None:
+def right_outputs(eager: Any, given: list[Any]) -> list[Any] | None:
     """What the call should give; None where the model itself refuses its inputs."""
-    given = draft.inputs if draft.expects_inputs else draft.good
     try:
         return outputs_of(eager(*[tensor.clone() for tensor in given]))
     except (RuntimeError, IndexError):
         return None
 
 
-def write(planted: Planted, draft: Draft, expected: list[Any] | None, calls: int) -> None:
-    """The program and what it reads, with the fault and, in the folder `clean`, without it."""
+def write(
+    planted: Planted, draft: Draft, wanted: list[Any] | None, without: list[Any] | None, calls: int
+) -> None:
+    """The program and what it reads, with the fault and, in the folder `clean`, without it.
+
+    `wanted` and `without` are the right outputs of the two calls.
+    """
     clean = planted.folder / "clean"
     clean.mkdir(exist_ok=True)
     restored(draft)
@@ -238,19 +277,20 @@ def write(planted: Planted, draft: Draft, expected: list[Any] | None, calls: int
         shutil.copyfile(package, folder / "model.pt2")
         torch.save(tuple(inputs), folder / "inputs.pt")
         torch.save(tuple(draft.good), folder / "before.pt")
-    if expected is not None:
-        for folder in (planted.folder, clean):
-            torch.save(expected, folder / "expected.pt")
     (planted.folder / "changed.pt2").unlink(missing_ok=True)
     meant = planted.fault in HEALTHY and equal_nan(planted.fault)
-    checks = ([] if meant else [CHECKS["nan"]]) + (
-        [CHECKS["expected"].format(equal_nan=meant)] if expected is not None else []
-    )
-    for folder, whole in ((planted.folder, True), (clean, planted.fault in HEALTHY)):
+    for folder, whole, expected in (
+        (planted.folder, True, wanted),
+        (clean, planted.fault in HEALTHY, without),
+    ):
+        checks = [] if meant else [CHECKS["nan"]]
+        if expected is not None:
+            torch.save(expected, folder / "expected.pt")
+            checks.append(CHECKS["expected"].format(equal_nan=meant))
         text = PROGRAM.format(
             top="\n".join(draft.top if whole else []),
             loaded="\n".join(draft.loaded if whole or (folder / "weights.pt").exists() else []),
-            calls=calls,
+            before=BEFORE.format(calls=calls) if calls else "",
             called="\n".join(draft.called if whole else []),
             check="".join(checks),
         )
@@ -286,8 +326,15 @@ def question(planted: Planted, built: Path, chance: random.Random) -> list[str]:
         words += ["--exported", str(built / "exported.pt2")]
     if "not finite" in planted.seen:
         return [*words, "--symptom", "nan"]
-    if planted.seen.startswith("AssertionError") or (planted.seen == ENDED and chance.random() < 0.3):
-        return [*words, "--symptom", "wrong-output", "--expect", str(folder / "expected.pt")]
+    told = equal_nan(planted.fault) or (planted.seen == ENDED and chance.random() < 0.3)
+    if planted.seen.startswith("AssertionError") or told:
+        return [
+            *words,
+            "--symptom",
+            "wrong-output",
+            "--expect",
+            str(folder / "expected.pt"),
+        ]
     return words
 
 
@@ -298,8 +345,10 @@ def ask(planted: Planted) -> dict[str, Any]:
     try:
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=3 * BUDGET_S)
         found: dict[str, Any] = json.loads(done.stdout)
-    except (ValueError, subprocess.TimeoutExpired) as error:
-        return {"outcome": "no answer", "summary": repr(error)[:300]}
+    except subprocess.TimeoutExpired:
+        return {"outcome": "no answer", "summary": f"none after {3 * BUDGET_S} s"}
+    except ValueError:
+        return {"outcome": "no answer", "summary": done.stderr[-300:]}
     return found
 
 
@@ -335,11 +384,17 @@ def compiled(model: Model, text: str, device: str) -> Path:
     return folder
 
 
-def records(found: Iterator[tuple[Planted, dict[str, Any], Score | None]]) -> Iterator[dict[str, Any]]:
+def records(
+    found: Iterator[tuple[Planted, dict[str, Any], Score | None]],
+) -> Iterator[dict[str, Any]]:
     """What is kept of each program: no tensors, no source."""
     for planted, verdict, score in found:
         kept: dict[str, Any] = {name: getattr(planted, name) for name in ("number", "fault", "model", "form")}
-        kept |= {"seen": planted.seen, "disguises": planted.disguises, "refused": planted.refused}
+        kept |= {
+            "seen": planted.seen,
+            "disguises": planted.disguises,
+            "refused": planted.refused,
+        }
         if score is not None:
             kept |= {
                 **asdict(score),
