@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -212,28 +213,51 @@ def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: ZooPackage, tm
     assert code == 2 and "without the edit the program does not fail" in found["error"]
 
 
-DRAWING = """
+MADE = """
 import sys, torch
+from torch._higher_order_ops.while_loop import while_loop
 
 class Draws(torch.nn.Module):
     def forward(self, x):
         a = (x + torch.rand_like(x)).relu() @ x.t()
         return a * torch.randn(8, 8) + torch.randint(3, 10, (8, 8)), torch.bernoulli(x.sigmoid())
 
-x = torch.randn(8, 16)
-program = torch.export.export(Draws(), (x,))
-torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[1] + "/draws.pt2")
-torch.save([x], sys.argv[1] + "/draws.inputs.pt")
+class Flows(torch.nn.Module):
+    def forward(self, x, n):
+        swap = lambda a, b, n: (b.clone(), a.tanh() + b, n - 1)
+        a, b, _ = while_loop(lambda a, b, n: n > 0, swap, (x, x * 2, n))
+        return torch.cond(x.shape[0] > 6, lambda a: a.sin(), lambda a: a.cos(), (a,)), b
+
+made = {"draws": Draws(), "flows": Flows()}[sys.argv[2]]
+given = [torch.randn(8, 16), *([torch.tensor(5)] if sys.argv[2] == "flows" else [])]
+rows = [{0: torch.export.Dim("rows", min=2, max=64)}, None] if sys.argv[2] == "flows" else None
+program = torch.export.export(made, tuple(given), dynamic_shapes=rows)
+torch._inductor.aoti_compile_and_package(program, package_path=sys.argv[1] + "/made.pt2")
+torch.save(given, sys.argv[1] + "/inputs.pt")
 """
+
+
+def made_and_read(name: str, folder: Path) -> dict[str, Any]:
+    """What is said of a package of one of these models and of its program, which agree."""
+    argv = [sys.executable, "-c", MADE, str(folder), name]
+    subprocess.run(argv, check=True, env=torch_environment(), capture_output=True, timeout=120)
+    _, found = decompile(folder / "made.pt2", folder / "out", "--inputs", str(folder / "inputs.pt"))
+    assert found["outcome"] == "agrees" and found["not_read"] == []
+    return found
+
+
+def test_a_loop_that_swaps_and_a_test_of_a_size_agree(tmp_path: Path) -> None:
+    """Handles are moved side by side, each turn from what the turn before left."""
+    made_and_read("flows", tmp_path)
+    text = (tmp_path / "out" / "model.py").read_text()
+    assert re.search(r"^        if \w+ > 6:$", text, re.M) and re.search(
+        r"^            \w+, \w+, \w+ = ", text, re.M
+    )
 
 
 def test_random_numbers_are_those_of_the_package(tmp_path: Path) -> None:
     """Uniform, normal and whole numbers by seed and offset, and the seeds from the generator."""
-    argv = [sys.executable, "-c", DRAWING, str(tmp_path)]
-    subprocess.run(argv, check=True, env=torch_environment(), capture_output=True, timeout=120)
-    words = ["--inputs", str(tmp_path / "draws.inputs.pt")]
-    _, found = decompile(tmp_path / "draws.pt2", tmp_path / "out", *words)
-    assert found["outcome"] == "agrees" and found["not_read"] == []
+    found = made_and_read("draws", tmp_path)
     assert [each["agreement"] for each in found["outputs"]] == ["rounding", "equal"]
     assert {each["agreement"] for each in found["by_launch"]} == {"rounding", "equal"}
 

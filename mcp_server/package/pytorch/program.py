@@ -459,25 +459,32 @@ class _Writer:
         scope = self.scope
         self.scope = _Scope(scope.lines, dict(scope.names), set(scope.symbols))
         exit_ = body.exits.get(block)
-        if block.kind == "loop" and exit_ is not None:
-            tested = _test(exit_, body).symbol.line
-            before = [each for each in nodes if each.line < tested]
+        test = _test(exit_, body) if block.kind == "loop" and exit_ is not None else None
+        if test is not None and exit_ is not None:
+            before = [each for each in nodes if each.line < test.symbol.line]
             self.scope.lines.append("while True:")
             self._statements(before, depth + 1, body)
             self.scope.lines += [f"if {self._condition(exit_, body)}:", "break", DEDENT]
             nodes = nodes[len(before) :]
-        elif block.kind == "else":
+        elif block.header == "else":
             self.scope.lines.append("else:")
         else:
-            self.scope.lines.append(f"if {self._condition(block.header, body)}:")
+            condition = self._condition(block.header, body)  # it may define sizes before
+            self.scope.lines.append(f"if {condition}:")
         self._statements(nodes, depth + 1, body)
         self.scope.lines.append(DEDENT)
         self.scope = scope
         scope.names.update({name: self.identifier(name) for name in carried})
 
     def _condition(self, header: str, body: Body) -> str:
+        """What `if (s77 > 6L)` asks of sizes, `if (!x)` or `if (x == 0)` of the element of a tensor."""
         test = _test(header, body)
-        return f"{'not ' if test.negated else ''}{self.variable(test.symbol.tensor or '')}.item()"
+        if test is not None:
+            return f"{'not ' if test.negated else ''}{self.variable(test.symbol.tensor or '')}.item()"
+        sizes = re.fullmatch(r"if \((?P<left>[\w* +-]+) (?P<op>[<>]=?|[!=]=) (?P<right>\w+)\)", header)
+        if sizes is None:
+            raise NotRead(f"the block {header}")
+        return f"{self.whole(sizes['left'])} {sizes['op']} {self.whole(sizes['right'])}"
 
     def _assign(self, nodes: Sequence[Node]) -> None:
         """Other tensors under known names, as handles of the wrapper are moved."""
@@ -720,12 +727,12 @@ class _Test:
     negated: bool
 
 
-def _test(header: str, body: Body) -> _Test:
-    """That of `if (!x) break`, `if (x == 0)`. Raises `NotRead`."""
+def _test(header: str, body: Body) -> _Test | None:
+    """That of `if (!x) break`, `if (x == 0)`; None for a test of sizes."""
     found = re.match(r"if \((?P<not>!?)(?P<name>\w+)(?P<zero> == (?:0|false))?\)", header)
     symbol = body.symbols.get(found["name"]) if found else None
-    if found is None or symbol is None or symbol.tensor is None:
-        raise NotRead(f"the block {header}")
+    if found is None or symbol is None or symbol.tensor is None or symbol.kind != "value":
+        return None
     return _Test(symbol, bool(found["not"]) != bool(found["zero"]))
 
 

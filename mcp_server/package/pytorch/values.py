@@ -288,9 +288,9 @@ class Values:
     def _gathered(self, term: Element, tensor: Tensor, place: Place) -> Value | None:
         """`table[ids]`: whole rows at computed places; None where the index is none of that kind."""
         split = self._split(term.index, place)
-        if split is None or not tensor.sizes or split[0].stride != tensor.strides[0]:
+        if split is None or not tensor.sizes or split[1] != tensor.strides[0]:
             return None
-        row, rest = split
+        value, _, rest = split
         found = self.steps(rest)
         if found is None or found[2] != Whole():
             return None
@@ -300,7 +300,6 @@ class Values:
             (step.size, step.stride) == (size, stride)
             for step, size, stride in zip(steps, inner.sizes, inner.strides, strict=True)
         )
-        value = row.value
         if (
             not same
             or set(value.axes) & set(axes)
@@ -309,8 +308,8 @@ class Values:
             return None
         return Value(f"{tensor.text}[{value.text}]", value.axes + axes, term.dtype)
 
-    def _split(self, index: Term, place: Place) -> tuple[Gathered, Whole] | None:
-        """The one computed summand of an index, and the sum of the others."""
+    def _split(self, index: Term, place: Place) -> tuple[Value, Whole, Whole] | None:
+        """The one computed summand of an index, its factor, and the sum of the others."""
         computed: list[tuple[int, Term]] = []
         rest = Whole()
         for factor, each in _summands(index):
@@ -323,7 +322,7 @@ class Values:
             return None
         ((factor, summand),) = computed
         value = self.value(unwrapped(summand), place)
-        return (Gathered(value, constant(factor)), rest) if not value.scalar else None
+        return (value, constant(factor), rest) if not value.scalar else None
 
     # Operators.
 
@@ -566,14 +565,6 @@ REDUCED = {"mean": "mean", "max": "amax", "min": "amin", "any": "any", "all": "a
 NESTED = Value("nested", (), "bool")
 """Beside the innermost test under which a value is computed: there are outer ones, too."""
 HINTS = {"sum": "total", "max": "largest", "min": "least", "mean": "mean", "m2": "spread", "prod": "product"}
-
-
-@dataclass(frozen=True)
-class Gathered:
-    """A computed index, and the stride of the dimension that it counts."""
-
-    value: Value
-    stride: Whole
 
 
 class Memory:
