@@ -19,7 +19,7 @@ from mcp_server.package.symbols import known_sizes, plain, resolve_bound, scalar
 from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.linear import Address, Limit, Linear, address_of
 from mcp_server.package.terms.program import Access, indexed_by, read_program
-from mcp_server.package.terms.sizes import evaluate_whole
+from mcp_server.package.terms.sizes import evaluate_whole, reached
 from mcp_server.package.terms.term import Apply, Element, Term, elements
 from mcp_server.package.terms.triton import constants_of
 from mcp_server.package.view import PackageView
@@ -182,12 +182,8 @@ def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]
 
 def extent(tensor: TensorFacts) -> tuple[int, int]:
     """Byte addresses [start, end) that the tensor's shape and strides reach; empty without elements."""
-    if 0 in tensor.shape:
-        return tensor.pointer, tensor.pointer
-    steps = [(size - 1) * step for size, step in zip(tensor.shape, tensor.stride, strict=True)]
-    low = sum(step for step in steps if step < 0)
-    high = sum(step for step in steps if step > 0) + 1
-    return tensor.pointer + low * tensor.itemsize, tensor.pointer + high * tensor.itemsize
+    first, end = reached(tensor.shape, tensor.stride)
+    return tensor.pointer + first * tensor.itemsize, tensor.pointer + end * tensor.itemsize
 
 
 def span(tensor: TensorFacts) -> int:

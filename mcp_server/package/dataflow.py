@@ -16,6 +16,7 @@ from mcp_server.package.launches import Argument, Buffer, Launch, Transfer, shif
 from mcp_server.package.statements import View, whole_number
 from mcp_server.package.symbols import origins
 from mcp_server.package.terms.blocks import Block
+from mcp_server.package.terms.sizes import reached
 from mcp_server.package.wrapper import grouped
 
 SOURCES = frozenset({"input", "constant"})
@@ -105,8 +106,8 @@ def _extent(shape: Buffer | View, offset: str | None) -> tuple[int, int] | None:
     if len(numbers) < 2 * len(sizes) + 1:
         return None
     *parts, start = numbers
-    pairs = zip(parts[: len(sizes)], parts[len(sizes) :], strict=True)
-    return start, start + sum((size - 1) * stride for size, stride in pairs) + 1
+    first, end = reached(parts[: len(sizes)], parts[len(sizes) :])
+    return start + first, start + end
 
 
 class Dataflow:

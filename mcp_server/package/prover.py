@@ -21,7 +21,7 @@ from mcp_server.package.terms.accesses import Lane, Spans, first_lanes, lanes, r
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.interval import limits
 from mcp_server.package.terms.program import Access, read_program
-from mcp_server.package.terms.sizes import evaluate_whole, size_term
+from mcp_server.package.terms.sizes import evaluate_whole, reached, size_term
 from mcp_server.package.terms.term import Apply, Term, elements, itemsize_of, parts, say
 from mcp_server.package.view import PackageView
 
@@ -218,13 +218,14 @@ class _Launched:
         if buffer is None or root is None or root.kind != "allocated" or not (root.dtype and buffer.dtype):
             return None
         offset = shifted(buffer.offset, argument.view.offset) if argument.view else buffer.offset or "0"
-        steps = list(zip(root.sizes or (), root.strides or (), strict=False))
-        extent = [evaluate_whole(f"({size} - 1) * ({step})", self.known) for size, step in steps]
-        skipped, counts = evaluate_whole(offset, self.known), [each for each in extent if each is not None]
-        if skipped is None or root.sizes is None or len(counts) < len(root.sizes):
+        skipped = evaluate_whole(offset, self.known)
+        layout = [evaluate_whole(each, self.known) for each in (*(root.sizes or ()), *(root.strides or ()))]
+        known = [each for each in layout if each is not None]
+        if skipped is None or root.sizes is None or len(known) < 2 * len(root.sizes):
             return None
         before = skipped * itemsize_of(buffer.dtype)
-        return -before, (sum(counts) + 1) * itemsize_of(root.dtype) - before
+        rank = len(root.sizes)
+        return -before, reached(known[:rank], known[rank : 2 * rank])[1] * itemsize_of(root.dtype) - before
 
     def _order(self, accesses: Sequence[Access]) -> Iterator[Finding]:
         """A load and a store of one element by two lanes, with no barrier between."""

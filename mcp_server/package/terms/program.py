@@ -14,6 +14,7 @@ from math import gcd, prod
 from typing import Literal, Protocol
 
 from mcp_server.package.terms.evaluate import Evaluator, Read, UnknownValue
+from mcp_server.package.terms.sizes import reached
 from mcp_server.package.terms.term import (
     Apply,
     Element,
@@ -376,8 +377,7 @@ def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) ->
         sizes = [size for size, step in zip(shape, stride, strict=True) if step == factor and size > 1]
         if sizes:
             return index, sizes[0]
-    reach = sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
-    return place, reach if prod(shape) else 0
+    return place, reached(shape, stride)[1]
 
 
 def _summands(term: Term) -> list[Term]:

@@ -7,7 +7,7 @@ factors (`(1.0/2.0)*n`), floor division, modulus, min and max.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 from mcp_server.package.terms.evaluate import UnknownValue
@@ -55,6 +55,14 @@ def evaluate_whole(text: str, values: Mapping[str, int]) -> int | None:
     """The value of a shape expression where it is a whole number; else None."""
     value = evaluate(text, values)
     return int(value) if value is not None and value.denominator == 1 else None
+
+
+def reached(sizes: Sequence[int], strides: Sequence[int]) -> tuple[int, int]:
+    """The elements [first, past the end) that a tensor reaches from its pointer; empty without elements."""
+    if 0 in sizes:
+        return 0, 0
+    steps = [(size - 1) * stride for size, stride in zip(sizes, strides, strict=True)]
+    return sum(step for step in steps if step < 0), sum(step for step in steps if step > 0) + 1
 
 
 def _value(term: Term, values: Mapping[str, int]) -> Fraction:
