@@ -35,7 +35,7 @@ def at_the_edge_of_the_range(draft: Draft) -> None:
     for place, given in enumerate(draft.model.inputs):
         if name in given.shape:
             dim = given.shape.index(name)
-            repeat = torch.arange(most, device=draft.device) % draft.inputs[place].shape[dim]
+            repeat = torch.arange(most) % draft.inputs[place].shape[dim]
             draft.inputs[place] = draft.inputs[place].index_select(dim, repeat)
 
 

@@ -197,9 +197,12 @@ def drafted(
     clean: Path,
     chance: random.Random,
 ) -> tuple[Draft, Any]:
-    """A draft with good inputs under disguises, and the eager model without a fault."""
-    eager = eager_model(clean / "model.py", asked.device)
-    good = draw_inputs(model, chance.randrange(10**6), asked.device)
+    """A draft with good inputs under disguises, and the eager model without a fault.
+
+    Both are on the CPU, where a bad index raises; on a GPU it would end this process.
+    """
+    eager = eager_model(clean / "model.py", "cpu")
+    good = draw_inputs(model, chance.randrange(10**6), "cpu")
     weights = {**dict(eager.named_parameters()), **dict(eager.named_buffers())}
     draft = Draft(
         model=model,
@@ -275,8 +278,8 @@ def write(
         (clean, draft.clean_package or draft.package, draft.good),
     ):
         shutil.copyfile(package, folder / "model.pt2")
-        torch.save(tuple(inputs), folder / "inputs.pt")
-        torch.save(tuple(draft.good), folder / "before.pt")
+        torch.save(tuple(moved(tensor, draft.device) for tensor in inputs), folder / "inputs.pt")
+        torch.save(tuple(moved(tensor, draft.device) for tensor in draft.good), folder / "before.pt")
     (planted.folder / "changed.pt2").unlink(missing_ok=True)
     meant = planted.fault in HEALTHY and equal_nan(planted.fault)
     for folder, whole, expected in (
@@ -285,7 +288,7 @@ def write(
     ):
         checks = [] if meant else [CHECKS["nan"]]
         if expected is not None:
-            torch.save(expected, folder / "expected.pt")
+            torch.save([output.to(draft.device) for output in expected], folder / "expected.pt")
             checks.append(CHECKS["expected"].format(equal_nan=meant))
         text = PROGRAM.format(
             top="\n".join(draft.top if whole else []),
@@ -295,6 +298,14 @@ def write(
             check="".join(checks),
         )
         (folder / "program.py").write_text(text)
+
+
+def moved(tensor: Any, device: str) -> Any:
+    """The tensor on that device, with its strides and its place in the storage, which `to` does not keep."""
+    if device == "cpu":
+        return tensor
+    whole = tensor.as_strided((tensor.untyped_storage().nbytes() // tensor.element_size(),), (1,), 0)
+    return whole.to(device).as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
 
 
 def validated(planted: Planted, fault: Fault | None) -> str:

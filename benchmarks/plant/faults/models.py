@@ -71,11 +71,16 @@ def replace_bytes(source: Path, target: Path, old: bytes, new: bytes) -> bool:
     return found == 1
 
 
+def copied(draft: Draft) -> dict[str, Any]:
+    """The right weights, on the device of the package."""
+    return {name: weight.detach().clone().to(draft.device) for name, weight in draft.weights.items()}
+
+
 def by_update(change: Change) -> Callable[[Draft], Truth | None]:
     """The program loads a file of weights into the package, and one of these is changed."""
 
     def plant(draft: Draft) -> Truth | None:
-        weights = {name: weight.detach().clone() for name, weight in draft.weights.items()}
+        weights = copied(draft)
         name = draft.chance.choice(sorted(n for n, weight in weights.items() if weight.numel() > 15))
         where = change(draft, weights[name])
         torch.save(weights, draft.folder / "weights.pt")
@@ -87,7 +92,7 @@ def by_update(change: Change) -> Callable[[Draft], Truth | None]:
 
 def without_one(draft: Draft) -> Truth:
     """The file of weights lacks one of them."""
-    weights = {name: weight.detach().clone() for name, weight in draft.weights.items()}
+    weights = copied(draft)
     name = draft.chance.choice(sorted(weights))
     del weights[name]
     torch.save(weights, draft.folder / "weights.pt")
@@ -97,7 +102,7 @@ def without_one(draft: Draft) -> Truth:
 
 def of_other_shape(draft: Draft) -> Truth:
     """One weight of the file has a row less."""
-    weights = {name: weight.detach().clone() for name, weight in draft.weights.items()}
+    weights = copied(draft)
     name = draft.chance.choice(sorted(n for n, weight in weights.items() if weight.numel() > 15))
     weights[name] = weights[name][:-1].contiguous()
     torch.save(weights, draft.folder / "weights.pt")
@@ -131,7 +136,7 @@ def restored(draft: Draft) -> None:
     if (draft.folder / "weights.pt").exists():
         clean = draft.folder / "clean"
         clean.mkdir(exist_ok=True)
-        torch.save({name: weight.detach() for name, weight in draft.weights.items()}, clean / "weights.pt")
+        torch.save(copied(draft), clean / "weights.pt")
 
 
 NAN, INFINITY = float("nan"), float("inf")
