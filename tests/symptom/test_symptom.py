@@ -168,6 +168,22 @@ def test_an_expectation_that_cannot_be_one_is_an_error(
         verdict(tmp_path, scaled, "inputs", Symptom(expect=path))
 
 
+def test_outputs_of_another_shape_may_come_of_inputs_that_do_not_fit(scaled: Path, tmp_path: Path) -> None:
+    """The expectation is right for a batch of 4, which the package, compiled for 6, was given."""
+    x, temperature = torch.load(scaled.with_name("scaled.inputs.pt"))
+    right = torch.load(scaled.with_name("scaled.right.pt"))
+    for name, made in (
+        ("given", [x[:4].clone(), temperature]),
+        ("right", [output[:4].clone() for output in right]),
+    ):
+        torch.save(made, tmp_path / f"{name}.pt")
+    workload = PackageWorkload(package=scaled, inputs=tmp_path / "given.pt")
+    context = Context(directory=tmp_path, python=Path(sys.executable))
+    found = served(diagnose, context, workload, budget_s=60, symptom=Symptom(expect=tmp_path / "right.pt"))
+    assert found.category in ("input_mismatch", "shape_out_of_range")
+    assert found.guilty is not None and found.guilty.input_index == 0
+
+
 def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) -> None:
     """Status 1 means wrong outputs; any other says that the check could not do its work."""
     check = (sys.executable, "-c", "import sys; sys.exit(2)")

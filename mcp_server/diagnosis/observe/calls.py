@@ -209,6 +209,9 @@ async def run_call(
     return seen
 
 
+OF_INPUTS = ("input_mismatch", "shape_out_of_range")
+
+
 class PlainRun(Observation):
     """Make the call as it is."""
 
@@ -218,14 +221,18 @@ class PlainRun(Observation):
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
             return 0.0  # the launches tell more of a call that hangs, and whether it does by itself
-        if to_be_placed(case) and "compare_inputs" not in case.done:
+        # What outputs of a wrong shape come from is known first.
+        waits = to_be_placed(case) or (case.symptom.expect is not None and case.inputs)
+        if waits and "compare_inputs" not in case.done:
             return 0.0
         return 0.9 if case.call is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         try:
             seen = await run_call(case, context, "plain", extra=case.symptom.request(), record=False)
-            refuse_misfit(seen, case.symptom)
+            # Inputs that the package does not take may well give outputs of a wrong shape.
+            if not any(suspect.harmful and suspect.category in OF_INPUTS for suspect in case.suspects):
+                refuse_misfit(seen, case.symptom)
         except ProblemError as problem:
             if problem.value in (str(case.symptom.expect), " ".join(case.symptom.check) or None):
                 case.unfit = problem
