@@ -114,12 +114,6 @@ class RunSeen:
         return all(pair.shape[0] == pair.shape[1] for pair in compared.outputs)
 
     @property
-    def frame_tensors(self) -> dict[str, bool]:
-        """For each tensor that the program had when its own check failed: whether the call gives it."""
-        compared = self.last(events.ComparedFrameTensors)
-        return compared.equal if compared is not None else {}
-
-    @property
     def left_alone(self) -> list[int]:
         """Inputs that the call should change and did not, at addresses at which the package copies them."""
         return [each.input for each in self._looked_at if each.misaligned and not each.changed]

@@ -40,7 +40,7 @@ PHASES: dict[Kind, tuple[str, Kind, Kind]] = {
     events.Updating: ("update", events.Updated, events.UpdateFailed),
     events.Calling: ("call", events.Called, events.CallFailed),
 }
-OF_THE_END = ("outputs", "package", "seconds", "raced", "rewritten", "returned")
+OF_THE_END = ("outputs", "package", "seconds", "raced", "rewritten")
 
 
 def read_capture(directory: Path) -> captured.Captured:
@@ -59,7 +59,6 @@ def read_capture(directory: Path) -> captured.Captured:
         hosts=_single(lines, events.Host, captured.CapturedHost),
         updates=_phases(lines, events.Updating, captured.CapturedUpdate),
         calls=_phases(lines, events.Calling, captured.CapturedCall),
-        exports=_single(lines, events.Exporting, captured.CapturedExport),
         mends=_single(lines, events.Mended, captured.CapturedMend),
         variables=_single(lines, events.VariableSet, captured.VariableChange),
         assertions=_single(lines, events.AssertionFailed, captured.CapturedAssertion),
@@ -135,8 +134,7 @@ def _of_phase(event: Facts) -> Facts:
         facts["stack"] = [{key: part.get(key) for key in ModelLocation.model_fields} for part in parts]
     if event.get("package") is None:
         facts["package"] = event.get("package_path")
-    gone = {file: None for file in ("file", "returned") if not Path(str(event.get(file))).exists()}
-    return facts | gone
+    return facts if Path(str(event.get("file"))).exists() else facts | {"file": None}
 
 
 def _built(kind: type[R], facts: Facts) -> list[R]:

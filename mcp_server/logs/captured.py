@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_server.model import ModelLocation, Record
-from mcp_server.worker.capture.events import InUse, NearModule
+from mcp_server.worker.capture.events import InUse
 
 Outcome = Literal["ok", "failed", "unfinished"]
 
@@ -210,7 +210,7 @@ class CapturedCall(Phase):
       into which the program wrote new values.
     - `altered`: constants managed by the program and written in place after it passed them, by a version
       count that all views of a block of memory share. `refilled`: those of them with other values; None if
-      the values were not read. `returned` contains the outputs of a call with such values.
+      the values were not read.
     - `lost`: constants whose memory could not be read before the call, with the file mapped there, if any.
     """
 
@@ -225,7 +225,6 @@ class CapturedCall(Phase):
     moved: list[str] = Field(default_factory=list)
     altered: list[str] = Field(default_factory=list)
     refilled: list[str] | None = None
-    returned: Path | None = None
     lost: dict[str, str] = Field(default_factory=dict)
     unmapped: list[int] = Field(default_factory=list)
     overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
@@ -272,13 +271,6 @@ class FreedInput(Phase):
     input: int
 
 
-class CapturedExport(Phase):
-    """An export of a module of class `type`, with the plain attributes of it and its children."""
-
-    type: str = ""
-    attributes: dict[str, str] = Field(default_factory=dict)
-
-
 class TriedChange(Record):
     """What was tried on a failed export or compile, see `worker.capture.events.Attempt`."""
 
@@ -313,31 +305,24 @@ class VariableChange(Phase):
 class FailedCheck(Phase):
     """A check of the script that failed, or another exception that ended the program.
 
-    `calls` are those whose outputs the check looked at. `refilled`: by load, the constants managed by the
-    program whose values had changed. `modules` are the program's own, near the check.
+    `refilled`: by load, the constants managed by the program whose values had changed.
+    """
+
+    refilled: dict[int, list[str]] = Field(default_factory=dict)
+
+
+class CapturedAssertion(FailedCheck):
+    """A failed `torch.testing.assert_close` of the script, or an `allclose` or `equal` over which it ended.
+
+    `file` holds {"actual", "expected"}. `calls` are those whose outputs were compared.
     """
 
     file: Path | None = None
     calls: list[int] = Field(default_factory=list)
-    refilled: dict[int, list[str]] = Field(default_factory=dict)
-    modules: list[NearModule] = Field(default_factory=list)
-
-
-class CapturedAssertion(FailedCheck):
-    """A failed `torch.testing.assert_close` of the script; `file` holds {"actual", "expected"}."""
 
 
 class CapturedEnd(FailedCheck):
-    """An exception that ended a process. `modules` are those in its frames, if the process compiled.
-
-    `own`: it was raised outside of torch. `file`: the tensors in the variables of its frames, by name.
-    `compared`: the names that the check computed with, if it failed because of too large a difference.
-    `holders`: who has tensors of the memory of outputs, where memory did not suffice.
-    """
-
-    own: bool = False
-    compared: list[str] = Field(default_factory=list)
-    holders: list[str] = Field(default_factory=list)
+    """An exception that ended a process which had compiled."""
 
 
 class CapturedProcess(JournalRecord):
@@ -367,7 +352,6 @@ class Captured(Record):
     hosts: list[CapturedHost] = Field(default_factory=list)
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
-    exports: list[CapturedExport] = Field(default_factory=list)
     mends: list[CapturedMend] = Field(default_factory=list)
     variables: list[VariableChange] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
@@ -398,8 +382,8 @@ class Captured(Record):
 
     @property
     def refused(self) -> CapturedCall | None:
-        """The call whose outputs the program's last failed check looked at, if its inputs are kept."""
-        last = max([*self.assertions, *self.ends], key=lambda check: check.t, default=None)
+        """The call whose outputs the program's last failed comparison had, if its inputs are kept."""
+        last = next(reversed(self.assertions), None)
         looked_at = {(last.pid, number) for number in last.calls} if last is not None else set()
         return next((call for call in self.calls if (call.pid, call.number) in looked_at and call.file), None)
 

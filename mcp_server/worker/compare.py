@@ -16,7 +16,7 @@ from .events import (
     OutputChange,
     Pair,
 )
-from .tensors import dtype_name, only_tensors, unravel, widest
+from .tensors import dtype_name, unravel, widest
 
 # Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
 # for single operators; whole numbers and bools must be equal.
@@ -54,17 +54,6 @@ def equal(expected: Tensors, actual: Tensors) -> bool:
     """Whether all are as expected, in the expected dtypes: a wider operator may have changed them."""
     pairs = ((want, got.to(want.dtype)) for want, got in zip(expected, actual))
     return len(expected) == len(actual) and all(compare(want, got).equal for want, got in pairs)
-
-
-def equal_by_name(saved: dict[str, torch.Tensor], outputs: Any) -> dict[str, bool]:
-    """Whether each saved tensor equals an output. Those without an output of their layout are left out."""
-    equal: dict[str, bool] = {}
-    for name, tensor in saved.items():
-        kind = (tensor.shape, tensor.dtype)
-        alike = [one for one in only_tensors(outputs) if (one.shape, one.dtype) == kind]
-        if alike:
-            equal[name] = any(compare(tensor, one).equal for one in alike)
-    return equal
 
 
 def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)) -> Pair:

@@ -274,22 +274,6 @@ class ComparedExpected(Event):
 
 
 @dataclass
-class ComparedFrameTensors(Event):
-    """Whether each tensor that the program had in a variable, or in an attribute, equals an output."""
-
-    equal: dict[str, bool] = field(default_factory=dict)
-    attributes: dict[str, bool] = field(default_factory=dict)
-
-
-@dataclass
-class ComparedReturned(Event):
-    """Whether the outputs equal those in the program, and which of its saved tensors these equal."""
-
-    equal: bool
-    frame_tensors: dict[str, bool] = field(default_factory=dict)
-
-
-@dataclass
 class Repeated(Event):
     """Whether the call `run`, `second` or `filled`, gave what the first one gave."""
 

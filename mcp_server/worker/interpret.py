@@ -24,7 +24,6 @@ from . import events
 from .capture.events import Frame
 from .compare import compare_all, equal
 from .events import Broken, Layout
-from .inputs import load_file
 from .loading import arguments, load, load_with_inputs
 from .process import call_padded, synchronize, take_if_used
 from .protocol import ExportedRequest
@@ -49,7 +48,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
 
     With `package` the same call is then made there, and event `compared` compares both results. The inputs
     are read again for that, since the program may mutate them. Event `rounding` says whether rounding
-    explains a difference, and whether it explains what the user's check (`expect`, `frame_tensors`) saw.
+    explains a difference, and whether it explains what the user's check (`expect`) saw.
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
@@ -74,9 +73,7 @@ def operate(request: ExportedRequest, report: Report) -> None:
         compared_with = compare_all(only_tensors(result), got)
         report.event(compared_with)
         # What the user's check may have compared the outputs with.
-        frames = request.get("frame_tensors")
-        in_frames = only_tensors(load_file(frames)) if frames else []
-        checked = [*(expectation(request.get("expect")) or []), *in_frames]
+        checked = expectation(request.get("expect")) or []
         identical = [*map(checksum, only_tensors(result))] == [*map(checksum, got)]
         if not compared_with.equal or (checked and not identical):
             from .rounding import judge, references  # brings what a call that agrees does not need

@@ -138,9 +138,8 @@ class ReplayRequest(RunRequest, total=False):
     `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call; `twice`
     repeats it on the same tensors. `current_device`: the CUDA device to make current. `cast` ({constant:
     dtype}) and `copied` act on constants before an update.
-    Files of the program that the outputs are compared with: `actual` (both sides of a failed comparison),
-    `frame_tensors` (local ones when its own check failed), `returned` (the outputs that the call had there).
-    With `expect` or `check` nothing is compared with `actual`.
+    `actual`: a file with both sides of a comparison of the program that failed, with which the outputs are
+    compared unless there is `expect` or `check`.
     """
 
     library: str
@@ -152,8 +151,6 @@ class ReplayRequest(RunRequest, total=False):
     twice: bool
     stack_bytes: int
     actual: str
-    frame_tensors: str
-    returned: str
 
 
 class PlannedCall(TypedDict, total=False):
@@ -277,14 +274,10 @@ class MadeBy(TypedDict, total=False):
 
 
 class ExportedRequest(LoadRequest, total=False):
-    """An exported program, from its file or the script that makes it, with inputs and expected outputs.
-
-    `frame_tensors` is a file of what the program had when its check of the outputs failed.
-    """
+    """An exported program, from its file or the script that makes it, with inputs and expected outputs."""
 
     exported: Optional[str]
     expect: Optional[str]
-    frame_tensors: Optional[str]
     made_by: Optional[MadeBy]
     inputs: Union[str, list[TensorSpec], None]
     operators: str

@@ -13,7 +13,7 @@ from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 import torch
 
 from . import events
-from .compare import compare_all, compare_calls, distance, equal_by_name
+from .compare import compare_all, compare_calls, distance
 from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load, load_captured, update_package
 from .process import limited, on_stack, synchronize, take_if_used, with_settings
@@ -49,9 +49,7 @@ def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] 
 def operate_replay(request: ReplayRequest, report: Report) -> None:
     """Load as captured, and do each of the steps; then compare the last call with what the program had.
 
-    Event `compared_frame_tensors`: whether each of its saved tensors equals an output of its layout.
-    `compared_returned`: whether the outputs equal those `returned` in the program, and which of its saved
-    tensors these equal. What the user says about the outputs goes before what the program compared them with.
+    What the user says about the outputs goes before what the program compared them with.
     """
     expected = expectation(request.get("expect"))
     loader = load_captured(request, report, weights=False)
@@ -77,16 +75,6 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
                 result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
     if result is None:
         return
-    in_frames = load_file(request["frame_tensors"]) if request.get("frame_tensors") else {}
-    if request.get("frame_tensors"):
-        same = equal_by_name(in_frames, result)
-        attributes = {name: same.pop(name) for name in list(same) if "." in name}
-        report.event(events.ComparedFrameTensors(same, attributes))
-    if request.get("returned"):
-        returned = load_file(request["returned"])
-        named = {str(place): tensor for place, tensor in enumerate(returned)}
-        kept = all(equal_by_name(named, result).values())
-        report.event(events.ComparedReturned(kept, equal_by_name(in_frames, returned)))
     if expected is not None or request.get("check"):
         judge(request, expected, result, report)
     elif request.get("actual"):

@@ -365,3 +365,26 @@ def sharing(tensors: list[torch.Tensor]) -> list[list[int]]:
         if address:
             groups.setdefault(address, []).append(position)
     return [group for group in groups.values() if len(group) > 1]
+
+
+def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
+    """A digest of the values of each tensor that has some; none at all where they cannot be read.
+
+    A device may have no memory left for it, or an error of an earlier kernel, after which all calls fail; a
+    fake tensor has none. Nor has a meta tensor, or one whose memory was freed.
+    """
+    found = {}
+    try:
+        for name, value in tensors.items():
+            plain = value.layout is torch.strided and value.device.type != "meta" and not value.is_nested
+            if plain and value.untyped_storage().nbytes() >= value.numel() * value.element_size():
+                found[name] = checksum(value.detach())
+    except Exception:
+        return {}
+    return found
+
+
+def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, tied ones under each of their names."""
+    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    return dict(named)

@@ -11,7 +11,7 @@ import torch
 from mcp_server.diagnosis.causes import concurrency
 from mcp_server.diagnosis.causes.concurrency import detect_shared_state, updated_in_a_copy
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.observe.intervene import against_program
+from mcp_server.diagnosis.observe.intervene import by_changed_input
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.captured import Leaf
@@ -75,7 +75,7 @@ def test_a_lost_update_is_likely_and_an_aligned_copy_proves_it(tmp_path: Path) -
     aligned = {"input": 0, "misaligned": False, "changed": True}
     plain = case.runs["plain"]
     with_copy = run("c", "", {"event": "changed_inputs", "inputs": [aligned]})
-    case.trials[test.key] = against_program(test, plain, with_copy, plain)
+    case.trials[test.key] = by_changed_input(test, plain, with_copy, plain)
     assert confidence(found, case) == "proven"
 
 
@@ -88,7 +88,7 @@ def test_a_call_that_changes_nothing_anywhere_lost_nothing(tmp_path: Path) -> No
     )
     assert found.intervention is not None
     plain = case.runs["plain"]
-    assert against_program(found.intervention, plain, same, plain).effect is Effect.SAME
+    assert by_changed_input(found.intervention, plain, same, plain).effect is Effect.SAME
 
 
 LOOK_ALIKES: list[dict[str, Any]] = [

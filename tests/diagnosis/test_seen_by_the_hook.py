@@ -12,7 +12,6 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.command import Finished
-from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
 from mcp_server.model import CommandWorkload
 from tests.conftest import ZooPackage
@@ -96,51 +95,6 @@ def test_an_error_with_files_left() -> None:
     error = {"type": "RuntimeError", "text": "file open failed"}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
     assert list(environment.detect_process_limits(case)) == []
-
-
-def ended(code: str, parent: int = 1, **call: object) -> DiagnosisState:
-    """A program whose child raised at this line, after a call."""
-    case = DiagnosisState(None)
-    line = {"file": "worker.py", "line": 22, "code": code}
-    error = {"type": "builtins.IndexError", "text": "list index out of range"}
-    case.capture = capture(
-        processes=[
-            {"pid": 1, "parent": 0, "argv": [], "python": "3"},
-            {"pid": 2, "parent": parent, "argv": [], "python": "3"},
-        ],
-        calls=[{**phase(3, load=1, thread=1, **call), "pid": 2}],
-        ends=[{**phase(5, own=True, error=error, frames=[], stack=[line]), "pid": 2, "outcome": "failed"}],
-    )
-    case.runs["script"] = run("script", "RuntimeError: shard 0 failed with status 1")
-    return case
-
-
-def test_a_child_that_its_own_statement_ended() -> None:
-    """The child's line is guilty, and not the line of the parent that reports it."""
-    case = ended("out.write(LABELS[k])")
-    (found,) = environment.detect_child_end(case)
-    assert (found.category, found.guilty.name) == ("script_error", "worker.py:22")
-    assert "IndexError: list index out of range" in found.summary and confidence(found, case) == "likely"
-
-
-def test_children_whose_end_was_got_over() -> None:
-    """Calls that came later, or an exception of the program's own statement, have nothing to do with it."""
-    case = ended("use(y)")
-    assert case.capture is not None
-    later = CapturedCall.model_validate({**phase(9, load=1, thread=1), "pid": 3})
-    case.capture = case.capture.model_copy(update={"calls": [*case.capture.calls, later]})
-    assert list(environment.detect_child_end(case)) == []
-    case = ended("use(y)")
-    lines = ["Traceback (most recent call last):", '  File "run.py", line 3, in main', "    total / n"]
-    case.runs["script"] = run("script", "\n".join([*lines, "ZeroDivisionError: division by zero"]))
-    assert list(environment.detect_child_end(case)) == []
-
-
-def test_children_that_may_have_met_something_else() -> None:
-    """A check, a failed call before it, and the program's own end say nothing of a child's statement."""
-    assert list(environment.detect_child_end(ended("assert ok(y)"))) == []
-    assert list(environment.detect_child_end(ended("use(y)", outcome="failed"))) == []
-    assert list(environment.detect_child_end(ended("use(y)", parent=7))) == []
 
 
 def aliasing(outcome: str) -> DiagnosisState:

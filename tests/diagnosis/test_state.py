@@ -142,24 +142,20 @@ def test_a_tied_weight_that_an_update_leaves_out_is_told(
     assert tied in found.summary and bool(tied) == ("tied" in found.summary)
 
 
-@pytest.mark.parametrize(("bias", "sure"), [("b", None), ("other", "likely"), (None, "possible")])
-def test_a_constant_left_out_counts_by_the_value_that_it_should_have(
-    zoo: ZooPackage, bias: str | None, sure: str | None
-) -> None:
-    """The model of the check has the same value, another one, or is not seen."""
+def test_a_constant_left_out_is_possible_where_nobody_knows_its_value(zoo: ZooPackage) -> None:
+    """The update may have left it as it should be."""
     case = package_case(zoo("ranker"))
     digests = {"in.weight": "a", "in.bias": "b"}
-    modules = [{"name": "model", "type": "Net", "digests": {**digests, "in.bias": bias}}] if bias else []
     case.capture = capture(
         compiles=[phase(1, how="aoti_compile_and_package", package="m.pt2", digests=digests)],
         loads=[phase(2, loader="AOTIModelPackageLoader", package="m.pt2")],
         updates=[phase(3, load=1, how="load_constants", compiled=[*digests], constants={"in.weight": GOOD})],
-        assertions=[phase(4, modules=modules)],
+        assertions=[phase(4)],
     )
     differs = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
     case.runs["plain"] = run("plain", "", differs)
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
-    assert [confidence(found, case) for found in constants.detect(case)] == [*filter(None, [sure])]
+    assert [confidence(found, case) for found in constants.detect(case)] == ["possible"]
 
 
 @pytest.mark.parametrize(("outcome", "count"), [("ok", 0), ("failed", 1)])
@@ -273,15 +269,14 @@ def test_moved_user_managed_constants() -> None:
     ("events", "sources"),
     [
         ({"event": "compared_expected", "equal": True, "outputs": []}, True),
-        ({"event": "compared_frame_tensors", "equal": {"drift": False}}, False),
-        ({"event": "compared_frame_tensors", "equal": {"y": True}}, None),
+        ({"event": "called"}, False),
     ],
-    ids=["expected", "other outputs", "the same outputs"],
+    ids=["expected", "nothing expected"],
 )
 def test_constants_that_the_program_wrote_after_it_gave_them(
-    events: dict[str, object], sources: bool | None
+    events: dict[str, object], sources: bool
 ) -> None:
-    """The call with the values as given has to differ; only what the program expected makes that sure."""
+    """A call with the values as given that is what the program expected makes it sure."""
     case = DiagnosisState(None)
     update = phase(1, load=1, how="load_constants", constants={"w": GOOD, "b": GOOD})
     call = phase(2, load=1, thread=1, altered=["w"], file="inputs.pt")
@@ -289,7 +284,7 @@ def test_constants_that_the_program_wrote_after_it_gave_them(
     case.runs["script"] = run("script", "AssertionError: drift")
     case.runs["plain"] = run("plain", "", events)
     found = [h.observed for h in constants.detect_altered_constants(case) if h.guilty.name == "w"]
-    assert found == ([sources] if sources is not None else [])
+    assert found == [sources]
 
 
 def refilled(
@@ -301,48 +296,15 @@ def refilled(
     digests = dict.fromkeys(given, "given")
     update = phase(1, load=1, how="load_constants", constants=given, digests=digests)
     call = phase(2, load=1, thread=1, refilled=names, file="inputs.pt", altered=more.pop("altered", []))
-    case.capture = capture(
-        updates=[update], calls=[call], ends=[phase(3, compared=["gap", "t.want"], **more)]
-    )
+    case.capture = capture(updates=[update], calls=[call], ends=[phase(3, **more)])
     case.runs["script"] = run("script", "RuntimeError: drift")
     case.runs["plain"] = run("plain", "", *events)
     return case
 
 
-def returned(equal: bool, **held: bool) -> dict[str, Any]:
-    return {"event": "compared_returned", "equal": equal, "frame_tensors": {"t.want": False, **held}}
-
-
-def held(**more: bool) -> dict[str, Any]:
-    return {"event": "compared_frame_tensors", "equal": more, "attributes": {"t.want": True}}
-
-
-MODULE = {"name": "t.want", "type": "M", "digests": {"head.weight": "given"}}
-
-
-@pytest.mark.parametrize(
-    ("events", "more", "expected"),
-    [
-        ([held(), returned(False)], {}, (True, False)),
-        ([held(other=False), returned(False)], {}, (True, False)),
-        ([returned(False)], {"modules": [MODULE]}, (True, False)),
-        ([held(gap=False), returned(False)], {}, (False, True)),
-        ([held(), returned(True)], {}, None),
-        ([], {}, None),
-    ],
-    ids=["expected", "what else it held", "module", "neither", "no matter", "unknown"],
-)
-def test_constants_of_other_values_than_given(
-    zoo: ZooPackage, events: list[Any], more: dict[str, Any], expected: tuple[bool, bool] | None
-) -> None:
-    """Proven where the values as given make the call what the check compared with; else only a candidate."""
-    found = list(constants.detect_altered_constants(refilled(zoo, ["head.weight"], *events, **more)))
-    assert [(h.observed, h.weak) for h in found] == ([expected] if expected is not None else [])
-
-
 def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
     """A write into another part of one block counts for all of it; where nobody looked the count tells."""
-    events = [held(), returned(False)]
+    events = [{"event": "called"}]
     assert not list(constants.detect_altered_constants(refilled(zoo, [], *events, altered=["head.weight"])))
     assert list(constants.detect_altered_constants(refilled(zoo, None, *events, altered=["head.weight"])))
     by_check = refilled(
@@ -354,7 +316,7 @@ def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
 
 def test_what_calls_write_themselves_is_no_write_of_the_program(zoo: ZooPackage) -> None:
     """A buffer of the model that each call changes."""
-    case = refilled(zoo, ["counter"], held(), returned(False))
+    case = refilled(zoo, ["counter"], {"event": "called"})
     assert constants.written_by_calls(case) == set()
     counting = package_case(zoo("counter"))
     assert constants.written_by_calls(counting)

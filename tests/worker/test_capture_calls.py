@@ -6,7 +6,7 @@ import json
 import mmap
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -24,12 +24,11 @@ from mcp_server.logs.capture_journal import read_capture
 from mcp_server.package.provenance import read_stack
 from mcp_server.worker.capture import journal, memory
 from mcp_server.worker.capture.calls import Calls
-from mcp_server.worker.capture.checks import compared, digests, looked_at
 from mcp_server.worker.capture.compiles import Compiles, keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal
 from mcp_server.worker.capture.memory import Aliases, Managed, Outputs, Repeats
 from mcp_server.worker.capture.streams import PendingUses, Snapshot, Streams
-from mcp_server.worker.encode import raised_in
+from mcp_server.worker.tensors import digests
 
 # What the hook keeps of a program: its streams and graphs, packages, repeated inputs, checks and lines.
 
@@ -115,7 +114,7 @@ def test_a_graph_module_has_weights_as_a_program_has(tmp_path: Path) -> None:
     for program in (torch.fx.symbolic_trace(torch.nn.Linear(3, 2)), None):
         compiles.compiling("aot_compile", program)
         compiles.thread.inside = False
-    assert [set(known) for known in compiles.models.compiled] == [{"weight", "bias"}, set()]
+    assert [set(each.digests) for each in read_capture(tmp_path).compiles] == [{"weight", "bias"}, set()]
 
 
 # Inputs that are the very tensors of the call before.
@@ -162,56 +161,6 @@ def test_what_was_written_in_between_is_another_content() -> None:
     tensor.add_(1).add_(1)
     assert repeats.again(0, [tensor]) == []
     assert repeats.again(0, [tensor]) == [0]
-
-
-# Which names a failed check of the program's own compared.
-
-
-class Tenant:
-    golden = 1.0
-    other = 2.0
-
-
-def too_far() -> None:
-    tenant, unrelated = Tenant(), 5.0
-    gap = abs(3.0 - tenant.golden)
-    print(unrelated)
-    if gap > 1e-4:
-        raise RuntimeError("off")
-
-
-def too_little() -> None:
-    before, after = 1.0, 1.0
-    rise = after - before
-    if rise < 0.5:
-        raise RuntimeError("no rise")
-
-
-def asserted() -> None:
-    want, got = 1.0, 2.0
-    assert abs(want - got) < 1e-3
-
-
-def asserted_more() -> None:
-    old, new = 1.0, 1.0
-    assert new > old
-
-
-@pytest.mark.parametrize(
-    ("check", "names"),
-    [
-        (too_far, ["abs", "gap", "tenant", "tenant.golden", "Tenant"]),
-        (too_little, []),
-        (asserted, ["abs", "got", "want"]),
-        (asserted_more, []),
-    ],
-)
-def test_what_the_number_was_computed_from(check: Callable[[], None], names: list[str]) -> None:
-    """Also by way of a variable; nothing where more difference would have passed."""
-    with pytest.raises((RuntimeError, AssertionError)) as caught:
-        check()
-    places = [(frame, line) for frame, line in raised_in(caught.value)]
-    assert compared(places) == sorted(names)
 
 
 # The lines of a model that `torch.export` writes down under the hook.
@@ -262,13 +211,6 @@ def test_a_release_without_the_filter_is_left_alone() -> None:
 # The call that a check of the program's own refused, and the inputs that are kept for that.
 
 
-def calls_of(check: Callable[[], None], returned: Outputs) -> list[int]:
-    """The calls that are named when this check fails."""
-    with pytest.raises((RuntimeError, AssertionError)) as caught:
-        check()
-    return returned.calls_of(looked_at([(frame, line) for frame, line in raised_in(caught.value)]))
-
-
 def returning(*outputs: torch.Tensor) -> Outputs:
     """Calls 10, 11, … with one output each."""
     returned = Outputs()
@@ -290,35 +232,6 @@ def test_memory_that_several_calls_gave_names_none() -> None:
     """A package may return one of its constants, or what it was given, each time."""
     constant = torch.ones(4)
     assert returning(constant, constant.view(2, 2)).calls_of([constant]) == []
-
-
-def test_the_variables_of_the_check_count_and_no_others() -> None:
-    """The output that the `if` around the `raise` names, not the last one, which a variable still has."""
-    outputs = [torch.full((3,), float(k)) for k in range(3)]
-
-    def check() -> None:
-        last = outputs[-1]
-        for k, got in enumerate(outputs):
-            if torch.equal(got, torch.ones(3)):
-                raise RuntimeError(f"{k} of {len(last)}")
-
-    assert calls_of(check, returning(*outputs)) == [11]
-
-
-def test_an_item_of_a_list_is_found() -> None:
-    """`outputs[k]` in the check is looked up; a check that names no tensor tells nothing."""
-    outputs = [torch.full((3,), float(k)) for k in range(3)]
-
-    def item() -> None:
-        for k in range(3):
-            assert float(outputs[k].sum()) < 5
-
-    def total() -> None:
-        count = sum(float(each.sum()) for each in outputs)
-        assert count < 5
-
-    assert calls_of(item, returning(*outputs)) == [12]
-    assert calls_of(total, returning(*outputs)) == []
 
 
 def test_inputs_of_first_and_latest_calls_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -516,31 +429,6 @@ def test_a_view_holds_the_whole_output_and_released_outputs_count_no_more() -> N
     assert (found.calls, found.bytes) == (2, 2 * BYTES)
     kept.clear()
     assert outputs.retained() == {}
-
-
-class Overview:
-    """As a program may have one."""
-
-    def __init__(self) -> None:
-        self.tiles: list[torch.Tensor] = []
-
-
-def test_the_holder_of_outputs_is_named() -> None:
-    """A list in an attribute, a variable of a running function, an attribute itself: most tensors first."""
-    outputs, overview, latest = Outputs(), Overview(), {}
-    for call in range(4):
-        output = torch.zeros(FLOATS)
-        outputs.add(call, [output])
-        if call < 3:
-            overview.tiles.append(output[:2])
-        else:
-            latest["last"] = output
-    del output
-    frame = sys._getframe()
-    assert outputs.holders([frame]) == [
-        "Overview.tiles, a list, holds 3 views of [2]",
-        f"latest, a dict in test_the_holder_of_outputs_is_named(), holds 1 tensor of [{FLOATS}]",
-    ]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/maps")

@@ -9,15 +9,12 @@ import json
 import math
 import os
 import resource
-import runpy
-import sys
 import threading
 import weakref
 import zipfile
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -25,7 +22,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from mcp_server.logs import captured
@@ -33,107 +29,15 @@ from mcp_server.logs.capture_journal import read_capture
 from mcp_server.worker.capture import checks, events
 from mcp_server.worker.capture import journal as module
 from mcp_server.worker.capture.calls import Calls, failure
-from mcp_server.worker.capture.checks import Models, attributes, digests, named_modules
 from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.capture.journal import CaptureStore, Journal, around
-from mcp_server.worker.compare import equal_by_name
-from mcp_server.worker.encode import callers, raised_in
 from mcp_server.worker.events import Refused
-from mcp_server.worker.process import idle
 from mcp_server.worker.protocol import KeptPackage
 from mcp_server.worker.report import Report, plain
+from mcp_server.worker.tensors import digests
 
-# What the hook tells of modules: as exported, and beside a comparison that failed.
-
-
-class Gate(nn.Module):  # type: ignore[misc]
-    """A layer with a plain attribute."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.level = 3.0
-        self.body = nn.Sequential(nn.Linear(6, 5), nn.Dropout())
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.body(x) - self.level
-
-
-class Server:
-    """An object of a program that holds its model."""
-
-    def __init__(self) -> None:
-        self.model = Gate().train(False)
-
-
-def compiled(directory: Path, module: nn.Module) -> Models:
-    """The memory of a hook that saw this module being compiled."""
-    models = Models(CaptureStore(Journal(str(directory))))
-    models.compiling(dict(module.state_dict()))
-    return models
-
-
-def test_plain_attributes_of_children_are_told() -> None:
-    """Numbers, words and modes, by dotted name; tensors and what begins with an underscore are not plain."""
-    told = attributes(Gate().train(False))
-    assert (told["level"], told["body.1.p"], told["body.1.training"]) == ("3.0", "0.5", "False")
-    assert not any("weight" in name or "._" in name or name.startswith("_") for name in told)
-
-
-def test_the_modules_that_a_statement_names() -> None:
-    """Over several lines, and as an attribute; what the function holds besides is not named."""
-    server, other, mine = Server(), Gate(), Gate()
-    found = [
-        named_modules(
-            sys._getframe()
-        ),
-        mine, server.model,
-    ]  # fmt: skip
-    assert found[0] == {id(mine), id(server.model)} and id(other) not in found[0]
-
-
-def test_a_module_with_other_weights_is_found_and_kept(tmp_path: Path) -> None:
-    """It is found in an attribute of a variable, and saved once its values are not the compiled ones."""
-    server, stranger = Server(), nn.Linear(6, 5)
-    models = compiled(tmp_path, server.model)
-    (same,) = models.near(1, callers())
-    assert (same.name, same.type, same.file) == ("server.model", "Gate", None)
-    with torch.no_grad():
-        server.model.body[0].bias.add_(1)
-    (other,) = models.near(2, callers())
-    changed = [name for name, digest in same.digests.items() if other.digests[name] != digest]
-    assert changed == ["body.0.bias"]
-    assert torch.equal(torch.load(str(other.file))["body.0.bias"], server.model.body[0].bias)
-    assert stranger.weight.shape == (5, 6)
-
-
-def test_too_many_bytes_are_told_and_not_kept(tmp_path: Path) -> None:
-    """Above the cap of the storehouse the digests still say what differs."""
-    module = Gate().train(False)
-    models = compiled(tmp_path, module)
-    models.store.cap = 8
-    with torch.no_grad():
-        module.body[0].weight.mul_(2)
-    (told,) = models.near(1, callers())
-    assert told.file is None and told.digests not in models.compiled
-
-
-def test_frames_of_an_exception_are_innermost_first() -> None:
-    """Variables of a function that has returned by raising are still seen through the exception."""
-
-    def check() -> None:
-        module = Gate()
-        raise ValueError(type(module).__name__)
-
-    try:
-        check()
-    except ValueError as error:
-        places = raised_in(error)
-    assert [frame.f_code.co_name for frame, _ in places[:2]] == [
-        "check",
-        "test_frames_of_an_exception_are_innermost_first",
-    ]
-    assert isinstance(places[0][0].f_locals["module"], Gate)
+# What the hook tells of weights, and of comparisons that failed.
 
 
 def test_only_tensors_that_hold_values_have_a_digest() -> None:
@@ -155,7 +59,7 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -
     """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
     journal = Journal(str(tmp_path))
     compiles = Compiles(Calls(journal, CaptureStore(journal)))
-    compiles.models.compiled.append({"weight": "0"})
+    compiles.compiles = True
     held: list[weakref.ref[torch.Tensor]] = []
 
     def check() -> None:
@@ -167,7 +71,7 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -
         try:
             check()
         except AssertionError as error:
-            compiles.asserted((torch.zeros(2), torch.ones(2)), None, error)
+            compiles.comparisons.asserted((torch.zeros(2), torch.ones(2)), None, error)
             compiles.failing(error)
 
     survive()
@@ -177,42 +81,89 @@ def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -
     assert held[0]() is None
 
 
-@pytest.mark.parametrize("broken", [False, True])
-def test_a_device_that_is_busy_or_broken_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: bool
+GOT, FIRST, OTHER = torch.ones(3), torch.ones(3), torch.zeros(3)
+
+
+@pytest.mark.parametrize(
+    ("compared", "told"),
+    [
+        ([("allclose", GOT, OTHER)], [1]),
+        ([("equal", GOT, OTHER)], [1]),
+        ([("equal", OTHER, GOT)], [1]),
+        ([("equal", OTHER, FIRST), ("equal", GOT, OTHER)], [1]),
+        ([("equal", OTHER, torch.full((3,), 2.0))], []),
+        ([("allclose", GOT, OTHER), ("allclose", GOT, FIRST)], None),
+        ([("allclose", GOT, FIRST)], None),
+    ],
+    ids=[
+        "allclose",
+        "equal",
+        "the other way",
+        "the last one",
+        "no output",
+        "one held after it",
+        "none failed",
+    ],
+)
+def test_the_last_comparison_that_failed_tells_what_was_expected(
+    tmp_path: Path, compared: list[tuple[str, torch.Tensor, torch.Tensor]], told: list[int] | None
 ) -> None:
-    """At the end of a program over a kernel that hangs, modules are not looked at: that would hang, too."""
+    """Of a program that ends in the function that compared: the outputs' calls, and both sides in order."""
+    journal = Journal(str(tmp_path))
+    compiles = Compiles(Calls(journal, CaptureStore(journal)))
+    own = compiles.comparisons
+    compiles.calls.outputs.add(0, [FIRST])
+    compiles.calls.outputs.add(1, [GOT])
+    hooked = {
+        name: around(journal, getattr(torch, name), own.comparing, own.compared)
+        for name in ("allclose", "equal")
+    }
 
-    class Stream:
-        def query(self) -> bool:
-            if broken:
-                raise RuntimeError("CUDA error: an illegal memory access was encountered")
-            return False
+    def check() -> None:
+        for name, first, second in compared:
+            hooked[name](first, second)
+        raise RuntimeError("not the model's")
 
-    model = Gate().train(False)
-    models = compiled(tmp_path, model)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: not Stream().query() and False)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    assert not idle(0.05)
-    monkeypatch.setattr(checks, "idle", lambda: idle(0.05))
-    assert models.near(1, callers()) == []
+    with pytest.raises(RuntimeError) as raised:
+        check()
+    compiles.failing(raised.value)
+    failed = read_capture(tmp_path).assertions
+    assert [check.calls for check in failed] == ([told] if told is not None else [])
+    if told:
+        sides = torch.load(str(failed[0].file))
+        assert torch.equal(sides["actual"][0], GOT) and torch.equal(sides["expected"][0], OTHER)
+    assert len(list(tmp_path.glob("*.pt"))) == len(failed)
+
+
+def test_a_comparison_elsewhere_has_nothing_to_do_with_the_end(tmp_path: Path) -> None:
+    """A loop that compares until two tensors are equal, in a function that came back."""
+    journal = Journal(str(tmp_path))
+    compiles = Compiles(Calls(journal, CaptureStore(journal)))
+    own = compiles.comparisons
+    same = around(journal, torch.equal, own.comparing, own.compared)
+
+    def converge() -> None:
+        same(GOT, OTHER)
+
+    with pytest.raises(KeyError) as raised:
+        converge()
+        raise KeyError("next")
+    compiles.failing(raised.value)
+    assert read_capture(tmp_path).assertions == []
 
 
 def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:
-    """So is the module near it; an exit that is none, or before any compile, is not."""
+    """An exit that is none, or before any compile, is not."""
     journal = Journal(str(tmp_path))
     compiles = Compiles(Calls(journal, CaptureStore(journal)))
     compiles.exiting(1)
-    server = Server()
-    compiles.models.compiling(dict(server.model.state_dict()))
+    compiles.compiles = True
     for status in (None, 0, "accuracy 0.52"):
         compiles.exiting(status)
     (path,) = tmp_path.glob("capture-*.jsonl")
     told = [json.loads(line) for line in path.read_text().splitlines()]
     (failed,) = [event for event in told if event["event"] == "program_failed"]
     assert (failed["type"], failed["text"]) == ("builtins.SystemExit", "accuracy 0.52")
-    assert [module["name"] for module in failed["modules"]] == ["server.model"]
 
 
 # What the hook tells of loads that torch refuses, and of the end of a process that loaded.
@@ -317,22 +268,6 @@ def test_a_load_that_a_loader_tells_is_told_once(tmp_path: Path) -> None:
             around(hook.journal, load, hook.opening, hook.opened)(path)
     loads = read_capture(tmp_path).loads
     assert [load.outcome for load in loads] == ["failed", "failed"]
-
-
-@pytest.mark.parametrize(("code", "own"), [("{}['shirt']", True), ("torch.load('none')", False)])
-def test_the_exception_that_ends_a_process(tmp_path: Path, code: str, own: bool) -> None:
-    """It is told with its lines, and whether it was raised outside of torch, once something was loaded."""
-    hook = calls(tmp_path)
-    compiles = Compiles(hook)
-    (tmp_path / "worker.py").write_text(f"import torch\n{code}\n")
-    with pytest.raises((KeyError, FileNotFoundError)) as caught:
-        runpy.run_path(str(tmp_path / "worker.py"))
-    compiles.failing(caught.value)
-    assert read_capture(tmp_path).ends == []
-    hook.loads[hook] = 0
-    compiles.failing(caught.value)
-    (end,) = read_capture(tmp_path).ends
-    assert end.own is own and any(line.file.endswith("worker.py") and line.line == 2 for line in end.stack)
 
 
 # The capture's journal: bounded, ordered, and complete at its end.
@@ -440,7 +375,6 @@ OF_THE_ERROR = {"type", "text", "no_files", "file_bytes", "stopped_at"}
         ((events.Host,), captured.CapturedHost),
         ((events.Updating, events.Updated, events.UpdateFailed), captured.CapturedUpdate),
         ((events.Calling, events.Called, events.CallFailed), captured.CapturedCall),
-        ((events.Exporting,), captured.CapturedExport),
         ((events.InputLetGo, events.GraphInputGone), captured.FreedInput),
         ((events.AssertionFailed,), captured.CapturedAssertion),
         ((events.ProgramFailed,), captured.CapturedEnd),
@@ -457,80 +391,6 @@ def test_the_record_has_what_the_hook_writes(kinds: tuple[Any, ...], record: typ
 # Tensors in a program's frames when a check of its own failed.
 
 WORKER = Path(checks.__file__).parents[1]
-
-
-def test_tensors_in_variables_are_kept_by_name(tmp_path: Path) -> None:
-    """Small tensors of the host, innermost first; weights, numbers and what is elsewhere are not."""
-    want, weight = torch.arange(6.0), torch.nn.Parameter(torch.ones(3))
-    alone, far, name = torch.tensor(1.0), torch.ones(3, device="meta"), "text"
-    path = checks.keep(CaptureStore(Journal(str(tmp_path))), 7, [sys._getframe()])
-    assert path is not None and (weight.numel(), alone.dim(), far.numel(), name) == (3, 0, 3, "text")
-    kept = torch.load(path, weights_only=True)
-    assert list(kept) == ["want"] and torch.equal(kept["want"], want)
-
-
-def test_what_is_too_large_is_left(tmp_path: Path) -> None:
-    """One large variable does not keep the others away, and nothing at all is no file."""
-
-    def check() -> str | None:
-        large = torch.empty(1).expand(checks.MAX_FRAME_BYTES)
-        return checks.keep(CaptureStore(Journal(str(tmp_path))), 1, [sys._getframe()]) if large.dim() else ""
-
-    assert check() is None
-
-
-def test_each_is_compared_with_the_outputs_of_its_layout() -> None:
-    """Equal to one of several outputs is equal; a tensor of another shape is no expectation of this call."""
-    tensors = {
-        "want": torch.ones(4),
-        "got": torch.zeros(4),
-        "other": torch.full((4,), 7.0),
-        "x": torch.ones(2),
-    }
-    equal = equal_by_name(tensors, [torch.zeros(4), torch.ones(4)])
-    assert equal == {"want": True, "got": True, "other": False}
-
-
-class Holder:
-    def __init__(self, golden: torch.Tensor) -> None:
-        self.golden = golden
-        self.unnamed = golden + 1
-
-
-def test_attributes_that_the_function_names_are_kept(tmp_path: Path) -> None:
-    """By a name with a dot; what the function does not name is left."""
-
-    def check(holder: Holder) -> str | None:
-        assert holder.golden.numel() == 3
-        return checks.keep(CaptureStore(Journal(str(tmp_path))), 1, [sys._getframe()])
-
-    path = check(Holder(torch.arange(3.0)))
-    assert path is not None
-    kept = torch.load(path, weights_only=True)
-    assert list(kept) == ["holder.golden"]
-
-
-def test_a_device_is_read_only_when_it_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tensors are kept with those of the host; not while it works, nor without memory for them."""
-    near, far = torch.ones(3), torch.ones(3, device="meta")
-    assert list(checks.copies([sys._getframe()], torch.device("meta"))) == ["near", "far"]
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    monkeypatch.setattr(checks, "capturing", lambda: False)
-    for done in (False, True):
-        monkeypatch.setattr(checks, "idle", lambda done=done: done)
-        assert checks.readable_device() == (torch.device("cuda", 1) if done else None)
-    copies = checks.copies
-
-    def full(frames: list[FrameType], device: torch.device | None) -> dict[str, torch.Tensor]:
-        if device is not None:
-            raise RuntimeError("CUDA out of memory")
-        return copies(frames, device)
-
-    monkeypatch.setattr(checks, "copies", full)
-    path = checks.keep(CaptureStore(Journal(str(tmp_path))), 1, [sys._getframe()])
-    assert path is not None and (near.numel(), far.numel()) == (3, 3)
-    assert list(torch.load(path, weights_only=True)) == ["near"]
 
 
 def test_the_hook_loads_no_more_of_torch() -> None:

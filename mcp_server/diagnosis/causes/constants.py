@@ -7,7 +7,7 @@ another shape gives wrong numbers or overruns the constant's memory.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from mcp_server.diagnosis.components import component, seen, written_storages
@@ -15,7 +15,7 @@ from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedAssertion, CapturedCall, CapturedEnd, CapturedUpdate, Leaf
+from mcp_server.logs.captured import CapturedCall, CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
 from mcp_server.plurals import counted, quoted
@@ -193,9 +193,8 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
 
 
 def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """An update that leaves constants as they were, unless the model that the check sees has them so, too."""
-    stale = _stale(update, case)
-    if not update.missing or not update.constants or update.outcome != "ok" or stale == []:
+    """An update that leaves constants as they were."""
+    if not update.missing or not update.constants or update.outcome != "ok":
         return
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
@@ -205,26 +204,8 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
         summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
         evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
         fix=Fix(text="pass every constant, with check_full_update=True"),
-        observed=case.plain_diverges and bool(stale or tied),
+        observed=case.plain_diverges and bool(tied),
     )
-
-
-def _stale(update: CapturedUpdate, case: DiagnosisState) -> list[str] | None:
-    """The constants left out that have other values in the model near the failed check; None if unknown."""
-    hooked = case.captured
-    compiled = hooked.compile_of(update)
-    if compiled is None:
-        return None
-    package = dict(compiled.digests)
-    for earlier in hooked.updates:
-        if (earlier.pid, earlier.load) == (update.pid, update.load) and earlier.n < update.n:
-            package |= earlier.digests
-    names = set(update.missing)
-    modules = (m for check in (*hooked.assertions, *hooked.ends) for m in check.modules)
-    near = [module for module in modules if names <= module.digests.keys()]
-    if not near or not names <= package.keys():
-        return None
-    return [name for name in update.missing if near[0].digests[name] != package[name]]
 
 
 def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
@@ -331,17 +312,6 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 # it shows what it would have been without the writes.
 MOST_NAMED = 4
 
-AS_LOADED = "with the constants as originally loaded"
-
-
-@dataclass(frozen=True)
-class _Again:
-    """What the call made again shows, in words. `expected`: that it is right so; `weak`: too little."""
-
-    what: str
-    expected: bool = False
-    weak: bool = False
-
 
 def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect, where the call with the values as given is what the program expected."""
@@ -350,22 +320,26 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
     if call is None or changed is None:
         return
     names, update, fact = changed
-    again = _as_given(call, names, update, case)
-    if again is None:
+    plain = case.plain_run
+    if plain is None or plain.failure != "none" or plain.worker is None:
         return
+    expected = plain.last(events.ComparedExpected)
+    right = expected is not None and expected.equal
+    returns = "what the program expected" if right else "well"
+    again = f"with the constants as originally loaded, the call returns {returns}"
     lines = [*update.stack[:1], *call.stack[:1]]
     yield _OfUpdate(
         guilty=component("constant", names[0], lines, value="written by the program after the update"),
         summary="The program changed constants that it shares with the package (user_managed=True), so that "
         f"the call computes with other values: {', '.join(names[:MOST_NAMED])}.",
-        evidence=(seen("capture", fact), seen("run", again.what)),
+        evidence=(seen("capture", fact), seen("run", again)),
         fix=Fix(
             text="give the package clones, into which nothing else is written (no views of one block)",
             after="{name: value.clone() for name, value in weights.items()}",
         ),
         harmful=case.failed,
-        weak=again.weak,
-        observed=again.expected,
+        weak=not right,
+        observed=right,
     )
 
 
@@ -375,13 +349,15 @@ def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], Captu
     At the call, where somebody read them, else by the count of writes, else at a failed check.
     """
     own = written_by_calls(case)
-    check = _check(call, case)
     if call.refilled is not None:
         names = [name for name in call.refilled if name not in own]
         fact = "{} had other values at the call than {} gave"
     elif call.altered:
         names, fact = call.altered, "{} were written in place between {} and the call"
     else:
+        checks = [*case.captured.assertions, *case.captured.ends]
+        after = [check for check in checks if check.pid == call.pid and check.n > call.n]
+        check = min(after, key=lambda check: check.n, default=None)
         later = check.refilled.get(call.load, []) if check is not None else []
         names = [name for name in later if name not in own]
         fact = "{} had other values when the check failed than {} gave"
@@ -400,46 +376,6 @@ def written_by_calls(case: DiagnosisState) -> set[str]:
     storages, buffers = written_storages(case), case.view.wrapper.buffers
     names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
     return {constant.fqn for constant in case.package.constants if constant.name in names}
-
-
-def _check(call: CapturedCall, case: DiagnosisState) -> CapturedAssertion | CapturedEnd | None:
-    """The first check that failed after the call."""
-    checks: list[CapturedAssertion | CapturedEnd] = [*case.captured.assertions, *case.captured.ends]
-    later = [check for check in checks if check.pid == call.pid and check.n > call.n]
-    return min(later, key=lambda check: check.n, default=None)
-
-
-def _as_given(
-    call: CapturedCall, names: list[str], update: CapturedUpdate, case: DiagnosisState
-) -> _Again | None:
-    """None where the call made again shows nothing of the writes, or that they do not matter."""
-    plain = case.plain_run
-    if plain is None or plain.failure != "none" or plain.worker is None:
-        return None
-    expected, gave = plain.last(events.ComparedExpected), plain.last(events.ComparedReturned)
-    if expected is not None and expected.equal:
-        return _Again(f"{AS_LOADED}, the call returns what the program expected", True)
-    if call.outcome == "failed":
-        return _Again(f"{AS_LOADED}, the call returns", weak=True)
-    other = f"{AS_LOADED}, the same call returns different outputs"
-    if gave is None:
-        return _Again(other) if plain.frame_tensors and not all(plain.frame_tensors.values()) else None
-    if gave.equal:
-        return None
-    # What the program got is known: right is what its check compared that with, if it has the given values.
-    check = _check(call, case)
-    compared = check.compared if isinstance(check, CapturedEnd) else []
-    frame = plain.last(events.ComparedFrameTensors)
-    tensors = {**plain.frame_tensors, **(frame.attributes if frame is not None else {})}
-    now = {name: equal for name, equal in tensors.items() if name in compared}
-    reached = [name for name, equal in now.items() if equal and not gave.frame_tensors.get(name)]
-    if reached and all(equal or gave.frame_tensors.get(name) for name, equal in now.items()):
-        return _Again(f"{other}, and what the check compared with, {reached[0]!r}", True)
-    modules = [m for m in check.modules if m.name in compared] if check is not None else []
-    near = [m for m in modules if set(names) <= m.digests.keys()]
-    if near and all(m.digests[name] == update.digests.get(name) for m in near for name in names):
-        return _Again(f"{other}; {near[0].name}, which the check names, has the values as given", True)
-    return _Again(other, weak=True)
 
 
 # `update_constant_buffer` copies `aoti_torch_get_storage_size` bytes from the address of a view, and reads

@@ -27,9 +27,8 @@ from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.logs.captured import Captured, CapturedEnd, CapturedLoad, Phase
+from mcp_server.logs.captured import CapturedLoad, Phase
 from mcp_server.logs.facts import ErrorFact, Frame, ThreadStack
-from mcp_server.logs.traceback import is_user_file
 from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
 from mcp_server.plurals import counted, quoted
 from mcp_server.worker.protocol import Step
@@ -176,49 +175,6 @@ def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
         intervention=ON_LARGE_STACK,
         observed=False,
     )
-
-
-# A check of the child's own may have found what a package computed wrongly.
-_CHECK = re.compile(r"(?:raise|assert)\b|self\.fail\(|sys\.exit\(")
-
-
-def detect_child_end(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, where the calls of that process went well and the program's own failure came later."""
-    script = case.script_run
-    if script is None or script.failure != "exception":
-        return
-    root = script.root
-    if root is not None and root.exception is not None and "own_report" not in root.family.tags:
-        return  # the traceback is of another error than a check or the report of a child
-    for end in reversed(_ends(case.captured, reported=script.family == "child_failed")):
-        line = next((line for line in end.stack if is_user_file(line.file)), None)
-        if line is None or _CHECK.match(line.code):
-            continue
-        raised = "an error"
-        if end.error is not None:
-            raised = f"{end.error.type.removeprefix('builtins.')}: {end.error.text}"[:200]
-        place = f"{line.file}:{line.line}"
-        fact = f"process {end.pid}, which the program started, ended with {raised}, at {place}"
-        yield Suspect(
-            category="script_error",
-            guilty=component("script", place, end.stack[:3]),
-            summary=f"A process that the program started ended with {raised}, at {place}, after its calls "
-            "of the package had returned; that is why the program failed.",
-            level=CausalLevel.SYMPTOM,
-            evidence=(seen("capture", fact),),
-            fix=Fix(text="fix the statement that raised", before=line.code or None),
-        )
-        return
-
-
-def _ends(capture: Captured, *, reported: bool) -> list[CapturedEnd]:
-    """Ends of children (with `reported`, of any process) that came last, after phases that all went well."""
-    pids = {process.pid for process in capture.processes}
-    children = {process.pid for process in capture.processes if reported or process.parent in pids}
-    phases = [*capture.compiles, *capture.loads, *capture.updates, *capture.calls, *capture.assertions]
-    failed = {phase.pid for phase in phases if phase.outcome != "ok"}
-    last = max((phase.t for phase in phases), default=0.0)
-    return [end for end in capture.ends if end.own and end.t > last and end.pid in children - failed]
 
 
 # Errors of Python's compiler. For the program's own file they are printed without a traceback.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import combinations
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.fixed_arguments import tensors_at_fixed
@@ -24,7 +23,6 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload
 from mcp_server.package.mismatch import Mismatch
-from mcp_server.package.signature import CompiledInput
 from mcp_server.plurals import quoted
 from mcp_server.runtime import context
 from mcp_server.tools.explain_error import as_sentence
@@ -328,62 +326,3 @@ def place(case: DiagnosisState) -> None:
     case.call.request["device_index"] = index
     note = f"no device_index was given: the package is loaded on cuda:{index}, where its inputs are"
     case.notes.append(note)
-
-
-MOST_PAIRS = 3
-
-
-def detect_argument_order(case: DiagnosisState) -> Iterator[Suspect]:
-    """Two inputs that give the expected result when exchanged. Weak until that is tried.
-
-    Only if inputs fit and the package agrees with its exported program, and the program expected something
-    else.
-    """
-    plain = case.plain_run
-    expected = plain is not None and (plain.differs or not all(plain.frame_tensors.values()))
-    if not expected or not case.equals_eager or case.mismatches:
-        return
-    for first, second in list(_alike(case))[:MOST_PAIRS]:
-        order = list(range(len(case.leaves)))
-        order[first.index], order[second.index] = second.index, first.index
-        test = Intervention(
-            f"exchange:{first.index}:{second.index}",
-            Kind.INPUT,
-            f"the call with inputs {first.index} and {second.index} exchanged",
-            (Change("permute", order=tuple(order)),),
-        )
-        trial = case.trials.get(test.key)
-        if trial is not None and not trial.proves:
-            continue
-        names = f"{first.label} and {second.label}"
-        yield Suspect(
-            category="input_mismatch",
-            guilty=component(
-                "call",
-                f"the order of {names}",
-                [*case.call_locations, *lines_reading(first.index, case)],
-                index=first.index,
-            ),
-            summary=f"{names[:1].upper()}{names[1:]} are swapped. They have the same dtype, shape and "
-            "strides, so no input check can detect it.",
-            level=CausalLevel.CALL,
-            evidence=(seen("check_devices", f"{names} have the same dtype, shape and stride"),),
-            fix=Fix(
-                text=f"swap {name_of(first)} and {name_of(second)}: a package takes inputs in the order of "
-                "the export, and keywords in the order in which the export got them"
-            ),
-            intervention=test,
-            weak=trial is None,
-            settle="A call with the two swapped would settle it.",
-        )
-
-
-def _alike(case: DiagnosisState) -> Iterator[tuple[CompiledInput, CompiledInput]]:
-    """Inputs of more than one element that have one dtype, shape and stride in this call."""
-    if len(case.compiled_inputs) != len(case.leaves):
-        return
-    for first, second in combinations(case.compiled_inputs, 2):
-        a, b = case.leaves[first.index], case.leaves[second.index]
-        layouts = [(leaf.dtype, leaf.shape, leaf.stride) for leaf in (a, b)]
-        if a.shape and layouts[0] == layouts[1] and max(a.shape) > 1:
-            yield first, second

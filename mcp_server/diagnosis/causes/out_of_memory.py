@@ -19,7 +19,6 @@ from mcp_server.diagnosis.components import (
     is_whole,
     launch_component,
     leaf_of,
-    lines_in_script,
     reported,
     said,
     seen,
@@ -31,7 +30,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedLoad
 from mcp_server.logs.facts import ErrorFact
 from mcp_server.logs.journal import ITEM_SIZES
-from mcp_server.model import Evidence, Fix, ModelLocation
+from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Buffer
 from mcp_server.package.symbols import Symbol, names_in, origins
 from mcp_server.package.terms.sizes import evaluate
@@ -271,9 +270,7 @@ def detect_retained(case: DiagnosisState) -> Iterator[Suspect]:
 def _by_outputs(outputs: OutputsInUse, fact: Evidence, case: DiagnosisState) -> Suspect:
     what = f"{outputs.bytes} bytes of outputs of {counted(outputs.calls, 'earlier call')}"
     facts = [seen("capture", f"the memory of {counted(outputs.calls, 'output')} is still in use")]
-    holders = [holder for end in case.captured.ends for holder in end.holders]
-    facts += [seen("capture", f"of that memory {holder}") for holder in holders]
-    lines = [*(_putting(holders[0], case) if holders else []), *case.call_locations]
+    lines = case.call_locations
     place = next((f"{line.file}:{line.line}" for line in lines), "the program")
     # The same call with as much more memory as the outputs use, where its memory was limited.
     steps, released = list(case.call.steps) if case.call is not None else [], None
@@ -283,8 +280,7 @@ def _by_outputs(outputs: OutputsInUse, fact: Evidence, case: DiagnosisState) -> 
         released = Intervention("call:released", Kind.CALL, words, options=Options(steps=tuple(steps)))
     return _Retained(
         guilty=component("script", place, lines, value=what),
-        summary=f"There is no memory left: the program still holds {what}."
-        f"{f' {holders[0]}.' if holders else ''}",
+        summary=f"There is no memory left: the program still holds {what}.",
         evidence=(fact, *facts),
         fix=Fix(
             text="release outputs that were used: a view keeps the memory of the whole output",
@@ -293,15 +289,6 @@ def _by_outputs(outputs: OutputsInUse, fact: Evidence, case: DiagnosisState) -> 
         ),
         intervention=released,
     )
-
-
-def _putting(holder: str, case: DiagnosisState) -> list[ModelLocation]:
-    """The lines of the script that put something into the holder: `tiles.append(`, `tiles[k] =`."""
-    name = re.escape(holder.partition(",")[0].partition(" ")[0].rpartition(".")[2])
-    puts = re.compile(
-        rf"\b{name}(?:\.(?:append|add|extend|insert|appendleft|update)\(|\[[^\]]+\]\s*=[^=]|\s*\+=)"
-    )
-    return lines_in_script(case, puts)
 
 
 def detect_lost_constants(case: DiagnosisState) -> Iterator[Suspect]:

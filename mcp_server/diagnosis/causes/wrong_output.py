@@ -231,9 +231,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     if capture is None or plain is None or not case.own_check or capture.assertions:
         return
     came_back = all(call.outcome == "ok" for call in capture.calls)
-    # Where none of the tensors of that layout that the program had is the call's, another one was checked.
-    looked_at = not plain.frame_tensors or any(plain.frame_tensors.values())
-    if not came_back or plain.failure != "none" or not looked_at:
+    if not came_back or plain.failure != "none":
         return
     if users_code(case):
         yield from _by_users_code(case)
@@ -241,11 +239,6 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     if not case.equals_eager:
         return
     facts = [seen("interpret", "package and exported program agree on the call before the check")]
-    # The module that the check sees, where it has the very weights that were compiled.
-    for module in capture.ends[-1].modules[:1] if capture.ends else ():
-        if any(c.digests and c.digests.items() <= module.digests.items() for c in capture.compiles):
-            fact = f"{module.name} ({module.type}) has the weights that were compiled"
-            facts.append(seen("capture", fact))
     for suspect in log_text.detect_from_log(case):
         if suspect.category != "script_error":
             continue

@@ -133,18 +133,12 @@ def suspect_call(seen: Capture) -> CallSpec | None:
     except ProblemError:
         return None
     assert phase is not None, "what has a plan was captured"
-    # What the program compared the outputs with; else the tensors that it had when its own check failed.
-    assertions, ends = (
-        [str(check.file) for check in checks if check.file and check.pid == phase.pid and check.n > phase.n]
-        for checks in (seen.assertions, seen.ends)
-    )
-    if assertions:
-        request["actual"] = assertions[0]
-    elif ends:
-        request["frame_tensors"] = ends[0]
+    # What the program compared the outputs with.
+    later = [check for check in seen.assertions if check.pid == phase.pid and check.n > phase.n]
+    file = next((check.file for check in later if check.file), None)
+    if file is not None:
+        request["actual"] = str(file)
     call = phase if isinstance(phase, CapturedCall) else None
-    if call is not None and call.returned:
-        request["returned"] = str(call.returned)
     return CallSpec("replay", request, Path(request["package"]), call.file if call else None)
 
 
@@ -356,11 +350,8 @@ class Interpret(Observation):
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.call is not None
-        checked = {
-            "expect": case.symptom.expect or case.call.request.get("actual"),
-            "frame_tensors": case.call.request.get("frame_tensors"),
-        }
-        more = {name: str(path) for name, path in checked.items() if path}
+        checked = case.symptom.expect or case.call.request.get("actual")
+        more = {"expect": str(checked)} if checked else {}
         case.interpreted = await interpret(case, context, **more)
         if (trial := exact_trial(case)) is not None:
             case.trials[trial.intervention.key] = trial

@@ -39,7 +39,7 @@ MAX_ROUNDS = 4
 MAX_TOGETHER = 6  # interventions of one round, which share a loaded package
 MAX_COMBINED = 6  # suspects that are removed together
 SHARE = 0.4  # of what the budget leaves, for one round
-OF_PROGRAM = ("actual", "frame_tensors", "returned")  # of a request: what a replay is compared with
+OF_PROGRAM = ("actual",)  # of a request: what a replay is compared with
 
 
 class TryInterventions(Observation):
@@ -66,12 +66,12 @@ class TryInterventions(Observation):
         self._next_round(self.rounds + 1)
         wanted = _wanted(case, case.suspects)
         if _by_program(case):
-            # The call with the change, and again without it, each compared with what the program had.
+            # The call with the change, and again without it, by whether it changes its input.
             (tried, *_), number = wanted, self.rounds
             extra = {"changes": tried.changes, **tried.options.request()}
             after = await run_call(case, context, f"with-{number}", extra=extra, record=False)
             again = await run_call(case, context, f"again-{number}", record=False)
-            trials = [against_program(tried, case.runs["plain"], after, again)]
+            trials = [by_changed_input(tried, case.runs["plain"], after, again)]
         else:
             seen = await try_interventions(context, tried_call(case), wanted)
             trials = [judged(trial) for trial in seen]
@@ -147,12 +147,9 @@ def _all_of(parts: Sequence[Intervention]) -> Intervention:
 
 
 def _by_program(case: DiagnosisState) -> bool:
-    """Whether only what the program had, or an input that stays as it was, shows that the call is wrong."""
+    """Whether only an input that stays as it was shows that the call is wrong."""
     plain = case.plain_run
-    if plain is None or plain.failure not in ("none", "differs"):
-        return False
-    missed = plain.failure == "none" and not all(plain.frame_tensors.values())
-    return missed or bool(plain.left_alone)
+    return plain is not None and plain.failure in ("none", "differs") and bool(plain.left_alone)
 
 
 def judged(trial: Trial) -> Trial:
@@ -178,24 +175,16 @@ def judged(trial: Trial) -> Trial:
     )
 
 
-def against_program(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
-    """The trial of a change by what the program had of its own, from three runs of it.
-
-    The call gives with the change what the program expected, or changes the input that it left as it was.
-    """
+def by_changed_input(intervention: Intervention, before: RunSeen, after: RunSeen, again: RunSeen) -> Trial:
+    """The trial of an aligned input, from three runs: whether the call then changes it, as the model does."""
     trial = partial(Trial, intervention, before=seen_of(before), after=seen_of(after), again=seen_of(again))
     if after.failure not in ("none", "differs") or again.failure not in ("none", "differs"):
         return trial(effect=Effect.NOT_APPLICABLE, reason=f"the call fails then ({after.failure})")
     moved = next((change.input for change in intervention.changes if change.change == "align"), None)
-    if moved is not None:
-        cured = moved in before.left_alone and moved in after.changed and moved in again.left_alone
-        return trial(effect=Effect.GONE, reason="the input is changed now") if cured else trial(Effect.SAME)
-    missed = {name for name, equal in before.frame_tensors.items() if not equal}
-    reached = [name for name, equal in after.frame_tensors.items() if equal and name in missed]
-    if not reached or any(again.frame_tensors.get(name, False) for name in reached):
-        return trial(effect=Effect.NOT_APPLICABLE, reason="it gives nothing that the program had")
-    name = next((name for name in reached if not name.startswith("_")), reached[0])
-    return trial(effect=Effect.GONE, reason=f"the call gives then what the program had as {name!r}")
+    if moved is None:
+        return trial(effect=Effect.NOT_APPLICABLE, reason="it aligns no input")
+    cured = moved in before.left_alone and moved in after.changed and moved in again.left_alone
+    return trial(effect=Effect.GONE, reason="the input is changed now") if cured else trial(Effect.SAME)
 
 
 def seen_of(run: RunSeen) -> Seen:

@@ -28,9 +28,8 @@ from ..process import (
     unmapped,
 )
 from ..report import TEXT_LIMIT, Encoded, encode
-from ..tensors import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves, sharing
+from ..tensors import CALL_FORMAT, PLAIN, TooLarge, digests, pack, pack_leaves, sharing
 from . import events
-from .checks import digests
 from .journal import CaptureStore, Journal, unkept
 from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of
 from .streams import Snapshot, Streams
@@ -73,7 +72,6 @@ class Entered:
     snapshot: Optional[Snapshot]
     versions: list[tuple[torch.Tensor, int]]
     inputs: list[Optional[InputMemory]]
-    refilled: bool
     start: float
 
 
@@ -171,7 +169,7 @@ class Calls:
         number, load = next(self.numbers), self.loads.get(loader, -1)
         names = [str(name) for name in constants]
         values = list(constants.values())
-        path, notice = self._saved(
+        path, notice = self.saved(
             "constants", number, lambda: dict(zip(names, pack_leaves(values, self.store.cap)))
         )
         known = {} if device_error() else digests(constants)
@@ -244,7 +242,7 @@ class Calls:
                 return pack(tree[0], tree[1], self.store.cap)
             return {"format": CALL_FORMAT, "leaves": pack_leaves(list(inputs), self.store.cap), "spec": ""}
 
-        path, notice = (None, GONE) if gone else self._saved("inputs", number, packed)
+        path, notice = (None, GONE) if gone else self.saved("inputs", number, packed)
         self.journal.event(
             events.Calling(
                 call=number,
@@ -277,9 +275,9 @@ class Calls:
         if in_graph:
             self.streams.watch_graph(number, flat)
         inputs_memory = self.aliases.inputs(flat)
-        return Entered(number, load, path, snapshot, before, inputs_memory, bool(refilled), time.monotonic())
+        return Entered(number, load, path, snapshot, before, inputs_memory, time.monotonic())
 
-    def _saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
+    def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
         """(path, "") or (None, why not)."""
         if capturing():
             return None, "a CUDA graph was being captured"
@@ -312,9 +310,6 @@ class Calls:
             if not any(output.unreadable for output in outputs):
                 raced = state.snapshot.raced()
             self.streams.pending_uses.add(state.number, state.snapshot.inputs)
-        returned = None
-        if state.refilled:
-            returned = self.managed.keep_outputs(self.store, state.number, state.load, result)
         self.journal.event(
             events.Called(
                 call=state.number,
@@ -322,7 +317,6 @@ class Calls:
                 outputs=encode_all([output.text for output in outputs]),
                 raced=raced,
                 rewritten=[n for n, (leaf, count) in enumerate(state.versions) if version_of(leaf) != count],
-                returned=returned,
             )
         )
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))

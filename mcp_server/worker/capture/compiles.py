@@ -12,18 +12,18 @@ import shutil
 import threading
 import time
 import traceback
-from typing import Any, List, Optional, Tuple
+from typing import Any, Optional
 
 import torch
 
-from ..encode import OURS, TORCH, callers, encode, frames, raised_in
+from ..encode import OURS, TORCH, encode, frames, raised_in
 from ..lease import leave
 from ..process import processor_seconds
 from ..report import encode_frames, identity
-from ..tensors import only_tensors, storage_bytes
+from ..tensors import digests, storage_bytes, tensors_of
 from . import events
 from .calls import Calls, failure
-from .checks import Models, Places, attributes, compared, keep, looked_at, tensors_of
+from .checks import REPORTED, Comparisons
 
 MOST = 4
 TEXT = 4000  # characters of one stack
@@ -58,9 +58,6 @@ FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_
 SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH")
 # What decides which tools and files a compile finds: changes of these are journaled with it.
 DECIDING = ("PATH", "CXX", "CC", "TMPDIR", "HOME", *SEARCHED)
-Near = Tuple[List[Any], Optional[str], List[str]]
-_OF_MEMORY = re.compile(r"memory|alloc|API call failed", re.I)
-REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
 
 
 class Compiles:
@@ -72,7 +69,8 @@ class Compiles:
         self.store = calls.store
         self.numbers = itertools.count()
         self.thread = threading.local()
-        self.models = Models(calls.store)
+        self.compiles = False  # whether this process compiled anything
+        self.comparisons = Comparisons(calls)
         self.changed: dict[str, events.VariableSet] = {}  # since the last compile, by name
         self.last_export: Any = None  # module, arguments, options and error
         self.last_compile: Any = None  # options and error of one that failed
@@ -104,7 +102,7 @@ class Compiles:
         self.journal.event(
             events.Compiling(
                 compile=number,
-                digests=self.models.compiling(state),
+                digests=digests(state),
                 how=how,
                 exported=path,
                 program=exported,
@@ -121,7 +119,7 @@ class Compiles:
                 frames=frames(),
             )
         )
-        self.thread.inside = True
+        self.compiles = self.thread.inside = True
         self.thread.configs = kwargs.get("inductor_configs")
         return number, time.monotonic()
 
@@ -166,41 +164,12 @@ class Compiles:
         failed = events.CompileFailed(compile=number, seconds=seconds, stopped_at=operators, **told)
         self.journal.event(failed)
 
-    def asserting(self, actual: Any, expected: Any, *_args: Any, **_kwargs: Any) -> tuple[Any, Any]:
-        return actual, expected
-
-    def asserted(self, state: tuple[Any, Any], _result: Any, error: Optional[BaseException]) -> None:
-        """Journal a failed comparison with both sides: the expected one is the script's own reference."""
-        if not isinstance(error, AssertionError):
-            return
-        error.__dict__[REPORTED] = True  # a reference to it would keep the tensors of its frames alive
-        actual, expected = ([leaf.detach() for leaf in only_tensors(side)] for side in state)
-        path, record = None, {"actual": actual, "expected": expected}
-        if storage_bytes(actual + expected) <= self.store.cap:
-            path = self.store.save("assertion", next(self.numbers), record)
-        self.journal.event(
-            events.AssertionFailed(
-                file=path,
-                calls=self.calls.outputs.calls_of(actual + expected),
-                refilled=self.calls.managed.refilled_by_now(),
-                frames=frames(),
-                modules=self.models.near(next(self.numbers), callers()),
-                **failure(error),
-            )
-        )
-
     def failing(self, error: BaseException) -> None:
-        """Journal the exception that ends the program: its own check may have raised it.
-
-        With `own`, in a program that compiles nothing, whether it was raised outside of torch.
-        """
+        """Journal the exception that ends the program: its own check may have raised it."""
         places = raised_in(error)
-        shown = encode_frames([(frame.f_code, line) for frame, line in places])
-        if self.models.compiled and REPORTED not in error.__dict__:
-            self._program_failed(error, shown, places, self._near(places))
-        elif not self.models.compiled and self.calls.loads and places:
-            raising = list(traceback.walk_tb(error.__traceback__))[-1][0]
-            self._program_failed(error, shown, places, own=places[0][0] is raising)
+        if self.compiles and REPORTED not in error.__dict__:
+            self._program_failed(error, encode_frames([(frame.f_code, line) for frame, line in places]))
+        self.comparisons.ending(error)
 
     def ended(self, error: BaseException) -> None:
         """The program ends with an error that nobody caught."""
@@ -208,51 +177,17 @@ class Compiles:
         self.mend(error)
 
     def exiting(self, status: Any = None) -> None:
-        """Journal the modules near a `sys.exit` with a status of failure: that may be a check, too."""
-        if self.models.compiled and status:
-            places = [(frame, frame.f_lineno) for frame in callers()]
-            self._program_failed(SystemExit(status), frames(), places, self._near(places))
+        """Journal a `sys.exit` with a status of failure: that may be a check, too."""
+        if self.compiles and status:
+            self._program_failed(SystemExit(status), frames())
 
-    def _near(self, places: Places) -> Near:
-        """Modules in these frames, a file of their tensors, and what the check compared."""
-        number, around = next(self.numbers), [frame for frame, _ in places]
-        modules, file = self.models.near(number, around), None
-        with contextlib.suppress(RuntimeError, MemoryError):  # a copy, for which no memory may be left
-            file = keep(self.store, number, around)
-        return modules, file, compared(places)
-
-    def _program_failed(
-        self,
-        error: BaseException,
-        shown: events.Frames,
-        places: Places,
-        near: Near = ([], None, []),
-        own: bool = False,
-    ) -> None:
-        """Also with the calls that the check names, and constants that were refilled."""
-        modules, file, names = near
-        frames = [frame for frame, _ in places] if _OF_MEMORY.search(str(error)) else []
-        self.journal.event(
-            events.ProgramFailed(
-                frames=shown,
-                refilled=self.calls.managed.refilled_by_now(),
-                calls=self.calls.outputs.calls_of(looked_at(places)),
-                modules=modules,
-                file=file,
-                compared=names,
-                own=own,
-                holders=self.calls.outputs.holders(frames) if frames else [],
-                **failure(error),
-            )
-        )
+    def _program_failed(self, error: BaseException, shown: events.Frames) -> None:
+        """Also with constants that were refilled."""
+        refilled = self.calls.managed.refilled_by_now()
+        self.journal.event(events.ProgramFailed(refilled=refilled, frames=shown, **failure(error)))
 
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """Journal the plain attributes of a module that is exported: the program has their values."""
-        if not isinstance(module, torch.nn.Module):
-            return None
-        name = type(module).__name__
-        self.journal.event(events.Exporting(name, attributes(module), frames()))
-        return module, args, kwargs
+        return (module, args, kwargs) if isinstance(module, torch.nn.Module) else None
 
     def exported(self, state: Any, _result: Any, error: Optional[BaseException]) -> None:
         """Keep the last export: where the program ends over it, or over its compile, changes are tried."""

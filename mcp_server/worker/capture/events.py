@@ -206,13 +206,6 @@ class Overwriting(JournalEvent):
 
 
 @dataclass
-class Exporting(JournalEvent):
-    type: str
-    attributes: Dict[str, str]
-    frames: Frames
-
-
-@dataclass
 class Attempt:
     """One change that was tried on an export or a compile that failed, and what came of it.
 
@@ -352,7 +345,6 @@ class Called(JournalEvent):
     outputs: Encoded
     raced: List[int]
     rewritten: List[int]
-    returned: Optional[str]
 
 
 @dataclass
@@ -376,32 +368,12 @@ class GraphInputGone(InputLetGo):
 
 
 @dataclass
-class NearModule:
-    """A module of class `type`, in variable `name`, with the constants of a compiled program.
-
-    `file` has their values by name; None if they equal the compiled ones or are too large. `named`: the
-    failed statement mentions the variable.
-    """
-
-    name: str
-    type: str
-    named: bool = False
-    digests: Dict[str, str] = field(default_factory=dict)
-    attributes: Dict[str, str] = field(default_factory=dict)
-    file: Optional[str] = None
-
-
-@dataclass
-class AssertionFailed(Failed):
-    file: Optional[str]
-    calls: List[int]
+class ProgramFailed(Failed):
     refilled: Refilled
     frames: Frames
-    modules: List[NearModule]
 
 
 @dataclass
-class ProgramFailed(AssertionFailed):
-    compared: List[str]
-    own: bool
-    holders: List[str]
+class AssertionFailed(ProgramFailed):
+    file: Optional[str]
+    calls: List[int]

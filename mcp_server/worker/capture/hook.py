@@ -74,6 +74,10 @@ class Hook:
             for owner, name, before in waits(torch, calls.streams.pending_uses):
                 wrap(journal, owner, name, before, nothing)
 
+        for name in ("allclose", "equal"):
+            wrap(
+                journal, torch, name, self.compiles.comparisons.comparing, self.compiles.comparisons.compared
+            )
         wrap(journal, cuda.StreamContext, "__init__", entered, nothing)
         wrap(journal, cuda.CUDAGraph, "replay", calls.streams.replaying, nothing)
 
@@ -97,7 +101,8 @@ class Hook:
         wrap(self.journal, module, "export", self.compiles.exporting, self.compiles.exported)
 
     def testing(self, module: Any) -> None:
-        wrap(self.journal, module, "assert_close", self.compiles.asserting, self.compiles.asserted)
+        own = self.compiles.comparisons
+        wrap(self.journal, module, "assert_close", own.asserting, own.asserted)
 
 
 _hook: list[Hook] = []

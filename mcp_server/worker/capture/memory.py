@@ -9,10 +9,7 @@ frees those tensors, the package computes with the changed memory.
 
 from __future__ import annotations
 
-import gc
-import os
 import time
-import types
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -21,9 +18,8 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional
 import torch
 
 from ..process import capturing, idle, unmapped
-from ..tensors import checksum, is_plain, storage_bytes
+from ..tensors import checksum, is_plain
 from .events import OutputsInUse
-from .journal import CaptureStore
 from .streams import storage_of
 
 
@@ -114,11 +110,6 @@ class Outputs:
             found[kind] = OutputsInUse(calls, sum(sizes.values()))
         return found
 
-    def holders(self, frames: list[types.FrameType]) -> list[str]:
-        """Who has tensors of the memory in use; `frames` are of the functions that end with the program."""
-        used = {output.storage.cdata: output.size for output in self.known if not output.storage.expired()}
-        return holders(used, frames) if used else []
-
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
         """The calls whose outputs these are, or show a part of, each once.
 
@@ -131,68 +122,6 @@ class Outputs:
                 owners.setdefault(address_of(tensor), set()).add(output.call)
         found = [owners.get(address_of(tensor), set()) for tensor in tensors if address_of(tensor)]
         return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
-
-
-MAX_HOLDERS = 3  # that are named
-_CONTAINERS = (list, tuple, set, dict, deque)
-
-
-def holders(storages: Mapping[int, int], frames: list[types.FrameType]) -> list[str]:
-    """Who has tensors of this memory (sizes by the address of the storage object), as far as Python shows.
-
-    `Overview.tiles, a list, holds 4 views of [128, 128]`: those with most of them first. Reading the
-    variables of a frame keeps their values alive with it, and so this is for a program that ends.
-    """
-    kept = [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor) and is_plain(each)]
-    kept = [each for each in kept if each.untyped_storage()._cdata in storages][:MAX_OUTPUTS]
-    found: dict[int, tuple[Any, list[Any]]] = {}
-    for tensor in kept:
-        for owner in gc.get_referrers(tensor):
-            if owner is not kept and not isinstance(owner, types.FrameType):
-                found.setdefault(id(owner), (owner, []))[1].append(tensor)
-    named = [(name, held) for owner, held in found.values() if (name := _name_of(owner, held, frames))]
-    named.sort(key=lambda pair: -len(pair[1]))
-    return [_holding(name, held, storages) for name, held in named[:MAX_HOLDERS]]
-
-
-def _holding(name: str, held: list[Any], storages: Mapping[int, int]) -> str:
-    first = held[0]
-    part = first.numel() * first.element_size() < storages[first.untyped_storage()._cdata]
-    what = "view" if part else "tensor"
-    many = "1 " + what if len(held) == 1 else "{} {}s".format(len(held), what)
-    return "{} holds {} of {}".format(name, many, list(first.shape))
-
-
-def _name_of(owner: Any, held: list[Any], frames: list[types.FrameType]) -> str:
-    """`Overview.tiles, a list,` for a container in an attribute; `kept, a list in main(),` for a variable."""
-    if not isinstance(owner, _CONTAINERS):
-        names = [name for name, value in getattr(owner, "__dict__", {}).items() if value is held[0]]
-        return "{}.{}".format(type(owner).__name__, names[0]) if names else ""
-    kind = "a " + type(owner).__name__
-    for frame in frames:
-        name = _key_of(owner, frame.f_locals)
-        if name:
-            function = frame.f_code.co_name
-            return "{}, {}{},".format(name, kind, "" if function == "<module>" else " in " + function + "()")
-    for holder in gc.get_referrers(owner):
-        fields = holder if isinstance(holder, dict) else getattr(holder, "__dict__", {})
-        name = _key_of(owner, fields)
-        of = holder
-        if name and fields is holder:  # the dictionary of an object's attributes, or of a module
-            of = next((each for each in gc.get_referrers(holder) if vars_of(each) is holder), None)
-        if name and of is not None:
-            plain = isinstance(of, types.ModuleType)
-            return "{}, {},".format(name if plain else "{}.{}".format(type(of).__name__, name), kind)
-    return ""
-
-
-def _key_of(owner: Any, fields: Mapping[Any, Any]) -> str:
-    return next((str(key) for key, value in list(fields.items()) if value is owner), "")
-
-
-def vars_of(value: Any) -> Any:
-    """The dictionary of an object's attributes; None for one without."""
-    return getattr(value, "__dict__", None)
 
 
 MAX_WATCHED_OUTPUTS = 64  # outputs that are watched
@@ -269,8 +198,6 @@ SHARE = 0.02  # of the time so far may go into reading the constants at calls,
 AT_FAILURE = 0.2  # this much of it where something failed,
 ALLOWANCE_S = 0.1  # and so many seconds in any case
 MAX_TRIED = 16  # constants that are read at their ends before each call
-MAX_KEPT_OUTPUTS = 8  # calls of one loaded model whose outputs are kept, the latest
-MAX_OUTPUT_BYTES = 8 << 20  # of one call
 
 
 @dataclass(frozen=True, eq=False)
@@ -346,7 +273,6 @@ class Managed:
         self.began = time.monotonic()
         self.spent_s = 0.0
         self.needed_s: dict[int, float] = {}  # to read the constants of a load once
-        self.outputs: dict[int, deque[str]] = {}  # files
 
     def update(
         self, load: int, constants: Mapping[str, Any], managed: bool, digests: Mapping[str, str] = {}
@@ -399,23 +325,6 @@ class Managed:
         readable = any(self.known.values()) and not capturing() and idle()
         found = {load: self.refilled(load, AT_FAILURE) for load in self.known} if readable else {}
         return {load: names for load, names in found.items() if names}
-
-    def keep_outputs(self, store: CaptureStore, number: int, load: int, result: Any) -> Optional[str]:
-        """The file with the outputs of a call with mutated constants; None if too large. The latest stay."""
-        tensors = [leaf.detach() for leaf in result if isinstance(leaf, torch.Tensor)]
-        if not tensors or storage_bytes(tensors) > MAX_OUTPUT_BYTES:
-            return None
-        begin = time.monotonic()
-        try:
-            path = store.save("returned", number, tensors)
-        except (OSError, RuntimeError):
-            return None
-        self.spent_s += time.monotonic() - begin
-        kept = self.outputs.setdefault(load, deque())
-        kept.append(path)
-        if len(kept) > MAX_KEPT_OUTPUTS:
-            os.unlink(kept.popleft())
-        return path
 
 
 def _file_at(address: int) -> str:
