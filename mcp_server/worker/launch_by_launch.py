@@ -212,7 +212,8 @@ class InFloat64(TorchFunctionMode):
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         def wide(value: Any) -> Any:
-            return torch.float64 if value in self.NARROW else value
+            # `view` takes the bits as they are, as for weights out of a file.
+            return torch.float64 if value in self.NARROW and function is not torch.Tensor.view else value
 
         args = [wide(each) if isinstance(each, torch.dtype) else each for each in args]
         given = {name: wide(each) if name == "dtype" else each for name, each in (kwargs or {}).items()}
