@@ -9,6 +9,7 @@ import io
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -115,21 +116,33 @@ FINDINGS = ("summary", "pattern", "how", "failure", "problems", "mismatches", "f
 Fields = Mapping[str, Any]  # of any record, by label
 
 
-def _named(record: Record | Fields) -> dict[str, Any]:
+def _is_record(value: object) -> bool:
+    """Whether it has named fields: a record, or the dataclass of something that the worker reported."""
+    return isinstance(value, Record) or (is_dataclass(value) and not isinstance(value, type))
+
+
+def _values(record: Any) -> Fields:
+    """What a record holds, by field."""
+    if is_dataclass(record):
+        return {each.name: getattr(record, each.name) for each in fields(record)}
+    return record if isinstance(record, Mapping) else dict(record)
+
+
+def _named(record: Any) -> dict[str, Any]:
     """The fields that are not empty by their labels, the findings first."""
-    values = record if isinstance(record, Mapping) else dict(record)
+    values = _values(record)
     names = sorted(values, key=lambda name: name not in FINDINGS)
-    fields = {str(name).replace("_", " "): values[name] for name in names}
-    return {name: value for name, value in fields.items() if value not in EMPTY}
+    labelled_values = {str(name).replace("_", " "): values[name] for name in names}
+    return {name: value for name, value in labelled_values.items() if value not in EMPTY}
 
 
-def _fields(fields: Fields) -> Iterator[RenderableType]:
+def _fields(known: Fields) -> Iterator[RenderableType]:
     """Scalars of a record first, then each part that has parts of its own."""
-    scalars = {name: value for name, value in fields.items() if is_scalar(value)}
+    scalars = {name: value for name, value in known.items() if is_scalar(value)}
     width = max((len(name) for name in scalars), default=0) + 2
     for name, value in scalars.items():
         yield labelled(name, scalar(value), width=width)
-    for name, value in fields.items():
+    for name, value in known.items():
         if name not in scalars:
             yield heading(name)
             yield from _part(value)
@@ -138,7 +151,7 @@ def _fields(fields: Fields) -> Iterator[RenderableType]:
 def _part(value: Any) -> Iterator[RenderableType]:
     if isinstance(value, NextStep):
         yield from _step(value)
-    elif isinstance(value, Record):
+    elif _is_record(value):
         yield from _indent(_fields(_named(value)))
     elif isinstance(value, Mapping):
         yield from _indent(_fields({str(key): item for key, item in value.items()}))
@@ -164,21 +177,23 @@ def _items(items: Sequence[Any]) -> Iterator[RenderableType]:
                 yield from _step(item)
             else:
                 yield from (
-                    _block(_named(item)) if isinstance(item, Record | Mapping) else _indent(_part(item))
+                    _block(_named(item))
+                    if _is_record(item) or isinstance(item, Mapping)
+                    else _indent(_part(item))
                 )
     if len(items) > MAX_ROWS:
         yield indented(f"… and {len(items) - MAX_ROWS} more (all of them with --json)", "dim")
 
 
-def _block(fields: Fields) -> Iterator[RenderableType]:
+def _block(known: Fields) -> Iterator[RenderableType]:
     """One record of a list: its short scalars share a line, the rest stands below."""
     shared = {
         name: value
-        for name, value in fields.items()
+        for name, value in known.items()
         if is_scalar(value) and len(scalar(value)) <= LONGEST_ON_SHARED_LINE
     }
     yield indented("- " + ", ".join(f"{name} {scalar(value)}" for name, value in shared.items()))
-    yield from _indent(_fields({name: value for name, value in fields.items() if name not in shared}), by=4)
+    yield from _indent(_fields({name: value for name, value in known.items() if name not in shared}), by=4)
 
 
 def _step(step: NextStep) -> Iterator[RenderableType]:
@@ -191,9 +206,9 @@ def _columns(items: Sequence[Any]) -> list[str]:
 
     It is one of records of one class, with few columns and only short cells.
     """
-    if not all(isinstance(item, Record) and type(item) is type(items[0]) for item in items):
+    if not all(_is_record(item) and type(item) is type(items[0]) for item in items):
         return []
-    rows = [{name: getattr(item, name) for name in type(item).model_fields} for item in items]
+    rows = [_values(item) for item in items]
     columns = [name for name in rows[0] if any(row[name] not in EMPTY for row in rows)]
     cells = [row[name] for row in rows for name in columns]
     one_line = all(

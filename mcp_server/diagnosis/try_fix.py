@@ -33,7 +33,7 @@ from mcp_server.package.signature import CompiledInput
 from mcp_server.package.view import view_package
 from mcp_server.plurals import listed
 from mcp_server.runtime.context import Context
-from mcp_server.worker.events import ElementChange, NeededElement
+from mcp_server.worker.events import ElementChange, NeededElement, OutputChange
 
 Outcome = Literal["fixed", "passes", "harmful", "changed", "same", "no_failure", "not_applicable"]
 SHOWN = 8  # elements that are listed of each kind
@@ -55,17 +55,6 @@ class InputShown(Record):
     elements: int
     layout: str = ""
     examples: list[ElementShown] = Field(default_factory=list)
-
-
-class OutputShown(Record):
-    """One output with the change, compared. `not_at_fault` counts changed elements that were good before."""
-
-    output: int
-    changed: int
-    elements: int
-    not_at_fault: int
-    rows: list[int] = Field(default_factory=list)
-    layout: str = ""
 
 
 class NeededShown(Record):
@@ -97,7 +86,7 @@ class TriedFix(Record):
     enough: NeededShown | None = None
     enough_constants: list[str] = Field(default_factory=list)
     compared_with: str = ""
-    outputs: list[OutputShown] = Field(default_factory=list)
+    outputs: list[OutputChange] = Field(default_factory=list)
     side_effects: list[ElementShown] = Field(default_factory=list)
     mutated_inputs: list[int] = Field(default_factory=list)
     calls: int = 0
@@ -248,17 +237,7 @@ def _tried_fix(trial: Trial, known: tuple[CompiledInput, ...]) -> TriedFix:
         enough=enough,
         enough_constants=list(facts.constants) if facts is not None else [],
         compared_with=compared_with,
-        outputs=[
-            OutputShown(
-                output=output.output,
-                changed=output.changed,
-                elements=output.elements,
-                not_at_fault=output.innocent,
-                rows=list(output.rows[:SHOWN]),
-                layout=output.layout,
-            )
-            for output in (compared.outputs if compared is not None else ())
-        ],
+        outputs=list(compared.outputs) if compared is not None else [],
         side_effects=_elements(trial.side_effects.first, names),
         mutated_inputs=list(facts.mutated) if facts is not None else [],
         calls=trial.calls,

@@ -23,7 +23,6 @@ from mcp_server.tools.divergence import (
     ComparedWithEager,
     EveryLaunch,
     Kind,
-    OtherConstant,
     Outcome,
     OutputCompared,
     read_output,
@@ -152,7 +151,7 @@ async def compare_pair(context: Context, pair: Pair, tolerance: float = 1.0) -> 
     context.cost.runs += len(done.phases("calling")) if not done.finished.reused else 0
     outputs = [read_output(event) for event in done.all(events.Output)]
     repeats = Repeats(done)
-    other_constants = [OtherConstant.model_validate(each) for each in done.all(events.ConstantDiffers)]
+    other_constants = done.all(events.ConstantDiffers)
     judged = EveryLaunch(summary="No launch was judged by itself: eager has no values to go by")
     if repeats.steady_eager:
         judged = every_launch(context, done, flows, other_constants, request)
@@ -280,9 +279,7 @@ def _conclude(
     if kind is not None:
         wrong = next(one for one in outputs if one.agreement in ("differs", "layout"))
         layouts = f": {wrong.layouts[1]}, not {wrong.layouts[0]}" if wrong.layouts else ""
-        values = (
-            f": {wrong.example} ({wrong.beyond} of {wrong.elements} elements)" if wrong.values else layouts
-        )
+        values = f": {wrong.compared.example}" if wrong.compared.values else layouts
         return "differs", f"output {wrong.index} differs from eager{values}{WHY[kind]}{constants}{update}"
     counted = done.last(events.CountedOutputs)
     if counted is None:
@@ -303,7 +300,11 @@ def _conclude(
     all_of_them = "the output agrees" if len(outputs) == 1 else f"all {len(outputs)} outputs agree"
     agree = f"{all_of_them} with eager {how}"
     # NaN that eager has too comes from the model or from the inputs.
-    nans = [f"{o.non_finite} of {o.elements} elements of output {o.index}" for o in outputs if o.non_finite]
+    nans = [
+        f"{found.non_finite} of {found.elements} elements of output {each.index}"
+        for each in outputs
+        if (found := each.compared).non_finite
+    ]
     finite = f"; NaN or infinity in both: {', '.join(nans[:3])}" if nans else ""
     return "agrees", agree + finite + constants
 

@@ -8,43 +8,19 @@ from pydantic import Field
 
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.runtime.failure import Failure
-from mcp_server.worker import events
+from mcp_server.worker.events import Closeness, ConstantDiffers, Output
 
 Agreement = Literal["equal", "rounding", "differs", "layout"]
 Outcome = Literal["agrees", "differs", "inconclusive"]
 Kind = Literal["error", "tf32", "nondeterministic", "uninitialised"]
 
 
-class Difference(Record):
-    """One tensor compared with eager.
-
-    `error` is the largest difference from the float64 reference, `eager_error` eager's own, `allowed` the
-    largest tolerance; `first` is the first element beyond it, with eager's value and the package's.
-    """
-
-    node: str = ""
-    elements: int = 0
-    beyond: int = 0
-    error: float | None = None
-    eager_error: float | None = None
-    allowed: float | None = None
-    first: list[int] = Field(default_factory=list)
-    values: list[str] = Field(default_factory=list)
-
-    @property
-    def example(self) -> str:
-        """The package's value, eager's, and where; only with `values`."""
-        return f"{self.values[1]} for {self.values[0]} at {self.first}"
-
-
-class OutputCompared(Difference):
-    """One output. `layout`: other shapes or dtypes than eager's, in `layouts`. `non_finite` counts elements
-    that are NaN or infinite in eager too.
-    """
+class OutputCompared(Record):
+    """One output. `layout`: other shapes or dtypes than eager's, in `layouts`."""
 
     index: int
     agreement: Agreement
-    non_finite: int = 0
+    compared: Closeness = Field(default_factory=Closeness)
     layouts: list[str] = Field(default_factory=list)
 
 
@@ -58,7 +34,7 @@ class WrongLaunch(Record):
     launch: int
     kernel: str
     argument: str
-    difference: Difference
+    difference: Closeness
     suspects: list[int] = Field(default_factory=list)
     constant: str = ""
     tf32: bool = False
@@ -99,22 +75,6 @@ class Changed(Record):
     argument: str
 
 
-class OtherConstant(Record):
-    """A constant of the package with other values than the program's; `launch` is the first to read it."""
-
-    name: str
-    launch: int
-    elements: int
-    different: int
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"constant {self.name} of the package is not the program's own: {self.different} of "
-            f"{self.elements} elements differ"
-        )
-
-
 class ComparedWithEager(Record):
     """The outcome.
 
@@ -135,22 +95,17 @@ class ComparedWithEager(Record):
     varies_from: Changed | None = None
     reads_unset: bool | None = None
     unset_from: Changed | None = None
-    other_constants: list[OtherConstant] = Field(default_factory=list)
+    other_constants: list[ConstantDiffers] = Field(default_factory=list)
     notes: list[str] = Field(default_factory=list)
     failure: Failure | None = None
     log: Artifact
     cost: Cost
 
 
-def read_output(event: events.Output) -> OutputCompared:
-    found, known = event.compared, dict(read_difference(event.compared))
+def read_output(event: Output) -> OutputCompared:
+    found, known = event.compared, event.compared or Closeness()
     if found is None or event.dtypes[0] != event.dtypes[1]:
         layouts = [f"{dtype} {shape}" for dtype, shape in zip(event.dtypes, event.shapes, strict=True)]
-        return OutputCompared(index=event.index, agreement="layout", layouts=layouts, **known)
+        return OutputCompared(index=event.index, agreement="layout", compared=known, layouts=layouts)
     agreement: Agreement = "equal" if found.equal else "rounding" if found.within else "differs"
-    return OutputCompared(index=event.index, agreement=agreement, non_finite=found.non_finite, **known)
-
-
-def read_difference(found: events.Closeness | None) -> Difference:
-    """What the worker measured; it writes inf and nan as text."""
-    return Difference() if found is None else Difference.model_validate(found)
+    return OutputCompared(index=event.index, agreement=agreement, compared=found)

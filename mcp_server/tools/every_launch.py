@@ -16,14 +16,8 @@ from mcp_server.package.provenance import read_provenance
 from mcp_server.package.view import PackageView
 from mcp_server.plurals import counted, is_
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.tools.divergence import (
-    EveryLaunch,
-    OtherConstant,
-    UnjudgedLaunch,
-    WrongLaunch,
-    read_difference,
-)
-from mcp_server.worker.events import JudgedOutputs, LaunchJudged
+from mcp_server.tools.divergence import EveryLaunch, UnjudgedLaunch, WrongLaunch
+from mcp_server.worker.events import Closeness, ConstantDiffers, JudgedOutputs, LaunchJudged
 from mcp_server.worker.protocol import LaunchFlow
 
 RETURNED, ELSEWHERE = -1, -2  # among the readers of a tensor: the caller; what is no launch
@@ -127,7 +121,7 @@ class Judgement:
     """The launches of one call by what the worker found of the tensors that they stored."""
 
     flows: LaunchFlows
-    constants: Sequence[OtherConstant]
+    constants: Sequence[ConstantDiffers]
     tensors: Sequence[LaunchJudged]
 
     @property
@@ -169,17 +163,14 @@ class Judgement:
 
     def _wrong(self, one: LaunchJudged) -> WrongLaunch:
         number, kernel = one.launch, one.kernel
-        difference = read_difference(one.compared)
+        difference = one.compared or Closeness()
         suspects = self._suspects(number)
         known = self.model.launch(number)
         targets = {argument.target for argument in known.tensors} if known is not None else set()
         read = {constant.fqn for constant in self.model.package.constants if constant.name in targets}
         constant = next((other.name for other in self.constants if other.name in read), "")
         values = f", {difference.example}" if difference.values else ""
-        summary = (
-            f"launch {number}, {kernel}: {one.name} against {one.node}{values} "
-            f"({difference.beyond} of {difference.elements} elements)"
-        )
+        summary = f"launch {number}, {kernel}: {one.name} against {one.node}{values}"
         if suspects:
             summary += f"; or launch {', '.join(map(str, suspects))}, which it reads and which was not judged"
         if one.tf32:
@@ -229,7 +220,7 @@ def every_launch(
     context: Context,
     done: WorkerRun,
     flows: LaunchFlows,
-    constants: Sequence[OtherConstant],
+    constants: Sequence[ConstantDiffers],
     request: Mapping[str, object],
 ) -> EveryLaunch:
     """What the worker's run with right inputs says of each launch; `request` is the one that asked for it."""

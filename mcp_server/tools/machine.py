@@ -53,17 +53,6 @@ class Compiler(Record):
     error: str | None = None
 
 
-class Gpu(Record):
-    """A visible GPU; `capability` as digits ("90")."""
-
-    index: int
-    name: str = ""
-    capability: str = ""
-    free_bytes: int | None = None
-    total_bytes: int | None = None
-    error: str | None = None
-
-
 class Interpreter(Record):
     """None, and a line in `unknown`, for what was not read."""
 
@@ -74,7 +63,7 @@ class Interpreter(Record):
     cuda_available: bool | None = None
     cuda_problem: str | None = None
     driver_cuda: str | None = None
-    gpus: list[Gpu] = Field(default_factory=list)
+    gpus: list[events.Gpu] = Field(default_factory=list)
     unknown: list[str] = Field(default_factory=list)
 
 
@@ -133,7 +122,6 @@ def _interpreter(run: WorkerRun) -> Interpreter:
     if not finished.ok:
         how = finished.signal or finished.note or f"{finished.ending} {finished.returncode}"
         unknown = [f"what comes after {run.phase!r}: the probe ended by {how}"]
-    gpus = run.all(events.Gpu)
     return Interpreter(
         python_version=python.version if python else None,
         torch=build.version if build else None,
@@ -142,7 +130,7 @@ def _interpreter(run: WorkerRun) -> Interpreter:
         cuda_available=cuda.available,
         cuda_problem=cuda.why or None,
         driver_cuda=f"{driver // 1000}.{driver % 1000 // 10}" if isinstance(driver, int) else None,
-        gpus=[Gpu.model_validate(gpu) for gpu in gpus],
+        gpus=run.all(events.Gpu),
         unknown=unknown,
     )
 

@@ -623,7 +623,11 @@ class NoFloat64(Event):
 
 @dataclass
 class Closeness:
-    """How close a tensor of a package is to the value of a node (`eager_values.measure`)."""
+    """How close a tensor of a package is to the value of a node (`eager_values.measure`).
+
+    `error` is the largest difference from the float64 reference, `eager_error` eager's own, `allowed` the
+    largest tolerance; `first` is the first element beyond it, with `values` of eager and of the package.
+    """
 
     node: str = ""
     elements: int = 0
@@ -638,6 +642,16 @@ class Closeness:
     within_tf32: bool = False
     equal: bool = False
     non_finite: int = 0
+
+    @property
+    def example(self) -> str:
+        """The package's value, eager's, where, and how many are so; empty where all are within."""
+        if not self.values:
+            return ""
+        eager, package = self.values
+        return "{} for {} at {} ({} of {} elements)".format(
+            package, eager, self.first, self.beyond, self.elements
+        )
 
 
 @dataclass
@@ -674,12 +688,22 @@ class Rerun(OfLaunch):
 
 @dataclass
 class ConstantDiffers(Event):
-    """A constant of the package has other values than the program's: `different` of its `elements`."""
+    """A constant of the package has other values than the program's: `different` of its `elements`.
+
+    `launch` is the first to read it.
+    """
 
     name: str
     launch: int
     elements: int
     different: int
+
+    @property
+    def sentence(self) -> str:
+        counts = "{} of {}".format(self.different, self.elements)
+        return "constant {} of the package is not the program's own: {} elements differ".format(
+            self.name, counts
+        )
 
 
 @dataclass

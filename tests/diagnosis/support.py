@@ -21,11 +21,11 @@ from mcp_server.package.mismatch import GivenTensor, compare_inputs
 from mcp_server.runtime.context import WorkerRun, decode, read_events
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.check_devices import Given
-from mcp_server.tools.divergence import Changed, ComparedWithEager, Difference, EveryLaunch, WrongLaunch
+from mcp_server.tools.divergence import Changed, ComparedWithEager, EveryLaunch, WrongLaunch
 from mcp_server.tools.divergence import Kind as Divergent
 from mcp_server.tools.trace_launches import LaunchRow, Trace
 from mcp_server.worker import interpret
-from mcp_server.worker.events import CallFacts, Event
+from mcp_server.worker.events import CallFacts, Closeness, Event
 from mcp_server.worker.protocol import ExportedRequest
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
@@ -167,7 +167,7 @@ def diverged(zoo: ZooPackage, kind: Divergent = "error", **facts: Any) -> Diagno
         "launch": 1,
         "kernel": "k1",
         "argument": "buf1",
-        "difference": Difference(),
+        "difference": Closeness(),
         "summary": "it differs",
     }
     wrong = WrongLaunch.model_validate({**one, "tf32": kind == "tf32", **facts})

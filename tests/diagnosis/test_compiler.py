@@ -32,9 +32,9 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, is_bystander, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.runtime.context import Context
-from mcp_server.tools.divergence import OtherConstant
 from mcp_server.tools.reduce.failing import FailureShown
 from mcp_server.tools.switches import Bisected, Decision, Workaround
+from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import capture, diverged, package_case, phase, run
 from tests.served import served
@@ -120,7 +120,7 @@ def test_other_weights_leave_the_compiler_alone(zoo: ZooPackage) -> None:
     """A package of another model gives other numbers whatever the compiler decides."""
     case = suspected(zoo)
     assert case.with_eager is not None
-    other = OtherConstant(name="inp.weight", launch=0, elements=64, different=3)
+    other = ConstantDiffers(name="inp.weight", launch=0, elements=64, different=3)
     case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
     assert compiler_suspect(detect(case), case) is None
 

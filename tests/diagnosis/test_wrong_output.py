@@ -21,9 +21,9 @@ from mcp_server.model import ExportedWorkload, ScriptWorkload, Verdict
 from mcp_server.package.exported import read_exported
 from mcp_server.tools.divergence import (
     Kind,
-    OtherConstant,
 )
 from mcp_server.tools.reduce.failing import FailureShown
+from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import CACHE, ZooPackage, compiled_once, torch_environment
 from tests.diagnosis.support import (
     DIFFERS,
@@ -76,7 +76,7 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     """A package of other weights is the cause, and the launch that diverges only shows it."""
     case = diverged(zoo)
     assert case.with_eager is not None
-    other = OtherConstant(name="inp.weight", launch=0, elements=64, different=3)
+    other = ConstantDiffers(name="inp.weight", launch=0, elements=64, different=3)
     case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
     best = ranked(wrong_output.detect_divergence(case), case)[0]
     assert (best.category, best.guilty.name) == ("constants", "inp.weight")

@@ -34,7 +34,7 @@ def command(package: Path, given: str | Path, *words: str) -> tuple[int, dict[st
 def test_a_clamp_says_which_element_was_enough_and_what_else_it_changes(masked: Path) -> None:
     """One of 30 ids is outside the table; a clamp that changes others too is harmful."""
     status, right = command(masked, "masked.index.pt", "--change", "args[0]: clamp 0 11")
-    assert status == 0 and right["outcome"] == "fixed" and right["outputs"][0]["not_at_fault"] == 0
+    assert status == 0 and right["outcome"] == "fixed" and right["outputs"][0]["innocent"] == 0
     assert right["enough"]["needed"] == 1
     assert right["enough"]["elements"] == [{"where": "args[0][4, 1]", "before": "12", "after": "11"}]
     assert right["code_after"] == "args[0] = args[0].clamp(min=0, max=11)"

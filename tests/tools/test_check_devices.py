@@ -19,7 +19,6 @@ from mcp_server.tools.check_devices import DevicesChecked, check_devices, from_l
 from mcp_server.tools.machine import (
     ISA_FLAGS,
     Compiler,
-    Gpu,
     Machine,
     compiler_problems,
     cpu_flags,
@@ -27,6 +26,7 @@ from mcp_server.tools.machine import (
     find_tool,
 )
 from mcp_server.worker.capture.events import TensorFacts
+from mcp_server.worker.events import Gpu
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
 
