@@ -39,12 +39,23 @@ def mistake(_draft: Draft) -> Truth:
     return Truth()
 
 
+def large_weight(draft: Draft) -> str | None:
+    """One of the weights of floats with more than a few elements, whose bytes are found once in a package."""
+    names = [
+        name
+        for name, weight in draft.weights.items()
+        if weight.numel() > 15 and weight.is_floating_point() and weight.dtype != torch.bfloat16
+    ]
+    return draft.chance.choice(sorted(names)) if names else None
+
+
 def in_package(change: Change) -> Callable[[Draft], Truth | None]:
     """One weight is changed in the package file, where its bytes are found once."""
 
     def plant(draft: Draft) -> Truth | None:
-        names = sorted(name for name, weight in draft.weights.items() if weight.numel() > 15)
-        name = draft.chance.choice(names)
+        name = large_weight(draft)
+        if name is None:
+            return None
         changed = draft.weights[name].detach().cpu().clone()
         where = change(draft, changed)
         target = draft.folder / "changed.pt2"
@@ -81,7 +92,9 @@ def by_update(change: Change) -> Callable[[Draft], Truth | None]:
 
     def plant(draft: Draft) -> Truth | None:
         weights = copied(draft)
-        name = draft.chance.choice(sorted(n for n, weight in weights.items() if weight.numel() > 15))
+        name = large_weight(draft)
+        if name is None:
+            return None
         where = change(draft, weights[name])
         torch.save(weights, draft.folder / "weights.pt")
         draft.loaded += UPDATE
@@ -100,10 +113,12 @@ def without_one(draft: Draft) -> Truth:
     return Truth(constant=name)
 
 
-def of_other_shape(draft: Draft) -> Truth:
+def of_other_shape(draft: Draft) -> Truth | None:
     """One weight of the file has a row less."""
     weights = copied(draft)
-    name = draft.chance.choice(sorted(n for n, weight in weights.items() if weight.numel() > 15))
+    name = large_weight(draft)
+    if name is None:
+        return None
     weights[name] = weights[name][:-1].contiguous()
     torch.save(weights, draft.folder / "weights.pt")
     draft.loaded += UPDATE
