@@ -63,14 +63,6 @@ def test_a_product_that_fits_is_cleared(silent: Path, tmp_path: Path) -> None:
     assert any("32 bits" in cleared.hypothesis for cleared in found.bystanders)
 
 
-def test_an_index_that_counts_from_the_end_is_named(silent: Path, tmp_path: Path) -> None:
-    """The element and the row that is read; not proven, as nobody knows what it should be."""
-    found = verdict(tmp_path, silent, "padded", "padded-right")
-    assert (found.outcome, found.category, found.confidence) == ("fault", "index_out_of_bounds", "possible")
-    assert found.guilty is not None and found.guilty.elements == ["args[1][7] = -1"]
-    assert "row 19 of 20" in found.summary
-
-
 def test_the_constant_that_differs_is_found_among_those_given(silent: Path, tmp_path: Path) -> None:
     """All of them are given; the one that the package has permuted is enough."""
     workload = PackageWorkload(package=silent, inputs=beside(silent, "inputs"))
