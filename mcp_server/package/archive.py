@@ -30,7 +30,7 @@ from mcp_server.package.problems import Defect, PackageError, check_is_zip, no_m
 from mcp_server.package.signature import CompiledInput, Signature, read_signature
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 
-_FIELD = re.compile(r"constants_info_\[(\d{1,6})\]\.(\w+) = (.*?);\s*$", re.M)
+_FIELD = re.compile(r"constants_info_\[(?P<number>\d{1,6})\]\.(?P<field>\w+) = (?P<value>.*?);\s*$", re.M)
 _ATEN = {
     "at::kFloat": "float32",
     "at::kDouble": "float64",
@@ -115,7 +115,7 @@ def read_constants(wrapper: str) -> tuple[CompiledConstant, ...]:
     end = wrapper.find("const_run_impl(", max(start, 0))
     found: dict[int, dict[str, str]] = defaultdict(lambda: defaultdict(str))
     for match in _FIELD.finditer(wrapper[start : end if end > 0 else None] if start >= 0 else ""):
-        found[int(match[1])][match[2]] = match[3]
+        found[int(match["number"])][match["field"]] = match["value"]
     constants = []
     for index, fields in sorted(found.items()):
         shape, stride, size = (

@@ -22,24 +22,36 @@ from mcp_server.package.terms.blocks import LineCounter, Statement, split_body
 
 _FIRST = re.compile(r"\[\[maybe_unused\]\]|[A-Za-z_][\w:]*")
 _SOURCES = re.compile(r"// (?:Topologically Sorted|Unsorted) Source Nodes: \[(.*)\], Original ATen: \[(.*)\]")
-_HANDLE = re.compile(r"// \[Provenance debug handles\] (.+):(\d{1,9})$")
-_ARRAY = re.compile(r"(?:static )?(?:constexpr|const) int64_t \*?\s*(\w+)(?:\[\])?\s*=\s*(.*)", re.S)
-_INPUT = re.compile(r"(?:\[\[maybe_unused\]\] )?auto (\w+) = std::move\(inputs\[(\d{1,9})\]\)")
-_CONSTANT = re.compile(r"(?:\[\[maybe_unused\]\] )?auto&? (\w+) = constants_->at\((\d{1,9})\)")
-_BIND = re.compile(r"(?:\[\[maybe_unused\]\] )?(?:auto|decltype\(auto\)|auto&) (\w+) = (.*)", re.S)
+_HANDLE = re.compile(r"// \[Provenance debug handles\] (?P<kernel>.+):(?P<handle>\d{1,9})$")
+_ARRAY = re.compile(
+    r"(?:static )?(?:constexpr|const) int64_t \*?\s*(?P<name>\w+)(?:\[\])?\s*=\s*(?P<value>.*)", re.S
+)
+_INPUT = re.compile(
+    r"(?:\[\[maybe_unused\]\] )?auto (?P<name>\w+) = std::move\(inputs\[(?P<position>\d{1,9})\]\)"
+)
+_CONSTANT = re.compile(
+    r"(?:\[\[maybe_unused\]\] )?auto&? (?P<name>\w+) = constants_->at\((?P<position>\d{1,9})\)"
+)
+_BIND = re.compile(
+    r"(?:\[\[maybe_unused\]\] )?(?:auto|decltype\(auto\)|auto&) (?P<name>\w+) = (?P<value>.*)", re.S
+)
 _OWN = re.compile(r"RAIIAtenTensorHandle (\w+)\((?:RAIIAtenTensorHandle\()?(\w+)\)?\)")
 _DECLARE = re.compile(r"RAIIAtenTensorHandle (\w+)$")
 _SCALAR_TENSOR = re.compile(r"RAIIAtenTensorHandle (\w+) = (scalar_to_tensor_handle\(.*\))", re.S)
-_OUTPUT = re.compile(r"output_handles\[(\d{1,9})\] = (\w+)(?:\.release\(\)|\[(\d{1,9})\])")
-_SCALAR = re.compile(r"(?:const )?[\w:<> ]+?\*? (\w+)(?: = (.*))?$", re.S)
-_ASSIGN = re.compile(r"(\w+) = (.*)", re.S)
+_OUTPUT = re.compile(
+    r"output_handles\[(?P<number>\d{1,9})\] = (?P<name>\w+)(?:\.release\(\)|\[(?P<other>\d{1,9})\])"
+)
+_SCALAR = re.compile(r"(?:const )?[\w:<> ]+?\*? (?P<name>\w+)(?: = (?P<value>.*))?$", re.S)
+_ASSIGN = re.compile(r"(?P<name>\w+) = (?P<value>.*)", re.S)
 _RESET = re.compile(r"(\w+)\.reset\(\)")
 _MOVED = re.compile(r"std::move\((\w+)\)")
-_POINTER = re.compile(r"CUdeviceptr (\w+) = reinterpret_cast<CUdeviceptr>\((\w+)\.data_ptr\(\)\)")
-_DESCRIPTOR = re.compile(r"&(\w+)(?:\.m)?, reinterpret_cast<void\*>\(\*\(&(\w+)\)\)")
+_POINTER = re.compile(
+    r"CUdeviceptr (?P<name>\w+) = reinterpret_cast<CUdeviceptr>\((?P<tensor>\w+)\.data_ptr\(\)\)"
+)
+_DESCRIPTOR = re.compile(r"&(?P<name>\w+)(?:\.m)?, reinterpret_cast<void\*>\(\*\(&(?P<pointer>\w+)\)\)")
 _HANDLES = re.compile(r"reinterpret_tensor_wrapper|_handle\b|constants_->|\binputs\[|std::move")
 _SIZES = re.compile(r"\w+\.(?:sizes|strides)\(\)$")
-_GUARD = re.compile(r'KernelContextGuard _ctx\("([^"]*)",\s*R"\((.*)\)"\)', re.S)
+_GUARD = re.compile(r'KernelContextGuard _ctx\("[^"]*",\s*R"\((?P<stack>.*)\)"\)', re.S)
 _REASSIGNED = re.compile(r"^\s*(\w+) = std::move\(\w+\);", re.M)
 _SYMBOL = re.compile(r"(?:(?:z?uf?|s|ps)\d+(?:_\w+)?|\w*(?:numel|_size_\d+|_stride_\d+))$")
 _TYPES = re.compile(
@@ -93,7 +105,7 @@ class _Reader:
         elif statement.kind == "comment":
             scope = self.scope
             if match := _HANDLE.match(text):
-                scope.notes = replace(scope.notes, handle=int(match[2]), kernel=match[1])
+                scope.notes = replace(scope.notes, handle=int(match["handle"]), kernel=match["kernel"])
             elif match := _SOURCES.match(text):
                 sources, atens = (
                     tuple(filter(None, map(str.strip, part.split(",")))) for part in match.groups()
@@ -134,11 +146,13 @@ class _Reader:
         text, scope = statement.text, self.scope
         if match := _INPUT.fullmatch(text) or _CONSTANT.fullmatch(text):
             source: BufferKind = "input" if match.re is _INPUT else "constant"
-            scope.buffers.add(Buffer(match[1], source, 0, statement.line, position=int(match[2])))
+            scope.buffers.add(
+                Buffer(match["name"], source, 0, statement.line, position=int(match["position"]))
+            )
             return True
         if not (match := _BIND.fullmatch(text)):
             return False
-        name, value = match[1], match[2].strip()
+        name, value = match["name"], match["value"].strip()
         if name in ("inputs", "kernels") or _SIZES.fullmatch(value):
             return True
         reference = read_reference(value, 0, len(value))
@@ -170,30 +184,31 @@ class _Reader:
 
     def _array(self, statement: Statement) -> bool:
         if match := _ARRAY.fullmatch(statement.text):
-            self.scope.arrays[match[1]] = () if match[2] == "nullptr" else braced(match[2])
+            self.scope.arrays[match["name"]] = () if match["value"] == "nullptr" else braced(match["value"])
             return True
         return statement.text.startswith("const ") and self._scalar(statement)
 
     def _scalar(self, statement: Statement) -> bool:
         match = _SCALAR.fullmatch(statement.text)
-        if match and match[2] is not None:
-            return self._bind_value(match[1], match[2].strip(), statement)
+        if match and match["value"] is not None:
+            return self._bind_value(match["name"], match["value"].strip(), statement)
         if match:
-            self.scope.scalars.add(match[1])
+            self.scope.scalars.add(match["name"])
         return match is not None
 
     def _output(self, statement: Statement) -> bool:
         if not (match := _OUTPUT.fullmatch(statement.text)):
             return False
-        source = self.scope.outputs.get(int(match[3])) if match[3] else match[2]
-        self.scope.outputs[int(match[1])] = source or match[2]
+        name, other = match["name"], match["other"]
+        source = self.scope.outputs.get(int(other)) if other else name
+        self.scope.outputs[int(match["number"])] = source or name
         return source is not None
 
     def _pointer_or_guard(self, statement: Statement) -> bool:
         if match := _POINTER.fullmatch(statement.text):
-            self.scope.pointers[match[1]] = match[2]
+            self.scope.pointers[match["name"]] = match["tensor"]
         elif match := _GUARD.fullmatch(statement.text):
-            self.scope.notes = replace(self.scope.notes, stack=match[2])
+            self.scope.notes = replace(self.scope.notes, stack=match["stack"])
         return match is not None
 
     def _call_or_assignment(self, statement: Statement) -> bool:
@@ -204,10 +219,11 @@ class _Reader:
         call = read_call(scope.text, statement.start, statement.end)
         if call is not None:
             if match := _DESCRIPTOR.search(text):
-                scope.pointers[match[1]] = scope.pointers.get(match[2], match[2])
+                pointer = match["pointer"]
+                scope.pointers[match["name"]] = scope.pointers.get(pointer, pointer)
             return text.startswith("initTMADescriptor") or handle_call(scope, statement, call)
         if match := _ASSIGN.fullmatch(text):
-            return self._assign(match[1], match[2].strip(), statement)
+            return self._assign(match["name"], match["value"].strip(), statement)
         return bool(re.match(r"\w+\.(?:block_shape|global_shape|strides)\[\d+\] = ", text))
 
     def _assign(self, name: str, value: str, statement: Statement) -> bool:
