@@ -292,11 +292,13 @@ def _parts(file: io.BufferedReader, size: int, head: int, tail: int) -> Iterator
     number = 1 + sum(map(_line_ends, _blocks(file, 0, begin)))
     left = MIDDLE_BYTES
     for block in _blocks(file, begin, end):
+        counted = 0  # bytes of the block whose lines are in `number`
         for start, stop in _around_errors(block) if left > 0 else ():
             left -= stop - start
-            lines = _lines(io.BytesIO(block[start:stop]), 0, stop - start)
-            yield number + _line_ends(block[:start]), lines
-        number += _line_ends(block)
+            number += _line_ends(block[counted:start])
+            counted = start
+            yield number, _lines(io.BytesIO(block[start:stop]), 0, stop - start)
+        number += _line_ends(block[counted:])
     yield number, _lines(file, end, size)
 
 
