@@ -1,9 +1,8 @@
 """A model whose faults report nothing: `python -m tests.symptom.silent [cuda] DIRECTORY`.
 
 Writes silent.pt2 and calls of it with what is right for each: silent.inputs.pt is a good one, silent.far.pt
-overflows the product of int32, and silent.padded.pt has ids of -1. silent.right.pt, silent.far-right.pt and
-silent.padded-right.pt are what the model would give with 64 bits, and with nothing in place of padding.
-silent.weights.pt are the weights that were meant, of which the package has one permuted, and
+overflows the product of int32. silent.right.pt and silent.far-right.pt are what the model would give with
+64 bits. silent.weights.pt are the weights that were meant, of which the package has one permuted, and
 silent.meant-right.pt what they give.
 """
 
@@ -29,10 +28,7 @@ class Silent(nn.Module):  # type: ignore[misc]
 
     def forward(self, cell: torch.Tensor, item: torch.Tensor) -> torch.Tensor:
         place = ((cell.long() if self.wide else cell) * 46021) % 61
-        rows = self.items[item]
-        if self.wide:
-            rows = rows * (item >= 0).unsqueeze(-1)
-        return self.head(torch.tanh(self.cells[place] + rows))
+        return self.head(torch.tanh(self.cells[place] + self.items[item]))
 
 
 def main(*words: str) -> None:
@@ -42,9 +38,9 @@ def main(*words: str) -> None:
     meant.load_state_dict(model.state_dict())
     cell = torch.arange(12, dtype=torch.int32, device=device)
     item = torch.arange(12, device=device) % 20
-    far, padded = cell.clone(), item.clone()
-    far[5], padded[7] = FAR, -1
-    calls = {"inputs": (cell, item), "far": (far, item), "padded": (cell, padded)}
+    far = cell.clone()
+    far[5] = FAR
+    calls = {"inputs": (cell, item), "far": (far, item)}
     partial = where / "silent.partial.pt2"
     with torch.no_grad():
         package = torch.export.export(model, (cell, item))
