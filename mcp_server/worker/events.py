@@ -562,7 +562,7 @@ class FakeMismatch(Event):
 class Operator(Event):
     """A call of an operator that breaks its schema or fake function.
 
-    `mutated` and `aliases` name its arguments. `repaired`: the result was mended.
+    `mutated` and `aliases` name its arguments. `repaired`: the result was changed back.
     """
 
     op: str

@@ -153,11 +153,11 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
     # A size out of a range that may be a false alarm is harmful where the call works within the range. Of one
     # above it that is likely only, since what the call does without may have been at fault.
-    mended = trial is not None and gone and not sure
+    cured = trial is not None and gone and not sure
     refused = refusal(case) if sure else None
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
-    facts += [seen("intervention", trial_in_words(trial))] if trial is not None and mended else []
+    facts += [seen("intervention", trial_in_words(trial))] if trial is not None and cured else []
     # A program that ended well was content with its outputs: then only a bad access tells whether it harms,
     # or a trial that gave other values without the mismatch.
     harms = gone or fault is not None if case.ended_well or case.handled else sure
@@ -180,8 +180,8 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
         intervention=test,
         parts=_last_part(mismatch, case),
         harmful=case.failed or harms,
-        weak=not (sure or mended or open_size),
-        observed=sure or mended,
+        weak=not (sure or cured or open_size),
+        observed=sure or cured,
     )
 
 

@@ -448,7 +448,7 @@ class _Writer:
                 self._not_read(each, why)
 
     def _block(self, block: Block, depth: int, body: Body, nodes: Sequence[Node]) -> None:
-        """An `if`, `else` or loop. Names that are made in it hold in it, but for what it assigns."""
+        """An `if`, `else` or loop. Names that are made in it end with it, except those that it assigns."""
         made_before = [self.wrapper.buffers[name] for node in nodes for name in _variables(node)]
         for buffer in made_before:
             while buffer.base is not None and buffer.line > block.line:
