@@ -256,10 +256,15 @@ def test_a_loop_that_swaps_and_a_test_of_a_size_agree(tmp_path: Path) -> None:
 
 
 def test_random_numbers_are_those_of_the_package(tmp_path: Path) -> None:
-    """Uniform, normal and whole numbers by seed and offset, and the seeds from the generator."""
+    """Uniform, normal and whole numbers by seed and offset, and the seeds from the generator.
+
+    The generator of a process has a seed of its own. Whether a product is equal to the last bit depends on
+    what was drawn; a draw that is compared with a probability is the same or not.
+    """
     found = made_and_read("draws", tmp_path)
-    assert [each["agreement"] for each in found["outputs"]] == ["rounding", "equal"]
-    assert {each["agreement"] for each in found["by_launch"]} == {"rounding", "equal"}
+    product, drawn = (each["agreement"] for each in found["outputs"])
+    assert product in ("rounding", "equal") and drawn == "equal"
+    assert {each["agreement"] for each in found["by_launch"]} <= {"rounding", "equal"}
 
 
 def test_the_users_files_are_kept(zoo: ZooPackage, tmp_path: Path) -> None:
