@@ -462,7 +462,7 @@ class _Writer:
         test = _test(exit_, body) if block.kind == "loop" and exit_ is not None else None
         if test is not None and exit_ is not None:
             before = [each for each in nodes if each.line < test.symbol.line]
-            self.scope.lines.append("while True:")
+            self.scope.lines.append("while True:")  # the test between its statements breaks out of it
             self._statements(before, depth + 1, body)
             self.scope.lines += [f"if {self._condition(exit_, body)}:", "break", DEDENT]
             nodes = nodes[len(before) :]
