@@ -22,8 +22,8 @@ from mcp_server.render import plain, write
 from mcp_server.server.standard_streams import printing
 
 STEP_S = 0.1
-ENDING = (signal.SIGTERM, signal.SIGHUP)
-"""Signals that end a command as Ctrl-C does, with what is known by then."""
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a command, with what is known by then."""
 
 
 def carried_out(operation: Operation, arguments: Arguments) -> Record:
@@ -68,14 +68,9 @@ async def _carry_out(operation: Operation, arguments: Arguments) -> tuple[JobSta
     async with Manager.open(open_store()) as manager:
         arguments, again = resumed(manager.store, arguments)
         job = manager.start(operation.name, work_of(operation, arguments), again=again)
-        try:
-            with _ended_by_signals() as received, _progress() as show:
-                while (state := await manager.wait(job.id, STEP_S)).state == "running":
-                    show(state)
-        except anyio.get_cancelled_exc_class():  # Ctrl-C
-            with anyio.CancelScope(shield=True):
-                _print_stopped(await manager.stop(job.id))
-            raise
+        with _ended_by_signals() as received, _progress() as show:
+            while (state := await manager.wait(job.id, STEP_S)).state == "running":
+                show(state)
         if received:
             state = await manager.stop(job.id)
             _print_stopped(state)
