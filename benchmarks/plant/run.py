@@ -164,9 +164,12 @@ def attempt(
     shutil.rmtree(planted.folder, ignore_errors=True)
     planted.folder.mkdir(parents=True)
     planted.model = model.name
-    clean = compiled(model, model.text, asked.device)
     text = model.text.replace(edit.old, edit.new) if edit else model.text
-    built = compiled(model, text, asked.device) if edit else clean
+    try:
+        clean = compiled(model, model.text, asked.device)
+        built = compiled(model, text, asked.device) if edit else clean
+    except NotCompiledError as error:
+        return str(error)
     with PLANTING, torch.no_grad():
         draft, eager = drafted(asked, planted, model, built, clean, chance)
         if edit:
@@ -370,8 +373,15 @@ def packages_folder() -> Path:
     return Path(os.environ.get("AOTI_DEBUG_PLANT_PACKAGES") or MADE / "plant")
 
 
+class NotCompiledError(Exception):
+    """A model that torch does not compile for the device, as a GRU cell for CUDA in 2.11."""
+
+
 def compiled(model: Model, text: str, device: str) -> Path:
-    """The folder with the source, the package and the exported program of that text of the model."""
+    """The folder with the source, the package and the exported program of that text of the model.
+
+    Raises NotCompiledError.
+    """
     digest = hashlib.sha256((text + device + torch.__version__).encode()).hexdigest()[:12]
     folder = packages_folder() / f"{model.name}-{digest}"
     with COMPILING.setdefault(folder.name, threading.Lock()):
@@ -391,7 +401,7 @@ def compiled(model: Model, text: str, device: str) -> Path:
             env = {**os.environ, "INDUCTOR_PROVENANCE": "1"}
             done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True)
             if done.returncode:
-                raise RuntimeError(f"{model.name} does not compile: {done.stderr[-800:]}")
+                raise NotCompiledError(f"it does not compile: {done.stderr[-800:]}")
     return folder
 
 

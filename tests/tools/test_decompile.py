@@ -64,6 +64,7 @@ CUDA = [
     "logarithm",
     "loop",
     "norms",
+    "patches",
     "scatter",
     "unbacked",
     "views",

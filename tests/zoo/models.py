@@ -119,6 +119,19 @@ class Conv(nn.Module):
         return self.b(F.relu(self.a(x))).mean((2, 3))
 
 
+class Patches(nn.Module):
+    """A convolution that CUDA computes with the channels last, and attention over its places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c = nn.Conv2d(3, 16, 3, padding=1)
+        self.l = nn.Linear(16, 64)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query = self.l(F.relu(self.c(x)).flatten(2).transpose(1, 2)).unsqueeze(1)
+        return F.scaled_dot_product_attention(query, query, query)[:, 0].softmax(-1)
+
+
 class Scatter(nn.Module):
     """scatter_reduce and index_put with accumulation: fallbacks with unchecked errors up to torch 2.13."""
 
@@ -294,6 +307,7 @@ ENTRIES: dict[str, Entry] = {
             {"index": lambda: (_randn(6, 8), torch.tensor([0, 2, 5, 9]))},
         ),
         Entry("conv", Conv, lambda n: (_randn(n, 3, 12, 12),), ({0: B},)),
+        Entry("patches", Patches, lambda n: (_randn(2, 3, 16, 16),), None),
         Entry(
             "scatter",
             Scatter,

@@ -539,7 +539,7 @@ class _Writer:
             written = proxy_call(launch, self._proxy_node(launch), self)
         else:
             written = shim_call(launch, self.schemas, self)
-        line = written.filled([self.tensor(each) for each in written.tensors])
+        line = written.filled([self._operand(each, written.results) for each in written.tensors])
         own = written.filled([f"t{number}" for number in range(len(written.tensors))])
         takes, gives = list(written.tensors), list(written.out)
         if written.results:
@@ -560,6 +560,11 @@ class _Writer:
         self.launches.append(
             WrittenLaunch(launch.index, launch.kernel, launch.kind, "", (line,), alone=alone)
         )
+
+    def _operand(self, argument: Argument, results: Sequence[str]) -> str:
+        """A tensor for an operator; in the wrapper's layout where that decides the layout of the results."""
+        given = self.tensor(argument)
+        return self._with_strides(given, argument.target or "") if any(results) else given
 
     def _written_out(self, launch: Launch, targets: Sequence[str], line: str) -> str:
         """`x = torch.mm(a, b)` where nobody holds the memory, else with `out=`."""
@@ -653,10 +658,16 @@ class _Writer:
         given, target = call.reads[name], call.arguments[name].target or ""
         if self._is_flat(call.arguments[name]):
             return f"flat({given})"
+        if not re.search(rf"\b(?:strided|take|put)\({name}\b", text):
+            return given
+        return self._with_strides(given, target)
+
+    def _with_strides(self, given: str, target: str) -> str:
+        """A tensor that the program computed, with the strides that it has in the wrapper."""
         buffer = self.wrapper.buffers.get(target)
         if buffer is None or buffer.kind in ("input", "constant") or given != self.identifiers.get(target):
             return given
-        if not re.search(rf"\b(?:strided|take|put)\({name}\b", text):
+        if self._is_of_operator(target):
             return given
         return f"laid_out({given}, {tupled(self.layout(target)[1])})"
 
