@@ -137,7 +137,7 @@ class Comparison:
             case "differs" if wrong := [each for each in self.outputs if each.agreement == "different"]:
                 told = f" Output {wrong[0].output} differs by up to {wrong[0].largest_difference or 0:.3g}:"
                 if self.by_launch and all(one.agreement in ("equal", "rounding") for one in self.by_launch):
-                    return f"{told} each launch agrees by itself, so a tensor between launches is read wrongly."
+                    return f"{told} each launch agrees, so a tensor between launches is read wrongly."
                 return (
                     f"{told} the package does not compute what its source says, or a launch is read wrongly."
                 )
