@@ -78,16 +78,17 @@ def test_a_call_that_a_device_assert_ended_is_taken_from_the_recording(
 def test_a_call_takes_as_long_as_without_the_recorder(
     cuda_zoo: CudaZoo, tmp_path: Path, in_memory: Path
 ) -> None:
-    """Medians of 300 calls in turns of processes: within a tenth, as noisy as processes are."""
+    """Medians of 300 calls, process by process: within a tenth in one of three rounds."""
     call = cuda_zoo.call("ranker", "inputs")
     recorded = tmp_path / "recorded.pt2"
     tool("record", call.package, "--out", recorded, "--directory", in_memory)
     files = [str(cuda_zoo.inputs("ranker", "inputs"))] * 2
-    medians: dict[Path, list[float]] = {call.package: [], recorded: []}
+    ratios = []
     for _ in range(3):
-        for package, seen in medians.items():
+        medians = []
+        for package in (call.package, recorded, recorded, call.package):
             argv = [sys.executable, "-W", "ignore", "-c", PROGRAM, "good", str(package), *files]
             done = subprocess.run(argv, capture_output=True, text=True, timeout=300, check=True)
-            seen.append(float(done.stdout.split()[-1]))
-    print({path.name: seen for path, seen in medians.items()})
-    assert min(medians[recorded]) < 1.1 * min(medians[call.package])
+            medians.append(float(done.stdout.split()[-1]))
+        ratios.append((medians[1] + medians[2]) / (medians[0] + medians[3]))
+    assert min(ratios) < 1.1, ratios

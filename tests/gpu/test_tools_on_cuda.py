@@ -129,8 +129,12 @@ def test_a_healthy_package_agrees_with_eager(answers: Answers, name: str) -> Non
 
 
 def test_products_in_tf32_are_told_from_errors(answers: Answers) -> None:
-    """Compiled with TF32 and compared with full float32: it departs, as much as TF32 explains."""
+    """Compiled with TF32 and compared with full float32: it departs, as much as TF32 explains.
+
+    The first product cannot be judged where the autotuner fused its tanh into the second.
+    """
     result = answers["compare-tf32"].result()
     assert isinstance(result, ComparedWithEager)
     assert (result.outcome, result.kind) == ("differs", "tf32"), result.summary
-    assert 0 in [each.launch for each in result.every_launch.wrong], result.summary
+    first = result.every_launch.wrong[0]
+    assert first.tf32 and 0 in (first.launch, *first.suspects), result.summary
