@@ -317,9 +317,15 @@ def _kept(x: str, domain: Domain) -> str:
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """All lines with this operation, as they are and guarded; None if one cannot be, or there is none."""
+    """All lines whose operation can leave its domain, as they are and guarded.
+
+    None if one cannot be guarded, or there is none.
+    """
     before, after = [], []
     for code in dict.fromkeys(code.strip() for code in codes):
+        operand = _only_operand(code, op)
+        if operand is not None and _is_kept(operand, DOMAINS[op]):
+            continue
         guarded = guarded_line(code, op)
         if guarded:
             before.append(code)
@@ -332,13 +338,9 @@ def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
 def guarded_line(line: str, op: str) -> str:
     """A line of the model with the operand of its only such operation kept in the domain; empty if unsure."""
     domain, line = DOMAINS[op], line.strip()
-    try:
-        found = [each for node in ast.walk(ast.parse(line)) if (each := _operand(node, op)) is not None]
-    except (SyntaxError, ValueError, RecursionError):
+    operand = _only_operand(line, op)
+    if operand is None or not line.isascii():
         return ""
-    if len(found) != 1 or not line.isascii():
-        return ""
-    (operand,) = found
     x = ast.unparse(operand)
     if not domain.nonzero and isinstance(operand, ast.BinOp | ast.UnaryOp):
         x = f"({x})"
@@ -346,6 +348,36 @@ def guarded_line(line: str, op: str) -> str:
     if domain.nonzero and not isinstance(operand, ast.Name | ast.Attribute):
         kept = f"torch.where((divisor := {x}) == 0, 1, divisor)"
     return f"{line[: operand.col_offset]}{kept}{line[operand.end_col_offset :]}"
+
+
+def _only_operand(line: str, op: str) -> ast.expr | None:
+    """The operand of the only such operation of a line; None if there is none, or more."""
+    try:
+        found = [each for node in ast.walk(ast.parse(line)) if (each := _operand(node, op)) is not None]
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return found[0] if len(found) == 1 else None
+
+
+_MOVES = frozenset({"unsqueeze", "squeeze", "view", "reshape", "expand", "transpose", "contiguous"})
+
+
+def _is_kept(operand: ast.expr, domain: Domain) -> bool:
+    """Whether an operand is clamped to the domain where it stands: `count.clamp(min=1)[:, None]`."""
+    match operand:
+        case ast.Subscript(value=inner):
+            return _is_kept(inner, domain)
+        case ast.Call(func=ast.Attribute(attr=name, value=inner)) if name in _MOVES:
+            return _is_kept(inner, domain)
+        case ast.Call(func=ast.Attribute(attr="clamp" | "clamp_min"), args=args, keywords=named):
+            low = next((each.value for each in named if each.arg == "min"), args[0] if args else None)
+            if not isinstance(low, ast.Constant) or not isinstance(low.value, int | float):
+                return False
+            if domain.nonzero:
+                return low.value > 0
+            above = low.value > domain.low if domain.is_open else low.value >= domain.low
+            return above and math.isinf(domain.high)
+    return False
 
 
 def _operand(node: ast.AST, op: str) -> ast.expr | None:

@@ -122,6 +122,14 @@ def test_every_line_of_a_kernel_is_guarded_or_none() -> None:
     assert both[1].count("torch.where(n == 0, 1, n)") == 2
     assert guarded_lines([mean, "var = (a / b) / n"], "div") is None
     assert guarded_lines(["y = relu(x)"], "div") is None
+    # One that is clamped where it stands needs no other guard, unless the clamp lets zero through.
+    clamped = "y = x / n.clamp(min=1)[:, None]"
+    assert guarded_lines([mean, clamped], "div") == (mean, "mean = s / torch.where(n == 0, 1, n)")
+    assert guarded_lines([clamped], "div") is None
+    assert guarded_lines([mean, "y = x / n.clamp(min=0)"], "div") != guarded_lines([mean], "div")
+    assert guarded_lines(["y = x.clamp_min(1e-6).log()", "z = w.log()"], "log") == guarded_lines(
+        ["z = w.log()"], "log"
+    )
 
 
 def test_a_line_with_its_guard_computes_the_same_but_for_the_fault() -> None:
