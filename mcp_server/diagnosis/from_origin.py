@@ -11,13 +11,14 @@ from mcp_server.diagnosis.components import launch_component, launch_lines
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Trial
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
 from mcp_server.diagnosis.origin.idiom import idiom_of, operand_text
-from mcp_server.diagnosis.origin.of_model import guarded_lines
+from mcp_server.diagnosis.origin.of_model import guarded_lines, may_leave_domain
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.model import Component, Evidence, Fix
+from mcp_server.package.terms.evaluate import DOMAINS
 from mcp_server.plurals import counted, listed
 
-MOST_ELEMENTS = 4
+MOST_ELEMENTS = MOST_LINES = 4
 LONGEST = 160  # letters of an expression in a summary
 LONGEST_EXPLAINED = 60  # where the operation at fault was named before; the root cause has it in full
 ALL_LINES = 100
@@ -30,7 +31,8 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
         return suspect
     if fault_launch not in (origin.fault_launch, origin.launch_index):
         return suspect
-    guilty, fix, change = _guilty(suspect.guilty, origin, case), case.origin_fix, _change(case)
+    guilty = _with_lines_of_operation(_guilty(suspect.guilty, origin, case), origin, case)
+    fix, change = case.origin_fix, _change(case)
     if change is not None and origin.operation is not None and change.before_code == origin.operation.code:
         # The guard in the lines of the model that the kernel computes, if each of them is known and can be
         # guarded: without provenance there may be further ones.
@@ -57,6 +59,17 @@ def with_origin(suspect: Suspect, case: DiagnosisState, fault_launch: int | None
     )
 
 
+def _with_lines_of_operation(party: Component, origin: Origin, case: DiagnosisState) -> Component:
+    """The launch with those of its lines first whose operation can leave its domain: it fuses many lines."""
+    operation = origin.operation
+    if operation is None or operation.op not in DOMAINS or party.launch_index != operation.launch_index:
+        return party
+    known = dict.fromkeys([*launch_lines(operation.launch_index, case, ALL_LINES), *party.model_locations])
+    found = [line for line in known if may_leave_domain(line.code, operation.op)]
+    lines = list(dict.fromkeys([*found, *party.model_locations]))[: max(len(found), MOST_LINES)]
+    return party.model_copy(update={"model_locations": lines})
+
+
 def _in_model(change: Intervention, codes: Sequence[str], origin: Origin) -> Intervention:
     """The guard of an operation in the lines of the model: the idiom of a line, else its operand guarded."""
     assert origin.operation is not None
@@ -80,6 +93,10 @@ def _of_operation(origin: Origin, guilty: Component) -> list[str]:
             computes = f"{operation.op}({operand}) where {operand} is {operation.value}"
             found = [f"{Path(line.file).name}:{line.line} computes {computes}: {origin.explanation}."]
             break
+    else:
+        lines = [line for line in guilty.model_locations if may_leave_domain(line.code, operation.op)]
+        if len(lines) == 1 and guilty.launch_index == operation.launch_index:
+            found = [_explained(origin, guilty)]
     inputs = _inputs(origin)
     if inputs:
         more = origin.element_count - min(len(inputs), MOST_ELEMENTS)

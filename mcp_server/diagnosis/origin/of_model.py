@@ -322,17 +322,21 @@ def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
     None if one cannot be guarded, or there is none.
     """
     before, after = [], []
-    for code in dict.fromkeys(code.strip() for code in codes):
-        operand = _only_operand(code, op)
-        if operand is not None and _is_kept(operand, DOMAINS[op]):
-            continue
+    for code in dict.fromkeys(code.strip() for code in codes if may_leave_domain(code, op)):
         guarded = guarded_line(code, op)
-        if guarded:
-            before.append(code)
-            after.append(guarded)
-        elif {**SIGNS, "reciprocal": "/"}.get(op, f"{op}(") in code:
+        if not guarded:
             return None
+        before.append(code)
+        after.append(guarded)
     return ("\n".join(before), "\n".join(after)) if before else None
+
+
+def may_leave_domain(line: str, op: str) -> bool:
+    """Whether a line of the model has this operation, on an operand that is not clamped where it stands."""
+    operand = _only_operand(line.strip(), op)
+    if operand is not None:
+        return not _is_kept(operand, DOMAINS[op])
+    return {**SIGNS, "reciprocal": "/"}.get(op, f"{op}(") in line
 
 
 def guarded_line(line: str, op: str) -> str:
