@@ -148,6 +148,7 @@ CLAIMS = (
     Claim("guides/api.md", "took 32 to 46 s on one H200", SINGLE, (r"32 to 46 s",)),
     Claim("guides/building-and-loading.md", "A load that takes 32 to 46 s", SINGLE, (r"32 to 46 s",)),
     Claim("guides/hangs-and-concurrency.md", "takes 42 to 81 s", SINGLE, (r"42 to 81 s",)),
+    Claim("guides/slow-or-large.md", "took 32 to 46 s of a load", SINGLE, (r"32 to 46 s",)),
     Claim(
         "guides/nan-and-wrong-output.md",
         "stayed within 14 % of the tolerance",
