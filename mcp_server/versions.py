@@ -32,8 +32,8 @@ RANGE = f"{text(FIRST)} to {text(LAST)}"  # for sentences: `torch 2.8 to 2.15`
 
 def release_of(version: str) -> Release | None:
     """The release of `torch.__version__`, such as `2.13.0+cpu` or `2.15.0a0+git1234`; None of other texts."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else None
+    found = re.match(r"(?P<major>\d+)\.(?P<minor>\d+)", version)
+    return (int(found["major"]), int(found["minor"])) if found else None
 
 
 def is_supported(version: str) -> bool:

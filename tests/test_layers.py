@@ -115,6 +115,47 @@ def test_every_module_has_a_layer() -> None:
     assert {name.partition(".")[0] for name in MODULES} == {name.partition(".")[0] for name in LEVEL}
 
 
+FAN_OUT = 20
+WIDE = {  # still above it; these numbers only go down
+    "diagnosis.state": 33,
+    "diagnosis.observe.calls": 26,
+    "operations.table": 25,
+    "diagnosis.observe.static": 23,
+    "diagnosis.observe.launches": 22,
+}
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_no_module_imports_from_too_many(name: str) -> None:
+    sources = {n.module for n in ast.walk(MODULES[name]) if isinstance(n, ast.ImportFrom) and n.module}
+    assert sum(below(source, "mcp_server") for source in sources) <= WIDE.get(name, FAN_OUT)
+
+
+CHANGES = {"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"}
+
+
+def root_of(node: ast.expr) -> str:
+    """`case` for `case.call.request["x"]`."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def writes(node: ast.AST) -> bool:
+    """Whether a node sets, deletes or changes something below the name `case`."""
+    if isinstance(node, ast.Attribute | ast.Subscript):
+        return not isinstance(node.ctx, ast.Load) and root_of(node) == "case"
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Attribute) and called.attr in CHANGES and root_of(called) == "case"
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(MODULES) if below(name, "diagnosis.causes")])
+def test_causes_only_read(name: str) -> None:
+    """What is observed is written by `observe` alone, of which no cause knows."""
+    assert [other for other in imports(name) if below(other, "diagnosis.observe")] == []
+    assert [ast.unparse(node) for node in ast.walk(MODULES[name]) if writes(node)] == []
+
+
 @pytest.mark.parametrize("folder", ["worker", "package.terms"])
 def test_what_imports_no_module_of_ours_but_its_own(folder: str) -> None:
     """The worker runs where nothing of ours is installed; the reader of kernels could be published alone."""

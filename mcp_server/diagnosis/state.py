@@ -52,6 +52,7 @@ if TYPE_CHECKING:  # `bisect` brings what few need
     from mcp_server.tools.switches import Bisected
     from mcp_server.worker.protocol import InputSlice
 
+HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
 # Runs that are what the user did, as opposed to experiments.
 OWN_RUNS = ("alone", "script", "plain", "command")
 

@@ -90,7 +90,7 @@ class Kernel:
     def block_sizes(self) -> dict[str, int]:
         """The sizes by which the grid is divided: 128 for `XBLOCK` from `((xnumel + (128 - 1)) / (128))`."""
         divided = [_DIVIDED.search(text) for text in self.grid]
-        return {f"{found[1].upper()}BLOCK": int(found[2]) for found in divided if found is not None}
+        return {f"{found['axis'].upper()}BLOCK": int(found["size"]) for found in divided if found is not None}
 
 
 _PROTOTYPE = re.compile(
@@ -99,7 +99,7 @@ _PROTOTYPE = re.compile(
 _WRAPPER = re.compile(r"^static\s+[^;{}()]*(?:\(\([\w, ]*\)\)\s*)?void\s+call_(?P<name>\w+)\s*\(", re.M)
 _QUOTED = re.compile(r"async_compile\.triton\(\s*'(?P<symbol>[^']*)',\s*(?P<quote>'''|\"\"\")")
 _GRID = re.compile(r"uint32_t grid_(\d)\s*=\s*([^;]*);")
-_DIVIDED = re.compile(r"(?:\b|_)([xyz])numel \+ \((\d+) - 1\)")
+_DIVIDED = re.compile(r"(?:\b|_)(?P<axis>[xyz])numel \+ \((?P<size>\d+) - 1\)")
 _TOLD_BY_NAME = re.compile(r"(?:in|out|in_out)_ptr\d")
 _TOLD_BY_CODE = re.compile(r"tl\.(?:atomic_|store\([^,\n]*tmp)")
 _MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")

@@ -29,7 +29,7 @@ from mcp_server.tools.machine import Machine, Problem, compiler_problems, find_p
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import Inputs
 
-_ARGUMENT = re.compile(r"\[(0|1)\](\[.*)")
+_ARGUMENT = re.compile(r"\[(?P<which>0|1)\](?P<rest>\[.*)")
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def from_leaves(leaves: Sequence[TensorFacts], signature: Signature | None) -> G
     paths = [leaf.path or "" for leaf in leaves]
     nested = [_ARGUMENT.fullmatch(path) for path in paths]
     paths = [
-        f"{('args', 'kwargs')[int(match[1])]}{match[2]}" if match else path
+        f"{('args', 'kwargs')[int(match['which'])]}{match['rest']}" if match else path
         for path, match in zip(paths, nested, strict=True)
     ]
     order = calling_order(signature, paths) if signature is not None else range(len(leaves))

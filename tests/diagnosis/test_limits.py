@@ -9,10 +9,10 @@ import pytest
 
 from mcp_server.diagnosis.causes import environment
 from mcp_server.diagnosis.diagnose import DEFAULT_BUDGET_S
-from mcp_server.diagnosis.observe import HANGING_S, eager_limit, limit_of
+from mcp_server.diagnosis.observe import eager_limit, limit_of
 from mcp_server.diagnosis.observe.calls import SHARE_OF_HANG
 from mcp_server.diagnosis.observe.launches import REBUILD_S, SHORTEST_S, hang_limit
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.errors import ProblemError

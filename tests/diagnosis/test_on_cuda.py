@@ -17,9 +17,9 @@ from mcp_server.diagnosis.causes import (
     log_text,
 )
 from mcp_server.diagnosis.causes.illegal_memory_access import died
-from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.observe import place
 from mcp_server.diagnosis.observe.calls import PlainRun, RunAlone
 from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes import hang, illegal_memory_access, wrong_output
-from mcp_server.diagnosis.observe import HANGING_S, limit_of
+from mcp_server.diagnosis.observe import limit_of
 from mcp_server.diagnosis.observe.calls import CheckedRun, RepeatCall, WatchRepeats
 from mcp_server.diagnosis.observe.intervene import WatchOperators
 from mcp_server.diagnosis.observe.launches import TraceLaunches
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.verdict import conclude, confidence, health_evidence, health_summary
 from mcp_server.model import ScriptWorkload

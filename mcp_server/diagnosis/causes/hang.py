@@ -12,8 +12,7 @@ from pathlib import PurePath
 
 from mcp_server.diagnosis.causes.log_text import WORKER, locations_of
 from mcp_server.diagnosis.components import component, depends_on, launch_component, seen
-from mcp_server.diagnosis.observe import HANGING_S
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.facts import ThreadStack
 from mcp_server.model import Fix, ModelLocation

@@ -21,10 +21,9 @@ from mcp_server.diagnosis.interventions.input import (
 )
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, Evidence, Fix, PackageWorkload
+from mcp_server.model import Component, Evidence, Fix
 from mcp_server.package.mismatch import Mismatch
 from mcp_server.plurals import quoted
-from mcp_server.runtime import context
 from mcp_server.tools.explain_error import as_sentence
 from mcp_server.worker.events import GuardFailed
 from mcp_server.worker.protocol import Change
@@ -304,25 +303,3 @@ def detect_other_device(case: DiagnosisState) -> Iterator[Suspect]:
             ),
         )
         return
-
-
-def to_be_placed(case: DiagnosisState) -> bool:
-    """Whether the inputs of a package for CUDA decide that: on a machine of one GPU there is no choice."""
-    workload = case.workload
-    unsaid = isinstance(workload, PackageWorkload) and workload.device_index < 0
-    return unsaid and case.device == "cuda" and context.SECOND_GPU.exists()
-
-
-def place(case: DiagnosisState) -> None:
-    """Load the package on the device of its inputs, if no device was asked for.
-
-    Saved inputs come from calls on their device. If they are on several devices, the first device is used.
-    """
-    tensors = case.given.tensors if case.given is not None else ()
-    indices = {tensor.device_index for tensor in tensors if tensor.device_type == "cuda"}
-    index = indices.pop() if len(indices) == 1 else None
-    if not index or case.call is None or not to_be_placed(case):
-        return
-    case.call.request["device_index"] = index
-    note = f"no device_index was given: the package is loaded on cuda:{index}, where its inputs are"
-    case.notes.append(note)

@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.state import HANGING_S, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Finished
+from mcp_server.model import PackageWorkload
+from mcp_server.runtime import context
 from mcp_server.runtime.context import Context
 
-HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended in the program either
 SHORTEST_S = 1.0
 EAGER_SHARE = 0.4  # of what the budget leaves: a model that hangs in eager, too, must leave time for its call
 EAGER_S = 120.0
@@ -78,3 +79,25 @@ def eager_limit(case: DiagnosisState) -> float:
     """Seconds for the exported program in eager mode."""
     longest = EAGER_OF_HANG_S if hangs(case) else EAGER_S
     return min(limit_of(case, share=EAGER_SHARE).seconds, longest)
+
+
+def to_be_placed(case: DiagnosisState) -> bool:
+    """Whether the inputs of a package for CUDA decide that: on a machine of one GPU there is no choice."""
+    workload = case.workload
+    unsaid = isinstance(workload, PackageWorkload) and workload.device_index < 0
+    return unsaid and case.device == "cuda" and context.SECOND_GPU.exists()
+
+
+def place(case: DiagnosisState) -> None:
+    """Load the package on the device of its inputs, if no device was asked for.
+
+    Saved inputs come from calls on their device. If they are on several devices, the first device is used.
+    """
+    tensors = case.given.tensors if case.given is not None else ()
+    indices = {tensor.device_index for tensor in tensors if tensor.device_type == "cuda"}
+    index = indices.pop() if len(indices) == 1 else None
+    if not index or case.call is None or not to_be_placed(case):
+        return
+    case.call.request["device_index"] = index
+    note = f"no device_index was given: the package is loaded on cuda:{index}, where its inputs are"
+    case.notes.append(note)

@@ -13,13 +13,12 @@ import anyio.to_thread
 
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
 from mcp_server.diagnosis.causes.hang import shown_by_trace, to_be_traced
-from mcp_server.diagnosis.causes.input_mismatch import to_be_placed
 from mcp_server.diagnosis.causes.value_constraints import exact_trial
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
 from mcp_server.diagnosis.indices import checked_inputs
 from mcp_server.diagnosis.interventions import source
-from mcp_server.diagnosis.observe import Observation, eager_limit, hangs, limit_of
+from mcp_server.diagnosis.observe import Observation, eager_limit, hangs, limit_of, to_be_placed
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen, refuse_misfit

@@ -11,7 +11,6 @@ from typing import cast
 import anyio.to_thread
 
 from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
-from mcp_server.diagnosis.causes.input_mismatch import place
 from mcp_server.diagnosis.indices import (
     candidates,
     checked_inputs,
@@ -22,7 +21,7 @@ from mcp_server.diagnosis.indices import (
 )
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
 from mcp_server.diagnosis.interventions.run import try_intervention
-from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe import Observation, place
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import CallSpec, DiagnosisState, GeneratedKernel
 from mcp_server.diagnosis.suspect import Suspect
