@@ -36,6 +36,7 @@ ROWS: list[tuple[str, str, tuple[torch.Tensor, ...]]] = [
     ("fixed table", "return x + self.table", ()),
     ("check for none", "for i in range(2):\n    j = (k == i).nonzero().squeeze(1)\n    if j.numel() == 0:\n"
      "        continue\n    x = x.index_add(0, j, x[j])\nreturn x", (torch.tensor([0, 1, 1, 0]),)),
+    ("least squares", "return torch.linalg.lstsq(x.T @ x + torch.eye(6), x.T).solution", ()),
     ("suggested dimension", "return x + self.table[: x.shape[0]]", ()),
 ]  # fmt: skip
 MODEL = """

@@ -357,18 +357,23 @@ def no_pointer(node: Node, _module: Any) -> Optional[Node]:
     return ast.Constant(0) if calls_method(node, "data_ptr") else None
 
 
-CLASSES = ("num_classes", "n_classes", "classes", "num_labels", "num_experts")
+def least_squares(node: Node, _module: Any) -> Optional[Node]:
+    """`torch.linalg.lstsq(a, b).solution`."""
+    call: Node = node.value if isinstance(node, ast.Attribute) and node.attr == "solution" else None
+    if not calls_method(call, "lstsq") or len(call.args) != 2 or call.keywords:
+        return None
+    a, b = call.args
+    return parsed("torch.linalg.pinv(A) @ B", A=a, B=b)
+
+
+CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
 
 
 def one_hot(node: Node, module: Any) -> Optional[Node]:
     """`F.one_hot(i)`: the number of classes that the module knows."""
     if not calls_method(node, "one_hot") or len(node.args) != 1 or node.keywords:
         return None
-    names = [
-        n
-        for n in ("num_classes", "n_classes", "classes", "num_labels")
-        if isinstance(getattr(module, n, None), int)
-    ]
+    names = [n for n in CLASSES if isinstance(getattr(module, n, None), int)]
     return parsed(f"F(X, self.{names[0]})", F=node.func, X=node.args[0]) if names else None
 
 
@@ -416,6 +421,7 @@ REWRITES = [
         "aliasing branch", "aliasing during", in_expression(copied_branch), "return a copy from the branch"
     ),
     Rewrite("address", "[Dd]ata pointer", in_expression(no_pointer), "leave out the address"),
+    Rewrite("least squares", "linalg_lstsq", in_expression(least_squares), "multiply by the pseudo-inverse"),
     Rewrite(
         "open slice", "'None' was not declared", in_expression(with_start), "write the start", "", "compile"
     ),
