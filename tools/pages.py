@@ -24,10 +24,11 @@ from mcp_server.operations.arguments import OPTION_NAMES, RUNS_USER_CODE, Declar
 from mcp_server.operations.table import OPERATIONS, command_name
 from mcp_server.server.resources import GUIDES
 from mcp_server.server.running import STOP_JOB, WAIT_JOB
+from mcp_server.worker.capture.rewrites import REWRITES, SIZE, VALUE
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTE = "<!-- Written by tools/pages.py. -->"
-MARKED = re.compile(r"(?<=<!-- flags:begin -->\n).*?(?=<!-- flags:end -->)", re.DOTALL)
+MARKED = re.compile(r"(?<=<!-- table:begin -->\n).*?(?=<!-- table:end -->)", re.DOTALL)
 SHOWN = 120  # characters of an example: enough to recognise the text
 
 
@@ -134,6 +135,31 @@ def flags_by_release() -> str:
     return "\n".join(rows)
 
 
+def constructs() -> str:
+    """What stops an export or a compile, and what is written in its place."""
+    rows = [f"**{name}**: {ticked(pattern)}." for name, pattern in SHARED.items()]
+    rows += [
+        "",
+        "| construct | stops the | part of the error | change | note |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for row in REWRITES:
+        named = [name for name, pattern in SHARED.items() if pattern in row.text]
+        own = "|".join(text for text in row.text.split("|") if text not in "|".join(SHARED.values()))
+        texts = ", ".join([*(f"**{name}**" for name in named), *([ticked(own)] if own else [])])
+        rows.append(f"| {row.name} | {row.stage} | {texts} | {row.action} | {row.changes} |")
+    return "\n".join(rows)
+
+
+SHARED = {"value": VALUE, "size": SIZE}  # patterns that many rows have
+
+
+def ticked(pattern: str) -> str:
+    """The texts that a pattern of alternatives finds, one of those that differ in a capital."""
+    texts = (re.sub(r"\[(\w)\w\]|\\", r"\1", text) for text in pattern.split("|"))
+    return ", ".join(f"`{text}`" for text in {text.lower(): text for text in texts}.values())
+
+
 def flags_of_guides() -> str:
     shown: tuple[Flag, ...] = tuple(flag for flag in FLAGS if flag.in_guide)
     return table_markdown(shown)
@@ -148,6 +174,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "guides/error-texts.md": errors_page,
     "docs/tools.md": tools_page,
     "docs/flags.md": partial(with_table, "docs/flags.md", lambda: table_markdown(FLAGS)),
+    "guides/building-and-loading.md": partial(with_table, "guides/building-and-loading.md", constructs),
     "guides/flags.md": partial(with_table, "guides/flags.md", flags_of_guides),
     "docs/releases.md": partial(with_table, "docs/releases.md", flags_by_release),
 }

@@ -14,6 +14,7 @@ import yaml
 from mcp_server.logs.families import FAMILIES
 from mcp_server.runtime.context import Context
 from mcp_server.tools.explain_error import explain_error
+from mcp_server.worker.capture.rewrites import REWRITES
 from tests.conftest import ROOT
 from tests.support.guides import PAGES
 
@@ -23,6 +24,15 @@ def test_generated_pages_are_current() -> None:
     argv = [sys.executable, str(ROOT / "tools" / "pages.py"), "--check"]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_construct_is_in_the_guide() -> None:
+    """The table has a row for each rewrite, in the order in which they are tried."""
+    text = (ROOT / "guides" / "building-and-loading.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- table:begin -->")[2].partition("<!-- table:end -->")[0]
+    assert re.findall(r"^\| ([\w -]+) \| (?:export|compile) \|", table, re.MULTILINE) == [
+        row.name for row in REWRITES
+    ]
 
 
 @pytest.mark.anyio
