@@ -104,6 +104,21 @@ def test_a_rewrite_with_other_numbers_is_no_fix(tmp_path: Path) -> None:
     assert all(each.outcome != "passes" or each.name == "branch" for each in found)
 
 
+def test_a_quantized_value_is_rounded_in_floating_point(tmp_path: Path) -> None:
+    """The compile knows no quantized dtype; the change compiles and gives eager's outputs."""
+    model = model_of("return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize()", tmp_path)
+    args = (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)),)
+
+    def build(program: Any) -> Any:
+        return torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))
+
+    with pytest.raises(Exception) as raised:
+        build(torch.export.export(model, args, strict=False))
+    found = attempts(Failing(model, args, {}, {"strict": False}, raised.value, build))
+    assert [(each.name, each.outcome) for each in found] == [("quantized and back", "passes")]
+    assert found[0].again
+
+
 def test_rows_have_names_of_their_own() -> None:
     """A verdict is kept by the row's name."""
     assert len({each.name for each in REWRITES}) == len(REWRITES)

@@ -366,6 +366,21 @@ def least_squares(node: Node, _module: Any) -> Optional[Node]:
     return parsed("torch.linalg.pinv(A) @ B", A=a, B=b)
 
 
+RANGES = {"qint8": (-128, 127), "quint8": (0, 255)}
+
+
+def rounded(node: Node, _module: Any) -> Optional[Node]:
+    """`torch.quantize_per_tensor(x, scale, zero_point, torch.qint8).dequantize()`."""
+    call: Node = node.func.value if calls_method(node, "dequantize") else None
+    if not calls_method(call, "quantize_per_tensor") or len(call.args) != 4 or call.keywords:
+        return None
+    x, scale, zero, kind = call.args
+    if getattr(kind, "attr", "") not in RANGES:
+        return None
+    low, high = RANGES[kind.attr]
+    return parsed(f"(((X / S).round() + Z).clamp({low}, {high}) - Z) * S", X=x, S=scale, Z=zero)
+
+
 CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
 
 
@@ -427,6 +442,14 @@ REWRITES = [
     ),
     Rewrite(
         "number in a loop", "FakeTensorUpdater", in_expression(tensor_state), "carry a tensor", "", "compile"
+    ),
+    Rewrite(
+        "quantized and back",
+        r"torch\.qint8|torch\.quint8",
+        in_expression(rounded),
+        "round and clamp in floating point",
+        "a value halfway between two steps may go to the other one",
+        "compile",
     ),
     Rewrite("returned number", r"\[TensorBox", no_numbers, "return tensors only", "", "compile"),
 ]
