@@ -18,7 +18,7 @@ GROUPS = {
         *("run-deterministic", "compare-with-eager", "check-devices"),
     ),
     "Fix and report": ("try-fix", "bisect", "reduce", "compile-with-flags", "report", "bundle"),
-    "Record, repeat, serve": ("record", "recordings", "sweep", "serve"),
+    "Record, repeat, serve": ("record", "recordings", "post-mortem", "sweep", "serve"),
 }
 
 COMMANDS = {
@@ -55,6 +55,8 @@ COMMANDS = {
     "failures that cannot be repeated. With --preload it runs a host under the recorder instead.",
     "recordings": "Lists what the recorder kept: processes, calls that failed or did not end, and which "
     "values.",
+    "post_mortem": "Says where the threads of a dead process (its core file) or a hung one (its number) are "
+    "in a package: launch, kernel, lines of generated code and model. Nothing is run.",
 }
 
 # By the name of the argument. What is not here says the same to people and to agents.
@@ -122,6 +124,7 @@ OPTIONS = {
     "ring_mb": "Megabytes of calls to keep, 4 to 65536. Default: 64.",
     "budget_mb": "Megabytes in all, 8 to 1048576. Default: 1024.",
     "folder": "The folder of the recordings.",
+    "process": "A core file, or the number of a process that runs or hangs, and goes on.",
     "in_place": "Let the script overwrite its packages; otherwise they are put back afterwards.",
 }
 

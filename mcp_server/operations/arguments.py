@@ -295,6 +295,11 @@ class RecordingsArguments(Arguments):
     folder: str = Field(description="Read the recordings in this folder.")
 
 
+class PostMortemArguments(Arguments):
+    process: str = Field(description="Read this core file, or look at the running process of this number.")
+    package: str = Field(default="", description="The package that the process had loaded (.pt2). Required.")
+
+
 class JobArguments(Arguments):
     job_id: JobId
 

@@ -457,6 +457,31 @@ async def recordings(_context: Context, given: args.RecordingsArguments) -> Reco
     return await step(checked.absolute(given.folder, here()))
 
 
+@operation(
+    args.PostMortemArguments,
+    title="Look at a core file or a hung process",
+    description="Says where the threads of a dead process (core file) or a hung one (its number) are in a "
+    "package: signal, launch, kernel, generated line, model line. Runs nothing. 2-10 s. Next: diagnose.",
+    hints=READS,
+    examples=(
+        "aoti-debug post-mortem core.1234 --package model.pt2",
+        "aoti-debug post-mortem 1234 --package model.pt2",
+    ),
+)
+async def post_mortem(context: Context, given: args.PostMortemArguments) -> Record:
+    from mcp_server.tools.post_mortem import post_mortem as step
+
+    folder = here()
+    if not given.package:
+        raise ProblemError(
+            "the package that the process had loaded is needed", allowed="package, a .pt2 file"
+        )
+    package = await in_thread(checked.package_file, given.package, folder)
+    if given.process.isdecimal():
+        return await step(context, package, None, int(given.process))
+    return await step(context, package, checked.absolute(given.process, folder), None)
+
+
 OPERATIONS = tuple(_declared)
 DIAGNOSE = OPERATIONS[0]
 CORE = frozenset(

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -107,7 +108,7 @@ def digest_file_cached(path: Path, directory: Path) -> str:
     if not known.exists():
         digest = digest_file(path)
         directory.mkdir(exist_ok=True)
-        partial = known.with_suffix(f".{os.getpid()}")
+        partial = known.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         partial.write_text(digest)
         partial.replace(known)
     return known.read_text()

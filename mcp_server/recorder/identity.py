@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import NoteSection
@@ -26,3 +28,13 @@ def build_id_of(package: Package) -> str:
     except (ELFError, ValueError, OSError, KeyError, AttributeError):
         return ""
     return ""
+
+
+_NOTE = struct.pack("<III", 4, 20, 3) + b"GNU\0"  # NT_GNU_BUILD_ID with 20 bytes, the linker's default
+
+
+def build_id_at(page: bytes) -> str:
+    """Of a library whose first page this is, as it lies in memory; empty where it is not there."""
+    place = page.find(_NOTE) if page.startswith(b"\x7fELF") else -1
+    found = page[place + len(_NOTE) : place + len(_NOTE) + 20]
+    return found.hex() if place >= 0 and len(found) == 20 else ""

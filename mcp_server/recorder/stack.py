@@ -23,6 +23,7 @@ FOREIGN = re.compile(
     r"|ld-linux[^/]*|_C\.[^/]*)$"
 )
 LARGEST = 1 << 30  # bytes of a file whose debug information is read
+NEAR = 400  # rows of a line table that are searched for a line of another file
 SYSTEM = ("/usr/include/", "/usr/lib/")
 
 
@@ -64,8 +65,11 @@ def host_lines(stack: Sequence[int], maps: Sequence[Mapping]) -> Iterator[Source
             yield found
 
 
-def line_at(binary: Path, offset: int) -> SourceLine | None:
-    """The line of the code at `offset` bytes of a file; None where nothing says it."""
+def line_at(binary: Path, offset: int, suffixes: tuple[str, ...] = ("",)) -> SourceLine | None:
+    """The line of the code at `offset` bytes of a file; None where nothing says it.
+
+    Of files with one of the `suffixes`: the nearest such line before, for code inlined from a header.
+    """
     try:
         if not binary.is_file() or binary.stat().st_size > LARGEST:
             return None
@@ -78,10 +82,39 @@ def line_at(binary: Path, offset: int) -> SourceLine | None:
     if address is None:
         return None
     row = bisect_right(table.addresses, address) - 1
-    if row < 0 or table.rows[row] is None:
-        return None
-    file, line = table.rows[row] or ("", 0)
-    return SourceLine(file, line, binary)
+    for place in table.rows[max(0, row - NEAR) : row + 1][::-1] if row >= 0 else ():
+        if place is None:
+            return None
+        if place[0].endswith(suffixes):
+            return SourceLine(*place, binary)
+    return None
+
+
+@lru_cache(maxsize=8)
+def functions_of(binary: Path) -> tuple[tuple[int, int, str], ...]:
+    """Place in the file, size and name of the functions, in order; empty where it cannot be read."""
+    found = []
+    try:
+        with binary.open("rb") as file:
+            elf = ELFFile(file)
+            table = elf.get_section_by_name(".symtab") or elf.get_section_by_name(".dynsym")
+            for symbol in table.iter_symbols() if table is not None else ():
+                if symbol["st_info"]["type"] == "STT_FUNC" and symbol["st_size"]:
+                    place = next(iter(elf.address_offsets(symbol["st_value"])), None)
+                    if place is not None:
+                        found.append((place, symbol["st_size"], symbol.name))
+    except (ELFError, OSError, ValueError, KeyError, AttributeError):
+        return ()
+    return tuple(sorted(found))
+
+
+def function_at(binary: Path, offset: int) -> str:
+    """The function whose code holds `offset` bytes of a file; empty where no symbol says it."""
+    known = functions_of(binary)
+    number = bisect_right(known, (offset, 1 << 62, "")) - 1
+    if number < 0 or offset >= known[number][0] + known[number][1]:
+        return ""
+    return known[number][2]
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ CALLS = {
 }
 """How each command that runs something is called, without inputs."""
 OTHERS = (
-    *("explain-error", "inspect-package", "record", "recordings"),
+    *("explain-error", "inspect-package", "record", "recordings", "post-mortem"),
     *("report", "bundle", "doctor", "sweep"),
 )
 
@@ -151,7 +151,7 @@ BY_INPUTS = {
 def test_the_tables_have_every_command() -> None:
     """The one above has all that run something, and docs/cli.md has one row for each command."""
     steps = {command_name(operation.name) for operation in OPERATIONS}
-    assert steps == {*CALLS, "explain-error", "inspect-package", "record", "recordings"}
+    assert steps == {*CALLS, "explain-error", "inspect-package", "record", "recordings", "post-mortem"}
     text = (ROOT / "docs" / "cli.md").read_text()
     table = text.split("What that means for each command:")[1].split("Every command ends")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)

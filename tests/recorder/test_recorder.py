@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import fcntl
 import json
+import random
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mcp_server.errors import ProblemError
+from mcp_server.recorder.remains import open_core
 from mcp_server.recorder.ring import Recording, read_recording
-from tests.conftest import ROOT, torch_environment
+from mcp_server.recorder.unwind import Unwinder
+from tests.conftest import ROOT, ZooPackage, torch_environment
 from tools.made import MADE
 
 pytestmark = pytest.mark.slow
@@ -76,6 +82,14 @@ def tool(*words: str | Path) -> dict[str, Any]:
     found = json.loads(run.stdout)
     assert isinstance(found, dict)
     return found
+
+
+def refused(*words: str | Path) -> str:
+    """What the command says on stderr where it cannot do its job."""
+    argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", *map(str, words)]
+    run = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 2 and "Traceback" not in run.stderr, run.stderr
+    return run.stderr
 
 
 @pytest.fixture
@@ -142,6 +156,96 @@ def test_the_recorder_can_be_taken_out(package: Path, recorded: Path, tmp_path: 
     tool("record", recorded, "--remove", "--out", plain)
     before, after = zipfile.ZipFile(package), zipfile.ZipFile(plain)
     assert {n: before.read(n) for n in before.namelist()} == {n: after.read(n) for n in after.namelist()}
+
+
+HUNG = """
+import sys, threading, time, torch
+@torch.library.custom_op("aotizoo::halve_rows", mutates_args=())
+def halve_rows(x: torch.Tensor) -> torch.Tensor:
+    print("in the call", flush=True)
+    inside.set()
+    time.sleep(600)
+    return x[::2].clone()
+model = torch._inductor.aoti_load_package(sys.argv[1])
+inputs = torch.load(sys.argv[2])
+inside = threading.Event()
+threading.Thread(target=lambda: model(*inputs), daemon=True).start()
+inside.wait()
+model(*inputs)
+"""
+
+
+@pytest.fixture(scope="module")
+def core(host: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The core file of a host that an index ended."""
+    folder = tmp_path_factory.mktemp("core")
+    argv = [str(host), str(package), "4", "40", "--break", "index"]
+    around = {**torch_environment(), "OMP_NUM_THREADS": "1"}
+    with_core = ["bash", "-c", 'ulimit -c unlimited; exec "$@"', "bash", *argv]
+    subprocess.run(with_core, cwd=folder, env=around, capture_output=True, timeout=120, check=False)
+    found = next(folder.glob("core*"), None)
+    if found is None:
+        pytest.skip("core files go elsewhere here (kernel.core_pattern)")
+    return found
+
+
+def test_a_core_file_names_the_launch_and_the_check(core: Path, package: Path) -> None:
+    """Signal, launch and the generated line that ended the host, through libraries without frame pointers."""
+    found = tool("post-mortem", core, "--package", package)
+    (thread,) = [each for each in found["threads"] if each["launch"] is not None]
+    assert found["signal"] == "SIGABRT" and found["summary"].startswith("SIGABRT in thread")
+    assert thread["launch"] == 0 and "index out of bounds: 0 <= " in thread["generated"]
+    assert any("8run_impl" in frame and "wrapper.cpp:" in frame for frame in thread["frames"])
+    assert not found["remarks"], "it is the same build"
+
+
+def test_a_core_file_that_is_cut_off_accuses_nobody(core: Path, package: Path, tmp_path: Path) -> None:
+    """Half of it has no stack, which is said; of a few pages the notes are missing, which is an error."""
+    cut = tmp_path / "cut"
+    cut.write_bytes(core.read_bytes()[: core.stat().st_size // 2])
+    found = tool("post-mortem", cut, "--package", package)
+    assert "cut off" in found["summary"] and found["threads"] == []
+    cut.write_bytes(core.read_bytes()[:5000])
+    assert "cut off" in refused("post-mortem", cut, "--package", package)
+
+
+def test_a_damaged_core_file_is_refused_or_read(core: Path, package: Path, tmp_path: Path) -> None:
+    """Sizes that lie end in an error of ours, never in a traceback."""
+    head = bytearray(core.read_bytes()[: 1 << 20])
+    chance = random.Random(4)
+    for number in range(6):
+        bad = bytearray(head)
+        for _ in range(1 + 40 * number):
+            bad[chance.randrange(8192)] = chance.randrange(256)
+        (tmp_path / "bad").write_bytes(bad)
+        with suppress(ProblemError), open_core(tmp_path / "bad") as remains:
+            for thread in remains.threads:
+                Unwinder(remains, Path).addresses(thread)
+
+
+def test_what_no_post_mortem_can_be_made_of_is_said(core: Path, package: Path, zoo: ZooPackage) -> None:
+    """Another package, another file, no process, no package."""
+    assert "had not loaded this package" in refused("post-mortem", core, "--package", zoo("ranker"))
+    assert "cannot be read" in refused("post-mortem", package, "--package", package)
+    assert "there is no such process" in refused("post-mortem", "99999999", "--package", package)
+    assert "package" in refused("post-mortem", core)
+
+
+def test_a_hung_process_is_looked_at_and_goes_on(zoo: ZooPackage) -> None:
+    """Which launch one thread is in, and that the other waits for the model instance that it holds."""
+    package = zoo("plugin")
+    argv = [sys.executable, "-W", "ignore", "-c", HUNG, package, package.with_name("plugin.inputs.pt")]
+    with subprocess.Popen([*map(str, argv)], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and "in the call" in process.stdout.readline()
+            time.sleep(3)  # the other thread reaches its call
+            found = tool("post-mortem", str(process.pid), "--package", package)
+            assert process.poll() is None
+        finally:
+            process.kill()
+    states = " ".join(each["state"] for each in found["threads"])
+    assert "in launch 3, aoti_torch_cpu_halve_rows: sleeps" in states
+    assert "waits for a free instance of the model" in states
 
 
 PROGRAM = """

@@ -135,7 +135,7 @@ def enough_to_begin() -> float:
     """Seconds in which a program imports torch and reaches its call, however busy this machine is."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-c", "import torch._inductor"], check=True)
-    return max(8.0, 6 * (time.monotonic() - began))
+    return max(8.0, 3 * (time.monotonic() - began))
 
 
 def test_a_hang_inside_the_call(zoo: ZooPackage, tmp_path: Path) -> None:

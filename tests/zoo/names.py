@@ -20,6 +20,7 @@ CPU_MODELS = (
     "logarithm",
     "loop",
     "norms",
+    "patches",
     "plugin",
     "ranker",
     "scatter",

@@ -158,16 +158,17 @@ def generated(name: str, directory: Path, *, dynamic: bool) -> Path:
 @pytest.mark.filterwarnings("ignore")  # those of torch itself, which the compiler imports
 @pytest.mark.parametrize("dynamic", [False, True] if THOROUGH else [True])
 def test_kernels_of_every_form_compute_what_was_read(dynamic: bool, tmp_path: Path) -> None:
-    """Reductions, tiles, gathers, scatters and functions, of sizes that are passed (thorough: fixed, too).
+    """Reductions, tiles, gathers, scatters, functions, of sizes that are passed; thorough: all, also fixed.
 
     The package read as PyTorch gives what eager mode gives.
     """
     found: dict[str, Kernel] = {}
-    for name, (function, *given) in FORMS.items():
+    tried = FORMS if THOROUGH else dict(list(FORMS.items())[::2])
+    for name, (function, *given) in tried.items():
         view = view_package(generated(name, tmp_path, dynamic=dynamic))
         kernels = [each for each in view.wrapper.kernels.values() if each.kind == "cpp" and each.source]
         program = write_program(view, schemas_of(view))
         assert not program.not_read, (name, program.not_read)
         found |= {each.source: each for each in kernels}
         assert_program_agrees(program, function, given)
-    assert len(found) > 25 and check(list(found.values())) == []
+    assert len(found) > len(tried) / 2 and check(list(found.values())) == []
