@@ -74,6 +74,7 @@ GUIDES = (
     Guide("building-and-loading.md", "Build and load a package, out of memory", "debug_building_and_loading"),
     Guide("hangs-and-concurrency.md", "Find what a call waits for", "debug_hang_or_concurrency"),
     Guide("weights-and-constants.md", "Check weights and their updates", "debug_weights"),
+    Guide("production.md", "Prepare for a failure in production", "debug_production"),
     Guide("slow-or-large.md", "Find what makes it slow or large", "debug_slow_or_large"),
     Guide("cpu-packages.md", "Debug a CPU package, on one page", "debug_cpu_package"),
 )
