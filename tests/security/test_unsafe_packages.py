@@ -35,6 +35,7 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("dump_kernel_io", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("decompile", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("record", {"package": "{unsafe}"}),
+    ("post_mortem", {"process": "1", "package": "{unsafe}"}),
     ("locate_fault", {"package": "{unsafe}", "inputs": "{inputs}"}),
     ("locate_fault", {"package": "{unsafe}", "command": HOST}),
     ("trace_launches", {"package": "{unsafe}", "inputs": "{inputs}"}),
@@ -73,7 +74,11 @@ def test_no_tool_lets_torch_open_it(zoo: ZooPackage, tmp_path: Path) -> None:
                 name: files.get(value, value) if isinstance(value, str) else value
                 for name, value in asked.items()
             }
-            waiting = {} if tool in ("explain_error", "inspect_package", "record") else {"wait_s": 45}
+            waiting = (
+                {}
+                if tool in ("explain_error", "inspect_package", "record", "post_mortem")
+                else {"wait_s": 45}
+            )
             answer = text_of(await client.call_tool(tool, {**arguments, **waiting}))
             if "climbs out of the archive" not in answer or outside.exists():
                 silent.append((tool, asked, answer[:300], outside.exists()))

@@ -59,7 +59,7 @@ def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: 
 
 CUDA = ["attention", "counter", "loop", "patches"]
 if THOROUGH:
-    CUDA += ["conv", "jagged", "logarithm", "norms", "views"]
+    CUDA += ["conv", "jagged", "logarithm", "norms", "scatter", "views"]
 RUN = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("model", sys.argv[1] + "/model.py")
