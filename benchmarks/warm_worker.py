@@ -48,7 +48,7 @@ loader.run(list(torch.load(sys.argv[2], weights_only=True)))
 
 
 def program(code: str, package: Path, inputs: Path) -> float:
-    """Seconds of a Python with this code; that it fails is expected, but for an import that does."""
+    """Seconds of a Python with this code; a failure is expected, except of an import."""
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", code, str(package), str(inputs)], capture_output=True, text=True, check=False

@@ -360,4 +360,4 @@ def test_validating_runs_a_program_without_its_defects(
     line = capsys.readouterr().out.splitlines()[0]
     assert line.startswith("BAD" if code else "ok ")
     assert "ok: bystanders fixed, ends as before" in line
-    assert ("NOT SO: causes fixed, ends well" in line) == bool(code)
+    assert ("NOT SO: causes fixed, passes" in line) == bool(code)

@@ -1,6 +1,6 @@
 """What shows that the causes of an answer are the causes: the program without some of its defects.
 
-A cause is one when the program ends well without it and fails with it. A bystander is one when the program
+A cause is one when the program passes without it and fails with it. A bystander is one when the program
 fails without it as with it. Of two causes the first hides the second, which shows once the first is gone.
 """
 
@@ -34,7 +34,7 @@ def trials(answer: Answer, source: str) -> Iterator[Trial]:
         yield Trial(f"cause {count + 1} fixed alone, ends as before", _without(then[:1], source), answer)
     if answer.causes:
         well = replace(answer, outcome="no_fault", category=None, expected_error="")
-        yield Trial("causes fixed, ends well", _without(answer.causes, source), well)
+        yield Trial("causes fixed, passes", _without(answer.causes, source), well)
 
 
 def _without(defects: Iterable[Defect], source: str) -> str:

@@ -435,7 +435,7 @@ class DiagnosisState:
 
     @property
     def fails_only_alone(self) -> bool:
-        """Whether the program fails without the hook, and ended well under it, which waits for each call."""
+        """Whether the program fails without the hook, and succeeded under it, which waits for each call."""
         return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
 
     @property
@@ -481,7 +481,7 @@ class DiagnosisState:
 
     @property
     def handled(self) -> bool:
-        """Whether the suspect call raised, and the program went on and ended well all the same."""
+        """Whether the suspect call raised, and the program went on and succeeded all the same."""
         return self.suspect_call is not None and self.suspect_call.outcome == "failed" and not self.failed
 
     @property

@@ -133,7 +133,7 @@ def is_cause(suspect: Suspect, case: DiagnosisState) -> bool:
     """Whether the failure went with it and came back with it, or the system itself named it."""
     trials = trials_of(suspect, case)
     decided = trials and not untried(suspect, case) and all(_decides(trial) for trial in trials)
-    # A smaller call may have ended well for needing less memory alone.
+    # A smaller call may have succeeded for needing less memory alone.
     memory = suspect.leaves_out and suspect.category != "out_of_memory" and case.ran_out_of_memory
     # A log alone is no refusal that was seen here.
     reproduced = case.log is None or bool(case.runs) or case.package_error is not None
@@ -513,11 +513,11 @@ def _without_fault(
     outcome: Outcome, suspects: Sequence[Suspect], case: DiagnosisState, context: Context
 ) -> Verdict:
     healthy = outcome == "no_fault"
-    # A program that ended well was content with its numbers; a package alone has nobody to say so.
+    # A program that succeeded was content with its numbers; a package alone has nobody to say so.
     judged = compared(case) or not isinstance(case.workload, PackageWorkload)
     unknown = ""
     if case.workload is None and case.log is not None and case.log.root is None:
-        # The program may have ended well, or said it elsewhere.
+        # The program may have succeeded, or said it elsewhere.
         unknown = f"No known error in the {counted(case.log.lines, 'line')} of the log. "
     evidence = [
         *(_bad_ends(case) if not healthy else ()),

@@ -153,7 +153,7 @@ def stalled_call(seen: captured.Captured, now: float, least_s: float) -> capture
     """The only call that is under way, where it takes far longer than calls of its kind.
 
     `now` in seconds of the wall clock; nothing younger than `least_s` is stalled. None where no call of that
-    package has ended well, where those were much smaller, and where more than one is under way: threads may
+    package has succeeded, where those were much smaller, and where more than one is under way: threads may
     wait for each other.
     """
     under_way = [call for call in seen.calls if call.outcome == "unfinished" and not call.in_graph]

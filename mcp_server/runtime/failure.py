@@ -121,7 +121,7 @@ class Failure(Record):
 
 
 def read_failure(finished: Finished) -> Failure | None:
-    """The failure of a child, with the root error of its whole output; None when it ended well."""
+    """The failure of a child, with the root error of its whole output; None when it succeeded."""
     if finished.ok:
         return None
     facts = read_output(finished.output)

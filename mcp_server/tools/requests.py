@@ -69,7 +69,7 @@ def failing_phase(seen: Captured, *, ended_well: bool = False) -> Phase | None:
 def _overcome(phase: Phase, seen: Captured, ended_well: bool) -> bool:
     """Whether the program went on without it: to calls that came back, then to its end or another failure.
 
-    One that ended well, and whose calls before it had come back, had something to go on with.
+    One that succeeded, and whose calls before it had come back, had something to go on with.
     What failed in a process that a program started, to try something out say, is overcome by calls of that
     program itself.
     """

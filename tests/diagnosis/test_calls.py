@@ -195,7 +195,7 @@ def features(*order: str) -> Mismatch:
 def test_a_wrong_order_is_tried_in_the_right_one(
     zoo: ZooPackage, order: str, expected: list[int] | None
 ) -> None:
-    """Leaves in another order are permuted back; other names cannot be mended."""
+    """Leaves in another order are permuted back; other names cannot be corrected."""
     case = package_case(zoo("logarithm"))
     case.mismatches = (features(*order.split()),)
     (found,) = input_mismatch.detect_contract(case)

@@ -151,7 +151,7 @@ def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
 
 
 def test_a_healthy_call_says_how_to_see_that(zoo: ZooPackage) -> None:
-    """Each run that ended well has the command that makes it again."""
+    """Each run that succeeded has the command that makes it again."""
     case = full_case(zoo)
     case.runs.update(plain=run("plain"), checked=run("checked"))
     found = conclude([], case, Context(Path("job"), Path(sys.executable)))

@@ -125,7 +125,7 @@ def test_a_model_that_departs_all_the_same_decides_nothing(events: tuple[dict[st
     ],
 )
 def test_the_fix_names_what_differs(returned: dict[str, Any], what: str) -> None:
-    """A fake function that is wrong in one respect is to be mended in that one."""
+    """A fake function that is wrong in one respect is to be corrected in that one."""
     returns = replace(PROMISED, **returned)
     assert f"return the {what} of the real" in kept_promise("op", PROMISED, returns)
 

@@ -301,7 +301,7 @@ def test_merging_loses_no_cause_and_no_observation(suspects: list[Suspect]) -> N
 
 
 def test_a_healthy_run_has_no_fault(zoo: ZooPackage) -> None:
-    """Inputs that fit and a call that ended well are no_fault, with the run as evidence."""
+    """Inputs that fit and a call that succeeded are no_fault, with the run as evidence."""
     case = package_case(zoo("ranker"), GOOD_IDS)
     case.runs["plain"] = run("plain", "", called())
     found = verdict(case, *detect(case))
@@ -310,7 +310,7 @@ def test_a_healthy_run_has_no_fault(zoo: ZooPackage) -> None:
 
 
 def test_a_suspicious_size_on_a_healthy_run_is_no_fault(zoo: ZooPackage) -> None:
-    """A mismatch that may be a false alarm does not accuse a call that ended well."""
+    """A mismatch that may be a false alarm does not accuse a call that succeeded."""
     case = package_case(zoo("ranker"), type(GOOD_IDS)("int64", (65, 6)))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
     case.runs["plain"] = run("plain", "", called())

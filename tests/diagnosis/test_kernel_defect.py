@@ -99,7 +99,7 @@ def test_the_call_without_the_defect_decides(tmp_path: Path, effect: Effect) -> 
     case = read(wide(tmp_path, ILLEGAL), tmp_path)
     (before,) = detect_kernel_defect(case)
     change = Intervention(
-        key="kernel:wide_kernel_0:overflow", kind=Kind.KERNEL, what="the call with it mended"
+        key="kernel:wide_kernel_0:overflow", kind=Kind.KERNEL, what="the call with it repaired"
     )
     assert case.kernel_defects is not None
     case.kernel_defects = dict.fromkeys(case.kernel_defects, change)
@@ -118,4 +118,4 @@ def test_a_kernel_that_cannot_be_compiled_here_stays_possible(tmp_path: Path) ->
     anyio.run(partial(MendKernels().act, case, context_in(tmp_path)))
     (found,) = detect_kernel_defect(case)
     assert found.intervention is None and "eager" in found.settle
-    assert any("It was not mended" in note for note in case.notes)
+    assert any("It was not repaired" in note for note in case.notes)

@@ -319,7 +319,7 @@ def let_go(*, fails: bool) -> DiagnosisState:
 
 
 def test_an_input_that_is_let_go_is_no_fault_by_itself() -> None:
-    """The program ended well under the hook, and nobody ran it alone yet."""
+    """The program succeeded under the hook, and nobody ran it alone yet."""
     case = let_go(fails=False)
     (found,) = concurrency.detect_streams(case)
     assert not found.harmful and RunAlone().gain(case, [found]) > 0

@@ -45,7 +45,7 @@ DIFFERENT = [
 def test_a_constant_that_differs_is_named(
     zoo: ZooPackage, leaf: dict[str, Any], value: str, mendable: bool
 ) -> None:
-    """Name, given and compiled value are reported; only a dtype can be mended by a cast and tried again."""
+    """Name, given and compiled value are reported; only a cast of a dtype is tried."""
     (found,) = constants.detect(updated(zoo("ranker"), leaf))
     assert found.category == "constants" and found.guilty.name == "table.weight"
     assert (found.guilty.value or "").startswith(value)

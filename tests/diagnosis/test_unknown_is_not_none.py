@@ -114,7 +114,7 @@ def test_a_module_with_a_syntax_error_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_module_may_be_the_environments_fault(tmp_path: Path) -> None:
-    """Whether the script or the environment is to be mended is not said."""
+    """Whether the script or the environment is to be corrected is not said."""
     assert of_script(tmp_path, "import no_such_module\n").outcome == "inconclusive"
 
 

@@ -30,7 +30,7 @@ def repeated(second: bool, filled: bool) -> tuple[Line, ...]:
 
 
 def case_of(package: Path, second: bool, filled: bool) -> DiagnosisState:
-    """A package on the CPU whose call ended well and was repeated."""
+    """A package on the CPU whose call succeeded and was repeated."""
     case = package_case(package)
     case.runs["plain"] = run("plain", "", called())
     case.repeated = worker_run(*repeated(second, filled))

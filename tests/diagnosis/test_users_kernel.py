@@ -41,7 +41,7 @@ def test_a_kernel_that_sums_in_16_bits_is_suspect(tmp_path: Path, dtype: str, na
 
 
 def test_the_line_of_the_sum_in_the_users_script_comes_first(tmp_path: Path) -> None:
-    """The sum, where the kernel stands in the script that was given."""
+    """The sum, where the kernel is in the script that was given."""
     script = tmp_path / "model.py"
     script.write_text(f"@triton.jit\ndef spread_kernel(x, slots, out, width: tl.constexpr):\n    {SUM}\n")
     case = narrow_case(tmp_path, workload=ScriptWorkload(script=script))
@@ -110,7 +110,7 @@ def test_a_reference_that_differs_makes_it_the_first_to_suspect(tmp_path: Path) 
 
 
 def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
-    """The load whose filler is wrong, where the kernel stands in the script that was given."""
+    """The load whose filler is wrong, where the kernel is in the script that was given."""
     script = tmp_path / "model.py"
     script.write_text(SCRIPT)
     case = padded_case(tmp_path, "0.0", ScriptWorkload(script=script))

@@ -18,7 +18,7 @@ HOSTILE = (b"", b"\0", b"\xff" * 100, b"[" * 5000, b"(" * 5000 + b")" * 5000, b"
 
 
 @pytest.mark.parametrize("find", KEPT, ids=[f"{find['target']}-{find['name']}" for find in KEPT])
-def test_finds_stay_mended(find: dict[str, str]) -> None:
+def test_finds_stay_corrected(find: dict[str, str]) -> None:
     """What a fuzzer found once is read, or refused in words."""
     TARGETS[find["target"]].tolerates(bytes.fromhex(find["hex"]))
 

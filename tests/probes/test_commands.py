@@ -103,7 +103,7 @@ def test_flags_that_could_run_or_load_something_never_reach_the_compiler(word: s
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=30), max_size=12))
 def test_any_recorded_words_give_only_flags_of_known_forms(words: list[str]) -> None:
-    """Whatever stands in the command, no word starts with @ and every path is one of ours or an include."""
+    """Whatever the command holds, no word starts with @ and every path is one of ours or an include."""
     argv = compile_command("g++", safe_flags(["g++", *words]), TOOLCHAIN, "a.cpp", "a.o")
     for word in argv[1:]:
         assert word in ("a.cpp", "a.o", "-c", "-o", "-w") or word.startswith(

@@ -304,7 +304,7 @@ def test_the_host_outlives_what_happens_to_its_recording(
 
 
 def test_a_fork_has_a_recording_of_its_own(python_host: list[str], recorded: Path, tmp_path: Path) -> None:
-    """The killed child's two calls are there; its parent, which ended well, left nothing."""
+    """The killed child's two calls are there; its parent, which succeeded, left nothing."""
     assert end_of([*python_host, "forked", str(recorded), str(tmp_path / "kept")]) == 0
     assert len(the_recording(tmp_path / "kept").calls) == 2
 

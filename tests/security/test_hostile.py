@@ -1,4 +1,4 @@
-"""Hostile text, arguments, surroundings and deaths; text of a log is data and stands in its own fields."""
+"""Hostile text, arguments, surroundings and deaths; text of a log is data and has fields of its own."""
 
 from __future__ import annotations
 

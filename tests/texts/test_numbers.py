@@ -287,7 +287,7 @@ def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
     """The same of the tasks that were asked at first sight, and again after mending."""
     kept = json.loads((ROOT / "benchmarks/readers.json").read_text())["second"]["packages"]
     page = (ROOT / "benchmarks" / "agents.md").read_text()
-    sides = {side: [package[side] for package in kept] for side in ("with", "mended", "without")}
+    sides = {side: [package[side] for package in kept] for side in ("with", "corrected", "without")}
     calls = {side: [each["calls"] for each in found] for side, found in sides.items()}
     seconds = {side: [each["seconds"] for each in found] for side, found in sides.items()}
     rows = {
@@ -301,7 +301,7 @@ def test_readers_of_the_second_set_are_counted_from_their_packages() -> None:
         cells = [f"{package[side]['calls']}, {package[side]['seconds']}" for side in sides]
         assert f"| {package['kind']} | {' | '.join(cells)} |" in page
     assert all(each["solved"] for found in sides.values() for each in found)
-    gained = f"{sum(calls['mended'])} calls and {sum(seconds['mended']) / 60:.1f} minutes, "
+    gained = f"{sum(calls['corrected'])} calls and {sum(seconds['corrected']) / 60:.1f} minutes, "
     gained += f"{sum(calls['without'])} and {sum(seconds['without']) / 60:.1f} without"
     assert gained in (ROOT / "benchmarks" / "README.md").read_text()
 

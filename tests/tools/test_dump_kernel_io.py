@@ -277,7 +277,7 @@ def test_launches_are_let_go(tmp_path: Path, model: PackageView) -> None:
 
 
 def test_bad_launches_come_first(tmp_path: Path, model: PackageView) -> None:
-    """A bad value late in the call is found, shown before the good launches, and stands in both files."""
+    """A bad value late in the call is found, shown before the good launches, and is in both files."""
     events = [event(n, "after", non_finite=BAD if n in (700, 800) else None) for n in range(900)]
     found = overview(read(tmp_path, model, iter(events)), model, Choice(), tmp_path, 3)
     assert [launch.sequence for launch in found.shown] == [700, 800, 0]

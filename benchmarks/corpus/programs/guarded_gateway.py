@@ -1,4 +1,4 @@
-"""A gateway that refuses bad requests and goes on with the next one."""
+"""A gateway that refuses bad requests and serves the next one."""
 
 import os
 import tempfile

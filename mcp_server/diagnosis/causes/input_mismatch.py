@@ -157,7 +157,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
     facts += [seen("intervention", trial_in_words(trial))] if trial is not None and cured else []
-    # A program that ended well was content with its outputs: then only a bad access tells whether it harms,
+    # A program that succeeded was content with its outputs: then only a bad access tells whether it harms,
     # or a trial that gave other values without the mismatch.
     harms = gone or fault is not None if case.ended_well or case.handled else sure
     # No trial can clear or prove it where the outputs are wrong by what the user expects of these very sizes.

@@ -129,7 +129,7 @@ def _bringer(first: FirstBad, case: DiagnosisState) -> Suspect:
     # Minus infinity is all there is, and the program did not fail over it: a mask, say.
     complained = case.outputs_nan or (case.failed and case.outputs_nonfinite)
     meant = first.perhaps_intended and not complained
-    # A program ended well with these values, and no eager mode says whether they are the model's.
+    # A program succeeded with these values, and no eager mode says whether they are the model's.
     unjudged = case.ended_well and case.equals_eager is None
     # The launch may have made minus infinity by arithmetic, from a zero.
     launch = next((each for each in case.launches if each.index == first.launch), None)

@@ -142,7 +142,7 @@ def suspect_call(seen: Capture) -> CallSpec | None:
 
 
 class RunAlone(Observation):
-    """Run the program again that ended well under the hook, and let inputs go that a stream might read."""
+    """Run the program again that succeeded under the hook, and let inputs go that a stream might read."""
 
     name = "run_alone"
     seconds = 30.0
@@ -382,7 +382,7 @@ MOST_BYTES = 1 << 30  # of a package that is loaded four times
 
 
 class RepeatCall(Observation):
-    """Make a call that ended well three times, each in a fresh load, the last with new memory filled anew."""
+    """Make a call that succeeded three times, each in a fresh load, the last with new memory filled anew."""
 
     name = "repeat_call"
     seconds = 5.0

@@ -371,7 +371,7 @@ class MendKernels(Observation):
             try:
                 change = case.kernel_defects[found] = await repair_kernel(context, call, found)
             except ProblemError as problem:
-                case.notes.append(f"{found.sentence} It was not mended: {problem}")
+                case.notes.append(f"{found.sentence} It was not repaired: {problem}")
                 continue
             right = case.with_eager.every_launch.eager_outputs if case.with_eager is not None else None
             if right is not None and _only_by_eager(case):

@@ -135,7 +135,7 @@ TABLE.cause(
     "cpp_headers",
     (),
     "toolchain",
-    "torch's own headers do not compile here, before any generated code: another header stands in the place of a "
+    "torch's own headers do not compile here, before any generated code: another header is found before a "
     "standard one, or the compiler does not fit this torch.",
     "/v/torch/include/c10/util/Optional.h:30:5: error: ‘optional’ in namespace ‘std’ does not name a template type",
     names=Naming("C++ headers", "{file}:{line}"),
