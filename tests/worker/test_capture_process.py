@@ -9,9 +9,9 @@ import json
 import math
 import os
 import resource
-import threading
 import weakref
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,33 +33,34 @@ from mcp_server.worker.capture.compiles import Compiles
 from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.capture.journal import CaptureStore, Journal, around
 from mcp_server.worker.events import Refused
-from mcp_server.worker.protocol import KeptPackage
-from mcp_server.worker.report import Report, plain
+from mcp_server.worker.report import Report
 from mcp_server.worker.tensors import digests
 
 # What the hook tells of weights, and of comparisons that failed.
 
 
 def test_only_tensors_that_hold_values_have_a_digest() -> None:
-    """Meta tensors and those whose memory was given back are left out."""
+    """Meta tensors and freed memory are left out; where values cannot be read, nothing is told or raised."""
     freed = torch.ones(4)
     freed.untyped_storage().resize_(0)
     told = digests({"good": torch.ones(2, 3), "freed": freed, "meta": torch.ones(2, device="meta")})
     assert set(told) == {"good"}
-
-
-def test_values_that_cannot_be_looked_at_have_no_digest() -> None:
-    """As on a device without memory or with an error: nothing is raised, and nothing is told."""
     with FakeTensorMode():
         unreadable = torch.ones(4)
     assert digests({"good": torch.ones(2), "unreadable": unreadable}) == {}
 
 
-def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(tmp_path: Path) -> None:
-    """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
+@pytest.fixture
+def compiles(tmp_path: Path) -> Compiles:
+    """What the hook keeps of a program that has compiled."""
     journal = Journal(str(tmp_path))
-    compiles = Compiles(Calls(journal, CaptureStore(journal)))
-    compiles.compiles = True
+    made = Compiles(Calls(journal, CaptureStore(journal)))
+    made.compiles = True
+    return made
+
+
+def test_a_caught_comparison_is_told_once_and_keeps_no_tensors(compiles: Compiles, tmp_path: Path) -> None:
+    """What the frames of the exception hold is let go with it; the end of the program tells it no more."""
     held: list[weakref.ref[torch.Tensor]] = []
 
     def check() -> None:
@@ -87,75 +88,51 @@ GOT, FIRST, OTHER = torch.ones(3), torch.ones(3), torch.zeros(3)
 @pytest.mark.parametrize(
     ("compared", "told"),
     [
-        ([("allclose", GOT, OTHER)], [1]),
-        ([("equal", GOT, OTHER)], [1]),
-        ([("equal", OTHER, GOT)], [1]),
-        ([("equal", OTHER, FIRST), ("equal", GOT, OTHER)], [1]),
-        ([("equal", OTHER, torch.full((3,), 2.0))], []),
-        ([("allclose", GOT, OTHER), ("allclose", GOT, FIRST)], None),
-        ([("allclose", GOT, FIRST)], None),
-    ],
-    ids=[
-        "allclose",
-        "equal",
-        "the other way",
-        "the last one",
-        "no output",
-        "one held after it",
-        "none failed",
+        pytest.param([("allclose", GOT, OTHER)], [1], id="allclose"),
+        pytest.param([("equal", GOT, OTHER)], [1], id="equal"),
+        pytest.param([("equal", OTHER, GOT)], [1], id="the other way"),
+        pytest.param([("equal", OTHER, FIRST), ("equal", GOT, OTHER)], [1], id="the last one"),
+        pytest.param([("equal", OTHER, torch.full((3,), 2.0))], [], id="no output"),
+        pytest.param([("allclose", GOT, OTHER), ("allclose", GOT, FIRST)], None, id="one held after it"),
     ],
 )
+@pytest.mark.parametrize("returned", [False, True], ids=["ends there", "came back"])
 def test_the_last_comparison_that_failed_tells_what_was_expected(
-    tmp_path: Path, compared: list[tuple[str, torch.Tensor, torch.Tensor]], told: list[int] | None
+    compiles: Compiles,
+    tmp_path: Path,
+    compared: list[tuple[str, torch.Tensor, torch.Tensor]],
+    told: list[int] | None,
+    returned: bool,
 ) -> None:
-    """Of a program that ends in the function that compared: the outputs' calls, and both sides in order."""
-    journal = Journal(str(tmp_path))
-    compiles = Compiles(Calls(journal, CaptureStore(journal)))
-    own = compiles.comparisons
-    compiles.calls.outputs.add(0, [FIRST])
-    compiles.calls.outputs.add(1, [GOT])
-    hooked = {
-        name: around(journal, getattr(torch, name), own.comparing, own.compared)
-        for name in ("allclose", "equal")
-    }
+    """Of a program that ends in the function that compared: the outputs' calls, and both sides in order.
+
+    A comparison in a function that came back has nothing to do with the end.
+    """
+    own, journal = compiles.comparisons, compiles.calls.journal
+    for number, output in enumerate((FIRST, GOT)):
+        compiles.calls.outputs.add(number, [output])
 
     def check() -> None:
         for name, first, second in compared:
-            hooked[name](first, second)
-        raise RuntimeError("not the model's")
+            around(journal, getattr(torch, name), own.comparing, own.compared)(first, second)
+        if not returned:
+            raise RuntimeError("not the model's")
 
     with pytest.raises(RuntimeError) as raised:
         check()
+        raise RuntimeError("next")
     compiles.failing(raised.value)
     failed = read_capture(tmp_path).assertions
-    assert [check.calls for check in failed] == ([told] if told is not None else [])
-    if told:
+    assert [check.calls for check in failed] == ([told] if told is not None and not returned else [])
+    if told and not returned:
         sides = torch.load(str(failed[0].file))
         assert torch.equal(sides["actual"][0], GOT) and torch.equal(sides["expected"][0], OTHER)
-    assert len(list(tmp_path.glob("*.pt"))) == len(failed)
+    assert returned or len(list(tmp_path.glob("*.pt"))) == len(failed)
 
 
-def test_a_comparison_elsewhere_has_nothing_to_do_with_the_end(tmp_path: Path) -> None:
-    """A loop that compares until two tensors are equal, in a function that came back."""
-    journal = Journal(str(tmp_path))
-    compiles = Compiles(Calls(journal, CaptureStore(journal)))
-    own = compiles.comparisons
-    same = around(journal, torch.equal, own.comparing, own.compared)
-
-    def converge() -> None:
-        same(GOT, OTHER)
-
-    with pytest.raises(KeyError) as raised:
-        converge()
-        raise KeyError("next")
-    compiles.failing(raised.value)
-    assert read_capture(tmp_path).assertions == []
-
-
-def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:
+def test_an_exit_with_a_status_of_failure_is_told(compiles: Compiles, tmp_path: Path) -> None:
     """An exit that is none, or before any compile, is not."""
-    journal = Journal(str(tmp_path))
-    compiles = Compiles(Calls(journal, CaptureStore(journal)))
+    compiles.compiles = False
     compiles.exiting(1)
     compiles.compiles = True
     for status in (None, 0, "accuracy 0.52"):
@@ -169,14 +146,14 @@ def test_an_exit_with_a_status_of_failure_is_told(tmp_path: Path) -> None:
 # What the hook tells of loads that torch refuses, and of the end of a process that loaded.
 
 
-def calls(directory: Path) -> Calls:
-    journal = Journal(str(directory))
+@pytest.fixture
+def hook(tmp_path: Path) -> Calls:
+    journal = Journal(str(tmp_path))
     return Calls(journal, CaptureStore(journal))
 
 
-def test_a_package_that_torch_refuses_itself(tmp_path: Path) -> None:
+def test_a_package_that_torch_refuses_itself(hook: Calls, tmp_path: Path) -> None:
     """It is a failed load of that package at the caller's line, with the options that were given."""
-    hook = calls(tmp_path)
 
     def refuse(path: Path, model_name: str = "model", device_index: int = -1) -> None:
         raise AssertionError("Torch not compiled with CUDA enabled")
@@ -186,11 +163,8 @@ def test_a_package_that_torch_refuses_itself(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
         around(hook.journal, refuse, hook.opening, hook.opened)(package, "tower", device_index=1)
     (load,) = read_capture(tmp_path).loads
-    assert (load.package, load.outcome, load.options) == (
-        package,
-        "failed",
-        {"model_name": "tower", "device_index": 1},
-    )
+    assert (load.package, load.outcome) == (package, "failed")
+    assert load.options == {"model_name": "tower", "device_index": 1}
     assert load.error is not None and "not compiled with CUDA" in load.error.text
     assert load.stack[0].file == __file__ and load.copy_path is not None
 
@@ -208,51 +182,41 @@ def test_a_process_that_may_open_no_more_files() -> None:
     assert told["no_files"] == 0
 
 
-def large_package(path: Path) -> Path:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("m/data/aotinductor/m/a.wrapper.so", bytes(2 << 20))
-    return path
-
-
-def keep_under_limit(hook: Calls, package: Path) -> KeptPackage:
-    """What is kept of this package by a process that may write files of one MiB."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    try:
-        return hook.store.package(str(package))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_package_that_the_process_may_not_copy(tmp_path: Path) -> None:
-    """It is linked, so that it outlives its removal, and nothing is left of the copy that was begun."""
-    package = large_package(tmp_path / "large.pt2")
-    told = keep_under_limit(calls(tmp_path), package)
-    size = package.stat().st_size
-    package.unlink()
-    kept = told["copy"]
-    assert isinstance(kept, str) and Path(kept).stat().st_size == size == told["bytes"]
-    assert not list(tmp_path.rglob("*.partial-*"))
-
-
-def test_a_package_that_can_be_neither_copied_nor_linked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("linked", [True, False], ids=["linked", "not kept"])
+def test_a_package_that_the_process_may_not_copy(
+    hook: Calls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
 ) -> None:
-    """Its size, that of its largest member, and why it was not kept are told."""
+    """It is linked, so that it outlives its removal; else its size, that of its largest member, and why.
+
+    The process may write files of one MiB. Nothing is left of the copy that was begun.
+    """
+    package = tmp_path / "large.pt2"
+    with zipfile.ZipFile(package, "w") as archive:
+        archive.writestr("m/data/aotinductor/m/a.wrapper.so", bytes(2 << 20))
+    size = package.stat().st_size
 
     def refuse(*_args: object) -> None:
         raise OSError("Invalid cross-device link")
 
-    monkeypatch.setattr("os.link", refuse)
-    package = large_package(tmp_path / "large.pt2")
-    told = keep_under_limit(calls(tmp_path), package)
-    assert (told["copy"], told["largest"]) == (None, 2 << 20)
-    assert told["bytes"] == package.stat().st_size and "too large" in str(told["notice"])
+    if not linked:
+        monkeypatch.setattr("os.link", refuse)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    try:
+        told = hook.store.package(str(package))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    package.unlink()
+    kept = told["copy"]
+    assert told["bytes"] == size and not list(tmp_path.rglob("*.partial-*"))
+    if linked:
+        assert isinstance(kept, str) and Path(kept).stat().st_size == size
+    else:
+        assert (kept, told["largest"]) == (None, 2 << 20) and "too large" in str(told["notice"])
 
 
-def test_a_load_that_a_loader_tells_is_told_once(tmp_path: Path) -> None:
+def test_a_load_that_a_loader_tells_is_told_once(hook: Calls, tmp_path: Path) -> None:
     """What fails in the loader is its own load; a stream has no package to keep."""
-    hook = calls(tmp_path)
 
     class AOTIModelPackageLoader:
         def __init__(self, package: str) -> None:
@@ -302,25 +266,14 @@ def test_threads_write_whole_lines(tmp_path: Path) -> None:
     """Events of several threads neither mix nor get lost."""
     journal = Journal(str(tmp_path))
 
-    def write() -> None:
+    def write(_thread: int) -> None:
         for _ in range(50):
             journal.event(events.HookFailed("filler", "y" * 300))
 
-    threads = [threading.Thread(target=write) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))
     os.close(journal.file)
     assert numbers(tmp_path) == list(range(1, 402))
-
-
-def test_numbers_that_json_does_not_know() -> None:
-    """Non-finite numbers become words, at any depth, and unknown objects their repr."""
-    assert plain({"a": [float("nan"), (float("-inf"), 1.5)], 2: object}) == {
-        "a": ["nan", ["-inf", 1.5]],
-        "2": repr(object),
-    }
 
 
 def test_a_hook_that_fails_changes_nothing(tmp_path: Path) -> None:
@@ -387,8 +340,6 @@ def test_the_record_has_what_the_hook_writes(kinds: tuple[Any, ...], record: typ
         names = {NAMES.get(field.name, field.name) for field in fields(kind)}
         assert names - known - NUMBERS <= (OF_THE_ERROR if issubclass(kind, events.Failed) else UNREAD)
 
-
-# Tensors in a program's frames when a check of its own failed.
 
 WORKER = Path(checks.__file__).parents[1]
 

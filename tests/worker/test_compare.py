@@ -28,48 +28,40 @@ from mcp_server.worker.tensors import checksum, describe, first_non_finite, summ
 INF, NAN = math.inf, math.nan
 
 
-def test_a_difference_has_its_size() -> None:
-    """One element off is counted in the middle of a matrix, with the largest error."""
-    want = torch.zeros(3, 4)
-    got = want.clone()
-    got[1, 2] = 0.5
-    found = compare(want, got)
-    assert not found.equal and found.differing == 1 and found.max_abs == 0.5
-
-
 @pytest.mark.parametrize(
     ("want", "got", "equal"),
     [
         ([1.0, NAN], [1.0, NAN], True),
         ([1.0, NAN], [1.0, 2.0], False),
         ([1.0, 2.0], [1.0, NAN], False),
-        ([math.inf], [math.inf], True),
-        ([math.inf], [-math.inf], False),
+        ([INF], [INF], True),
+        ([INF], [-INF], False),
         ([1.0], [1.00005], True),
         ([1.0], [1.001], False),
+        ([2**60], [2**60], True),
+        ([2**60], [2**60 + 1], False),
+        ([1 + 1j], [1 + 1j], True),
+        ([], [], True),
+        ([1.0], [1], False),
+        ([1.0], [1.0, 1.0], False),
     ],
 )
-def test_nan_infinity_and_tolerance(want: list[float], got: list[float], equal: bool) -> None:
-    """NaN equals NaN only; infinities need their sign; float32 has 1e-4."""
+def test_what_is_equal(want: list[Any], got: list[Any], equal: bool) -> None:
+    """NaN equals NaN only, infinities need their sign, float32 has 1e-4, and whole numbers must be equal.
+
+    Another dtype or shape is a difference by itself.
+    """
     assert compare(torch.tensor(want), torch.tensor(got)).equal is equal
-
-
-def test_dtypes() -> None:
-    """Whole numbers must be equal, large ones too; another dtype or shape is a difference by itself."""
-    large = torch.tensor([2**60])
-    assert not compare(large, large + 1).equal and compare(large, large.clone()).equal
-    assert not compare(torch.zeros(2), torch.zeros(2, dtype=torch.float64)).equal
-    assert not compare(torch.zeros(2), torch.zeros(3)).equal
     assert tolerance(torch.bfloat16)[0] > tolerance(torch.float16)[0] > tolerance(torch.float32)[0]
-    assert compare(torch.empty(0), torch.empty(0)).equal
-    assert compare(torch.tensor([1 + 1j]), torch.tensor([1 + 1j])).equal
 
 
 def test_asked_limits_replace_those_of_the_dtype() -> None:
-    """Given tolerances are used, each on its own."""
+    """Given tolerances are used, each on its own; a difference has its count and size."""
     want, got = torch.tensor([1.0]), torch.tensor([1.01])
     assert compare(want, got, (0.1, None)).equal
     assert not compare(want, got, (0.0, 0.001)).equal
+    found = compare(torch.zeros(2, 2), torch.tensor([[0.0, 0.0], [0.5, 0.0]]))
+    assert not found.equal and found.differing == 1 and found.max_abs == 0.5
 
 
 def test_operators_in_options_survive_json() -> None:
@@ -121,77 +113,59 @@ def test_one_wrong_term_is_an_error(seed: int, terms: int) -> None:
     assert not found.within and found.first[0] == 1 and found.beyond <= 4
 
 
-def test_tf32_products_are_told_apart() -> None:
-    """Factors cut to TF32 are beyond the tolerance of float32, and within that of TF32."""
+def test_tf32_and_narrow_products_are_told_apart() -> None:
+    """Factors cut to TF32 are within its tolerance only; 2000 terms of bfloat16 do not hide a fifth."""
     left, right, want = product(3, 64, torch.float32)
     found = measure(tf32(left) @ tf32(right), want, 1.0)
     assert (found.within, found.within_tf32) == (False, True)
-
-
-@pytest.mark.parametrize(
-    ("value", "wanted", "within"),
-    [(NAN, NAN, True), (INF, INF, True), (-INF, INF, False), (NAN, 1.0, False), (INF, 1.0, False)],
-)
-def test_nonfinite_values(value: float, wanted: float, within: bool) -> None:
-    """NaN and infinities agree with themselves only."""
-    eager = torch.tensor([1.0, wanted])
-    found = measure(torch.tensor([1.0, value]), Expected("n", eager, eager.double(), 1.0), 1.0)
-    assert found.within is within and found.first == ([] if within else [1])
-
-
-def test_a_narrow_dtype_does_not_hide_an_error() -> None:
-    """A bfloat16 product of two thousand terms that is off by a fifth departs."""
     left, right, want = product(5, 2000, torch.bfloat16)
     assert not measure((in_pieces(left, right) * 1.2), want, 1.0).within
 
 
-def test_terms_that_cancel_leave_their_rounding() -> None:
-    """A mean of nothing but rounding is judged by what it is a mean of, not by its own size."""
-    eager, off = torch.full((8,), 1e-9), torch.full((8,), -1e-8)
-    found = [
-        measure(off, Expected("mean", eager, eager.double(), 400.0, noise), 1.0).within
-        for noise in (0.0, 3e-9)
-    ]
-    assert found == [False, True]
+def expected(eager: list[float], exact: list[float] | None = None, noise: float = 0.0) -> Expected:
+    values = torch.tensor(eager)
+    exact_values = values.double() if exact is None else torch.tensor(exact, dtype=torch.float64)
+    return Expected("node", values, exact_values, 1.0, noise)
 
 
-@pytest.mark.parametrize(
-    ("eager", "got", "within"), [(INF, NAN, True), (INF, 7.0, False), (1.0, INF, True), (NAN, 0.0, True)]
-)
-def test_an_overflow_of_eager_is_no_reference(eager: float, got: float, within: bool) -> None:
-    """Where eager cannot hold the tensor, one more element that overflows is no error; a wrong number is, but
-    where eager made NaN of an infinity."""
-    exact = torch.tensor([1e39, 1e39 if eager == INF else 1.0], dtype=torch.float64)
-    want = Expected("sum", torch.tensor([INF, eager]), exact, 1.0)
-    assert measure(torch.tensor([INF, got]), want, 1.0).within is within
+OVERFLOWS = [1e39, 1.0]
+MEASURED: dict[str, tuple[list[float], Expected, float, bool]] = {
+    "nan": ([1.0, NAN], expected([1.0, NAN]), 1.0, True),
+    "infinity": ([1.0, INF], expected([1.0, INF]), 1.0, True),
+    "another infinity": ([1.0, -INF], expected([1.0, INF]), 1.0, False),
+    "nan for a number": ([1.0, NAN], expected([1.0, 1.0]), 1.0, False),
+    "infinity for a number": ([1.0, INF], expected([1.0, 1.0]), 1.0, False),
+    # Where eager cannot hold the tensor, one more element that overflows is no error; a wrong number is,
+    # except where eager made NaN of an infinity.
+    "nan where eager overflows": ([INF, NAN], expected([INF, INF], [1e39, 1e39]), 1.0, True),
+    "a number where eager overflows": ([INF, 7.0], expected([INF, INF], [1e39, 1e39]), 1.0, False),
+    "one more that overflows": ([INF, INF], expected([INF, 1.0], OVERFLOWS), 1.0, True),
+    "where eager made nan": ([INF, 0.0], expected([INF, NAN], OVERFLOWS), 1.0, True),
+    # A mean of nothing but rounding is judged by what it is a mean of, not by its own size.
+    "terms that cancel": ([-1e-8] * 8, expected([1e-9] * 8), 1.0, False),
+    "terms that cancel, with their noise": ([-1e-8] * 8, expected([1e-9] * 8, noise=3e-9), 1.0, True),
+    # On the other side of a step in float64, as eager has it.
+    "what eager says too": ([3.0, 1.0], expected([3.0, 1.0], [2.0, 1.0]), 1.0, True),
+    "beyond the tolerance": ([1.0001], expected([1.0]), 1.0, False),
+    "within a wider one": ([1.0001], expected([1.0]), 1000.0, True),
+}
 
 
-def test_what_eager_says_too_is_right() -> None:
-    """An element on the other side of a step in float64 agrees when it is the one that eager has."""
-    want = Expected("floor", torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.0]).double(), 1.0)
-    assert measure(torch.tensor([3.0, 1.0]), want, 1.0).error == 0.0
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_within_the_tolerance(name: str) -> None:
+    """NaN and infinities agree with themselves only; eager is a reference where it can hold the values."""
+    got, want, factor, within = MEASURED[name]
+    found = measure(torch.tensor(got), want, factor)
+    assert found.within is within and bool(found.first) is not within
 
 
-def test_whole_numbers_must_be_equal() -> None:
-    """One index that is off by one is told with its place and both values."""
+def test_what_is_told_of_elements() -> None:
+    """An index that is off by one with place and values; of equal bits how much is finite nowhere."""
     want = Expected("argmax", torch.tensor([[3, 1], [2, 0]]), None, 1.0)
     found = measure(torch.tensor([[3, 1], [1, 0]]), want, 1.0)
     assert (found.within, found.first, found.values) == (False, [1, 0], ["2", "1"])
-
-
-def test_the_factor_widens_the_tolerance() -> None:
-    """What departs at 1 is within at 1000."""
-    want = Expected("n", torch.ones(4), torch.ones(4, dtype=torch.float64), 1.0)
-    off = torch.ones(4) + 1e-4
-    assert [measure(off, want, factor).within for factor in (1.0, 1000.0)] == [False, True]
-
-
-def test_nan_on_both_sides_is_equal_and_counted() -> None:
-    """The same bits, NaN aside, are equal, and how much is finite nowhere is told."""
-    eager = torch.tensor([1.0, NAN, INF])
-    found = measure(eager.clone(), Expected("n", eager, eager.double(), 1.0), 1.0)
-    assert (found.equal, found.within, found.non_finite) == (True, True, 2)
-    assert not measure(torch.tensor([2.0, NAN, INF]), Expected("n", eager, None, 1.0), 1.0).equal
+    same = measure(torch.tensor([1.0, NAN, INF]), expected([1.0, NAN, INF]), 1.0)
+    assert (same.equal, same.within, same.non_finite) == (True, True, 2)
 
 
 @given(
@@ -316,21 +290,15 @@ def test_one_wrong_element_is_never_rounding(
         assert found[0].unexplained(spoilt.reshape(made[0].shape)) == 1
 
 
-def test_an_element_that_cancels_hides_no_other(tmp_path: Path) -> None:
-    """The row of which rounding alone is left may be anything near; a wrong value in another row is seen."""
+def test_what_rounding_explains_hides_no_other_element(tmp_path: Path) -> None:
+    """A row of which rounding alone is left may be anything near; an index must be one that was seen."""
     found, (made,) = computed("cancels", 3, torch.bfloat16, tmp_path)
     assert float((found[0].eager - found[0].exact)[0].abs().max()) > 0.9  # all of it is rounding there
     assert found[0].unexplained(found[0].eager) == 0
     made[4, 4] *= 1.5
     assert found[0].unexplained(made) == 1
-
-
-def test_an_index_must_be_one_that_was_seen(tmp_path: Path) -> None:
-    """Another place than eager's and that of every run is no rounding."""
-    found, made = computed("block", 5, torch.bfloat16, tmp_path)
-    assert found[1].unexplained(found[1].eager) == 0
-    assert found[1].unexplained((found[1].eager + 1) % 16) > 0
-    assert made[1].dtype == torch.int64
+    (_, index), _ = computed("block", 5, torch.bfloat16, tmp_path)
+    assert index.unexplained(index.eager) == 0 < index.unexplained((index.eager + 1) % 16)
 
 
 class Draws(nn.Module):  # type: ignore[misc]
@@ -436,17 +404,25 @@ def test_every_kind_of_number_is_counted(dtype: torch.dtype) -> None:
     assert (found.min is not None) == (not dtype.is_complex)
 
 
-def test_large_whole_numbers_stay_exact() -> None:
-    """int64 extremes do not pass through a float."""
+def test_counts_are_exact_in_large_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """int64 extremes do not pass through a float, negative zeros count, and chunks change nothing."""
     large = 2**62 + 1
     found = summary(torch.tensor([-large, large]))
     assert (found.min, found.max) == (-large, large)
+    values = torch.tensor([0.0, -0.0, 1e-45, -3.0] * 5000)
+    whole = summary(values)
+    assert whole.zero == summary(values.double()).zero == 10_000
+    monkeypatch.setattr("mcp_server.worker.tensors.CHUNK", 3000)
+    assert summary(values) == whole
+
+
+DIGESTED = (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.uint8)
 
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 40),
-    st.sampled_from([torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.uint8]),
+    st.one_of(st.integers(2, 40), st.integers(60_000, 70_000)),
+    st.sampled_from(DIGESTED),
     st.integers(0, 3),
     st.data(),
 )
@@ -459,41 +435,10 @@ def test_a_digest_tells_values_and_places(
     changed = values.clone()
     changed[place] = 1 - int(values[place].real if dtype.is_complex else values[place])
     assert checksum(values) == checksum(values.clone()) != checksum(changed)
-    if count > 1:
-        assert checksum(values) != checksum(values.roll(1)) or torch.equal(values, values.roll(1))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(60_000, 70_000), st.integers(0, 59_999), st.integers(0, 59_999), st.integers(0, 7))
-def test_a_digest_of_many_words_tells_one_bit_and_two_places(
-    count: int, place: int, other: int, bit: int
-) -> None:
-    """Sums by row and by place in the row tell what a weighted sum of all words would."""
-    values = (torch.arange(count) * 7 % 251).to(torch.uint8)
-    digest = checksum(values)
-    for at in (place, count - 1):
-        changed = values.clone()
-        changed[at] ^= 1 << bit
-        assert checksum(changed) != digest
-    place, other = place // 8 * 8, other // 8 * 8 + other % 7  # not the highest byte of a word
-    swapped = values.clone()
+    place, other = (each // 8 * 8 for each in (place, data.draw(st.integers(0, count - 1))))
+    swapped = values.clone()  # of words, not their highest bytes
     swapped[[place, other]] = values[[other, place]]
-    assert (checksum(swapped) == digest) == bool(values[place] == values[other])
-    assert checksum(torch.cat([values[:3], values])[3:]) == digest
-
-
-def test_zeros_of_both_signs_are_counted() -> None:
-    """Negative zero and the smallest numbers are what they are, in a tensor of many values."""
-    values = torch.tensor([0.0, -0.0, 1e-45, -3.0] * 5000)
-    assert summary(values).zero == summary(values.double()).zero == 10_000
-
-
-def test_digests_of_tensors_beyond_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks change nothing that is counted."""
-    values = torch.arange(10.0)
-    whole = summary(values)
-    monkeypatch.setattr("mcp_server.worker.tensors.CHUNK", 3)
-    assert summary(values) == whole
+    assert (checksum(swapped) == checksum(values)) == bool(values[place] == values[other])
 
 
 @pytest.mark.parametrize(

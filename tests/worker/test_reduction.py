@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.export import Dim, export
 
-from mcp_server.logs.families import BY_ID
 from mcp_server.runtime.context import read_events, stream_events
 from mcp_server.tools.reduce.failing import STATUS, FailureShown, Kind
 from mcp_server.worker.encode import BY_OPERATOR
@@ -28,7 +27,7 @@ from mcp_server.worker.events import Kept
 from mcp_server.worker.interpret import bind
 from mcp_server.worker.protocol import FailureClass
 from mcp_server.worker.reduction import script, trials
-from mcp_server.worker.reduction.minimise import minimise, minimise_while, split
+from mcp_server.worker.reduction.minimise import minimise, minimise_while
 from mcp_server.worker.reduction.program import (
     Cut,
     Cutter,
@@ -54,6 +53,7 @@ from mcp_server.worker.reduction.trials import (
 )
 from mcp_server.worker.report import Report
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 SETTING = Setting('a "title"', {"max_autotune": False}, {"TORCHINDUCTOR_NAN_ASSERTS": "1"}, ())
 
 
@@ -136,7 +136,6 @@ def run(found: Cut, directory: Path, of_seed: frozenset[str] = frozenset()) -> t
     return outputs
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 def test_every_part_computes_what_the_whole_did(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
     """Each single operator, cut out with recorded inputs, gives its recorded value again."""
     program, recorded = chain
@@ -147,43 +146,32 @@ def test_every_part_computes_what_the_whole_did(chain: tuple[Program, Recorded],
         torch.testing.assert_close(outputs[0], recorded(wanted), equal_nan=True)
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
-def test_the_whole_keeps_weights_and_inputs(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
-    """All nodes together take what the program took, and give what it gave."""
+def test_the_whole_keeps_weights_inputs_and_settings(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
+    """All nodes take what the program took and give what it gave; open sizes, options and variables too."""
     program, recorded = chain
-    found = Cutter(program, Plan(tuple(program.units)), recorded).cut()
+    found = Cutter(program, Plan(tuple(program.units), dynamic=True), recorded).cut()
     assert set(found.arguments) == {"x"}
     assert set(found.weights) == {"p_inp_weight", "p_inp_bias", "b_scale"}
     torch.testing.assert_close(run(found, tmp_path)[-1], recorded(program.units[-1]), equal_nan=True)
+    text = (tmp_path / "repro.py").read_text()
+    assert "0: torch.export.Dim.AUTO(min=2, max=64)" in text and "{'max_autotune': False}" in text
+    assert "os.environ.setdefault('TORCHINDUCTOR_NAN_ASSERTS', '1')" in text
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
-def test_symbolic_sizes_stay_symbolic(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
-    """A dynamic cut says which dimension is open, and within which bounds."""
-    program, recorded = chain
-    run(Cutter(program, Plan(tuple(program.units), dynamic=True), recorded).cut(), tmp_path)
-    assert "0: torch.export.Dim.AUTO(min=2, max=64)" in (tmp_path / "repro.py").read_text()
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
-def test_a_size_is_made_smaller_everywhere(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
-    """A window of a size cuts inputs, weights and the literal sizes of views alike."""
+def test_a_size_is_made_smaller_everywhere(
+    chain: tuple[Program, Recorded], made: Made, tmp_path: Path
+) -> None:
+    """A window cuts inputs, weights and literal sizes of views; rows of a table are indexed, and stay."""
     program, recorded = chain
     units = tuple(program.units[:3])
     whole = run(Cutter(program, Plan(units), recorded).cut(), tmp_path)
     assert shrinkable(program, Cutter(program, Plan(units), recorded).cut()) == [12, 8, 6]
     (small,) = run(Cutter(program, Plan(units, windows=((8, (0, 4)),)), recorded).cut(), tmp_path)
     torch.testing.assert_close(small, whole[0][:, :4])
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
-def test_a_size_that_is_indexed_stays(made: Made) -> None:
-    """The rows of a table are not cut: a good index would become a bad one."""
     program, recorded = made(Lookup(), torch.arange(10))
     assert shrinkable(program, Cutter(program, Plan(tuple(program.units)), recorded).cut()) == [10]
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 def test_values_come_from_a_seed(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
     """Made values have the shape and the range of the real ones, and no file is needed for them."""
     program, recorded = chain
@@ -193,7 +181,6 @@ def test_values_come_from_a_seed(chain: tuple[Program, Recorded], tmp_path: Path
     assert torch.equal(first[0], run(Cutter(program, plan, recorded).cut(), tmp_path, plan.seeded)[0])
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 def test_a_branch_keeps_its_subgraphs(made: Made, tmp_path: Path) -> None:
     """The subgraphs of `cond` become classes of the script."""
     program, recorded = made(Branching(), torch.ones(3))
@@ -201,7 +188,6 @@ def test_a_branch_keeps_its_subgraphs(made: Made, tmp_path: Path) -> None:
     torch.testing.assert_close(outputs[0], torch.ones(3).sin() * 2)
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 def test_bad_and_missing_values_are_no_start(chain: tuple[Program, Recorded]) -> None:
     """A part whose inputs are already bad, or were not recorded, is not cut out."""
     program, recorded = chain
@@ -213,17 +199,6 @@ def test_bad_and_missing_values_are_no_start(chain: tuple[Program, Recorded]) ->
         Cutter(program, Plan((last,)), Recorded("/nowhere", frozenset())).cut()
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
-def test_settings_are_taken_over(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
-    """Options of the compile and variables that steer torch stand in the script."""
-    program, recorded = chain
-    run(Cutter(program, Plan(tuple(program.units[:1])), recorded).cut(), tmp_path)
-    text = (tmp_path / "repro.py").read_text()
-    assert "{'max_autotune': False}" in text
-    assert "os.environ.setdefault('TORCHINDUCTOR_NAN_ASSERTS', '1')" in text
-
-
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 def test_an_operator_is_replaced_by_its_fake_layout(made: Made, tmp_path: Path) -> None:
     """Without the user's code the script defines an operator of this schema and of these results' layouts."""
     program, recorded = made(Centred(), torch.randn(6, 4), ({0: Dim("n", min=2, max=64)},))
@@ -247,7 +222,6 @@ def test_an_operator_is_replaced_by_its_fake_layout(made: Made, tmp_path: Path) 
     assert "stood_in.centre.default" in str(again.graph)
 
 
-@pytest.mark.filterwarnings("ignore:.*LeafSpec.* is deprecated:FutureWarning")
 def test_an_operator_of_several_layouts_is_kept(made: Made) -> None:
     """One that gives other layouts in another place is not replaced: the user's own is needed."""
     program, recorded = made(Centred(twice=True), torch.randn(6, 4))
@@ -256,38 +230,6 @@ def test_an_operator_of_several_layouts_is_kept(made: Made) -> None:
 
 
 # Delta debugging: what a failure needs, which candidates count as failing alike, and their clock.
-
-
-class Oracle:
-    """Fails when all that is needed is there; counts the rounds."""
-
-    def __init__(self, needed: frozenset[int]) -> None:
-        self.needed = needed
-        self.rounds = 0
-
-    def first_failing(self, options: Sequence[Sequence[int]]) -> int | None:
-        self.rounds += 1
-        return next((n for n, option in enumerate(options) if self.needed <= set(option)), None)
-
-
-sizes = st.integers(1, 60)
-needs = sizes.flatmap(lambda size: st.tuples(st.just(size), st.frozensets(st.integers(0, size - 1))))
-
-
-@given(needs)
-def test_exactly_what_is_needed_is_left(case: tuple[int, frozenset[int]]) -> None:
-    """When the failure needs certain elements and no others, these are found, in their order."""
-    size, needed = case
-    left = minimise(range(size), Oracle(needed).first_failing)
-    assert list(left) == sorted(needed) if needed else len(left) == 1
-
-
-@given(st.integers(2, 2000), st.data())
-def test_one_element_is_found_by_halving(size: int, data: st.DataObject) -> None:
-    """A failure of one element takes a logarithmic number of rounds."""
-    oracle = Oracle(frozenset([data.draw(st.integers(0, size - 1))]))
-    assert minimise(range(size), oracle.first_failing) == tuple(oracle.needed)
-    assert oracle.rounds <= log2(size) + 2
 
 
 @given(st.lists(st.frozensets(st.integers(0, 11), min_size=1), min_size=1, max_size=6))
@@ -301,14 +243,21 @@ def test_nothing_can_be_left_out_of_the_result(ways: list[frozenset[int]]) -> No
         return next((n for n, option in enumerate(options) if fails(option)), None)
 
     left = minimise(range(12), first_failing)
-    assert fails(left)
+    assert fails(left) and list(left) == sorted(left)
     assert len(left) == 1 or not any(fails([x for x in left if x != out]) for out in left)
 
 
-@given(st.lists(st.integers()), st.integers(1, 8))
-def test_parts_are_the_whole(items: list[int], pieces: int) -> None:
-    """Parts are consecutive and lose nothing."""
-    assert [item for part in split(items, pieces) for item in part] == items
+@given(st.integers(2, 2000), st.data())
+def test_one_element_is_found_by_halving(size: int, data: st.DataObject) -> None:
+    """A failure of one element takes a logarithmic number of rounds."""
+    needed, rounds = data.draw(st.integers(0, size - 1)), []
+
+    def first_failing(options: Sequence[Sequence[int]]) -> int | None:
+        rounds.append(options)
+        return next((n for n, option in enumerate(options) if needed in option), None)
+
+    assert minimise(range(size), first_failing) == (needed,)
+    assert len(rounds) <= log2(size) + 2
 
 
 def scripts(monkeypatch: pytest.MonkeyPatch, by_node: dict[str, str]) -> None:
@@ -367,12 +316,14 @@ def test_nothing_is_tried_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_end_of_the_search_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A candidate that the search's own clock ended is neither healthy nor failing."""
+    """A candidate that the search's own clock ended is neither healthy nor failing; later none is started."""
     scripts(monkeypatch, {"slow": "import time; time.sleep(60)"})
     tried = trials_in(tmp_path, seconds=0.5)
     with pytest.raises(OutOfTime):
         tried.first_failing([Plan(("slow",))])
     assert tried.tried == {}
+    with pytest.raises(OutOfTime):
+        next(in_parallel([str(tmp_path)], Limits(time.monotonic(), 60, 2), fork=False))
 
 
 INDEX = "what():  index out of bounds: 0 <= tmp7 < 1000L"
@@ -387,8 +338,8 @@ LOWERING = FailureShown(
 )
 
 
-def class_of(shown: FailureShown) -> FailureClass:
-    return shown.request()
+NOT_FINITE = FailureShown(kind="not_finite", nan=True)
+INF = "not finite: output 0 holds 0 nan and 2 inf"
 
 
 @pytest.mark.parametrize(
@@ -404,21 +355,9 @@ def class_of(shown: FailureShown) -> FailureClass:
         (UNKNOWN, 1, "compiling", "KeyError: 12", False),
         (LOWERING, 1, "compiling", LOWERING.text.replace("a_1", "b_2"), True),
         (LOWERING, 1, "compiling", LOWERING.text.replace("has no dtype", "has no size"), False),
-        (
-            FailureShown(kind="not_finite", nan=True),
-            3,
-            "",
-            "not finite: output 0 holds 2 nan and 0 inf",
-            True,
-        ),
-        (
-            FailureShown(kind="not_finite", nan=True),
-            3,
-            "",
-            "not finite: output 0 holds 0 nan and 2 inf",
-            False,
-        ),
-        (FailureShown(kind="not_finite"), 3, "", "not finite: output 0 holds 0 nan and 2 inf", True),
+        (NOT_FINITE, 3, "", INF.replace("0 nan", "2 nan"), True),
+        (NOT_FINITE, 3, "", INF, False),
+        (FailureShown(kind="not_finite"), 3, "", INF, True),
         (FailureShown(kind="not_finite"), 0, "", "", False),
         (FailureShown(kind="departs"), 4, "", "departs: output 0", True),
         (FailureShown(kind="departs"), 5, "exporting", "", False),
@@ -428,7 +367,7 @@ def test_only_the_same_failure_counts(
     shown: FailureShown, status: int | None, phase: str, text: str, same: bool
 ) -> None:
     """Signal, phase and family of text must agree; what changes from run to run does not matter."""
-    assert shown_by(class_of(shown), status, phase, text) is same
+    assert shown_by(shown.request(), status, phase, text) is same
 
 
 @pytest.mark.parametrize(
@@ -443,23 +382,17 @@ def test_only_the_same_failure_counts(
 )
 def test_an_infinity_of_eager_mode_is_no_difference(kind: Kind, status: int, text: str, absent: bool) -> None:
     """A package that gives eager's infinity has nothing left of a failure that was another number."""
-    assert is_gone(class_of(FailureShown(kind=kind)), status, text) is absent
-
-
-def test_the_family_is_what_the_log_reader_knows() -> None:
-    """The patterns that a candidate is held against are those of the error family."""
-    assert list(ABORT.request().patterns) == [p.pattern for p in BY_ID["cpu_index_assert"].patterns]
-
-
-def test_both_sides_agree_on_the_exit_status() -> None:
-    """What the script exits with is what the server takes it for."""
     assert (STATUS["not_finite"], STATUS["departs"]) == (script.NOT_FINITE, script.DEPARTS)
+    assert is_gone(FailureShown(kind=kind).request(), status, text) is absent
 
+
+SIZES = st.integers(1, 60)
+NEEDS = SIZES.flatmap(lambda size: st.tuples(st.just(size), st.frozensets(st.integers(0, size - 1))))
 
 # A search that may not go on gives the best that it found.
 
 
-@given(needs, st.integers(0, 30))
+@given(NEEDS, st.integers(0, 30))
 def test_a_search_that_is_spent_gives_what_still_fails(
     case: tuple[int, frozenset[int]], allowed: int
 ) -> None:
@@ -517,20 +450,18 @@ def test_what_a_script_started_ends_with_it(tmp_path: Path) -> None:
     """A compiler that a killed script left behind is killed, too."""
     started = tmp_path / "pid"
     text = (
-        "import subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\n"
+        "import os, subprocess, time\nchild = subprocess.Popen(['sleep', '60'])\n"
         f"open({str(started)!r} + '.new', 'w').write(str(child.pid))\n"
-        f"import os; os.rename({str(started)!r} + '.new', {str(started)!r}); time.sleep(60)\n"
+        f"os.rename({str(started)!r} + '.new', {str(started)!r}); time.sleep(60)\n"
     )
     child = Child(directory_of(tmp_path, "a", text), False, limit_s=60)
     while not started.exists():
         time.sleep(0.01)
     child.kill()
-    pid = int(started.read_text())
-    for _ in range(200):
-        if not _alive(pid):
-            break
+    until = time.monotonic() + 2
+    while _alive(int(started.read_text())):
+        assert time.monotonic() < until
         time.sleep(0.01)
-    assert not _alive(pid)
 
 
 def _alive(pid: int) -> bool:
@@ -555,24 +486,10 @@ def test_closing_ends_those_that_still_run(tmp_path: Path) -> None:
 
 
 def test_no_more_than_asked_run_at_once(tmp_path: Path) -> None:
-    """With one place, scripts run one after another, in their order."""
+    """With one place, scripts run in their order; closing after one of two that hang together is no error."""
     paths = [directory_of(tmp_path, name, SCRIPTS["exits"]) for name in ("a", "b", "c")]
-    order = [number for number, _ in in_parallel(paths, limits(20), fork=False)]
-    assert order == [0, 1, 2]
-
-
-def test_two_that_end_together_are_both_reaped(tmp_path: Path) -> None:
-    """Closing after the first of two that reached their limit at once is no error."""
-    paths = [directory_of(tmp_path, name, SCRIPTS["hangs"]) for name in ("a", "b")]
-    run = in_parallel(paths, limits(0.2, parallel=2), fork=False)
+    assert [number for number, _ in in_parallel(paths, limits(20), fork=False)] == [0, 1, 2]
+    hanging = [directory_of(tmp_path, name, SCRIPTS["hangs"]) for name in ("d", "e")]
+    run = in_parallel(hanging, limits(0.2, parallel=2), fork=False)
     assert next(run)[1].status is None
     run.close()
-
-
-def test_the_clock_of_the_search_is_no_end_of_a_script(tmp_path: Path) -> None:
-    """What runs when the time for all of them is over has neither failed nor passed; nothing starts later."""
-    paths = [directory_of(tmp_path, name, SCRIPTS["hangs"]) for name in ("a", "b")]
-    with pytest.raises(OutOfTime):
-        next(in_parallel(paths, Limits(time.monotonic() + 0.3, 60, 2), fork=False))
-    with pytest.raises(OutOfTime):
-        next(in_parallel(paths, Limits(time.monotonic(), 60, 2), fork=False))
