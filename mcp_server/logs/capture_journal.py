@@ -15,11 +15,9 @@ from pydantic import ValidationError
 from mcp_server.errors import read_json
 from mcp_server.logs import captured
 from mcp_server.model import ModelLocation
-from mcp_server.worker.capture import events
 
 R = TypeVar("R", bound=captured.JournalRecord)
 Facts = Mapping[str, object]  # the records of `logs.captured` check them
-Kind = type[events.JournalEvent]
 
 
 @dataclass(frozen=True)
@@ -33,13 +31,11 @@ class Line:
     facts: Facts
 
 
-# The event that begins a phase, the key of its number, and the events that end it well and badly.
-PHASES: dict[Kind, tuple[str, Kind, Kind]] = {
-    events.Compiling: ("compile", events.Compiled, events.CompileFailed),
-    events.Loading: ("load", events.Loaded, events.LoadFailed),
-    events.Updating: ("update", events.Updated, events.UpdateFailed),
-    events.Calling: ("call", events.Called, events.CallFailed),
-}
+# Of phases: the event that begins one, the key of its number, and the events that end it well and badly.
+COMPILES = ("compiling", "compile", "compiled", "compile_failed")
+LOADS = ("loading", "load", "loaded", "load_failed")
+UPDATES = ("updating", "update", "updated", "update_failed")
+CALLS = ("calling", "call", "called", "call_failed")
 OF_THE_END = ("outputs", "package", "seconds", "raced", "rewritten")
 
 
@@ -52,19 +48,19 @@ def read_capture(directory: Path) -> captured.Captured:
     lines.sort(key=attrgetter("t"))
     return captured.Captured(
         processes=_processes(lines),
-        compiles=_phases(lines, events.Compiling, captured.CapturedCompile),
-        packagings=_single(lines, events.Packaging, captured.CapturedPackaging),
-        overwritings=_single(lines, events.Overwriting, captured.CapturedOverwriting),
-        loads=_phases(lines, events.Loading, captured.CapturedLoad),
-        hosts=_single(lines, events.Host, captured.CapturedHost),
-        updates=_phases(lines, events.Updating, captured.CapturedUpdate),
-        calls=_phases(lines, events.Calling, captured.CapturedCall),
-        mends=_single(lines, events.Mended, captured.CapturedMend),
-        variables=_single(lines, events.VariableSet, captured.VariableChange),
-        assertions=_single(lines, events.AssertionFailed, captured.CapturedAssertion),
-        replays=_single(lines, events.GraphInputGone, captured.FreedInput),
-        cross_stream_frees=_single(lines, events.InputLetGo, captured.FreedInput),
-        ends=_single(lines, events.ProgramFailed, captured.CapturedEnd),
+        compiles=_phases(lines, COMPILES, captured.CapturedCompile),
+        packagings=_single(lines, "packaging", captured.CapturedPackaging),
+        overwritings=_single(lines, "overwriting", captured.CapturedOverwriting),
+        loads=_phases(lines, LOADS, captured.CapturedLoad),
+        hosts=_single(lines, "host", captured.CapturedHost),
+        updates=_phases(lines, UPDATES, captured.CapturedUpdate),
+        calls=_phases(lines, CALLS, captured.CapturedCall),
+        mends=_single(lines, "mended", captured.CapturedMend),
+        variables=_single(lines, "variable_set", captured.VariableChange),
+        assertions=_single(lines, "assertion_failed", captured.CapturedAssertion),
+        replays=_single(lines, "graph_input_gone", captured.FreedInput),
+        cross_stream_frees=_single(lines, "input_let_go", captured.FreedInput),
+        ends=_single(lines, "program_failed", captured.CapturedEnd),
     )
 
 
@@ -81,30 +77,30 @@ def _lines(path: Path) -> Iterator[Line]:
                         yield Line(facts["event"], facts["pid"], facts["n"], facts["t"], facts)
 
 
-def _of(lines: list[Line], kind: Kind) -> list[Line]:
-    return [line for line in lines if line.event == kind.event]
+def _of(lines: list[Line], event: str) -> list[Line]:
+    return [line for line in lines if line.event == event]
 
 
 def _processes(lines: list[Line]) -> list[captured.CapturedProcess]:
-    exits = {line.pid for line in _of(lines, events.Exit)}
-    failed, processes = _of(lines, events.HookFailed), []
-    for pid, line in {line.pid: line for line in _of(lines, events.Process)}.items():
+    exits = {line.pid for line in _of(lines, "exit")}
+    failed, processes = _of(lines, "hook_failed"), []
+    for pid, line in {line.pid: line for line in _of(lines, "process")}.items():
         failures = {str(each.facts.get("error")) for each in failed if each.pid == pid}
         facts = {**line.facts, "exited": pid in exits, "hook_failures": sorted(failures)}
         processes += _built(captured.CapturedProcess, facts)
     return processes
 
 
-def _phases(lines: list[Line], begin: Kind, kind: type[R]) -> list[R]:
+def _phases(lines: list[Line], phase: tuple[str, str, str, str], kind: type[R]) -> list[R]:
     """Each beginning joined with its end, if it has one."""
-    number, well, badly = PHASES[begin]
-    ended = (line for line in lines if line.event in (well.event, badly.event))
+    begin, number, well, badly = phase
+    ended = (line for line in lines if line.event in (well, badly))
     ends = {(line.pid, str(line.facts.get(number))): line for line in ended}
     found = []
     for line in _of(lines, begin):
         end = ends.get((line.pid, str(line.facts.get(number))))
         joined = {**line.facts, "number": line.facts.get(number)}
-        if end is not None and end.event == badly.event:
+        if end is not None and end.event == badly:
             joined = _failed(joined, end.facts)
         elif end is not None:
             joined |= {key: end.facts[key] for key in OF_THE_END if end.facts.get(key) is not None}
@@ -113,10 +109,10 @@ def _phases(lines: list[Line], begin: Kind, kind: type[R]) -> list[R]:
     return found
 
 
-def _single(lines: list[Line], of: Kind, kind: type[R]) -> list[R]:
+def _single(lines: list[Line], event: str, kind: type[R]) -> list[R]:
     """Records of one event each."""
-    found = [line.facts for line in _of(lines, of)]
-    whole = [_failed(facts, facts) if issubclass(of, events.Failed) else facts for facts in found]
+    found = [line.facts for line in _of(lines, event)]
+    whole = [_failed(facts, facts) if event.endswith("_failed") else facts for facts in found]
     return [record for facts in whole for record in _built(kind, _of_phase(facts))]
 
 

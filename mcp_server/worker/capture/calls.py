@@ -29,7 +29,7 @@ from ..process import (
 )
 from ..report import TEXT_LIMIT, Encoded, encode
 from ..tensors import CALL_FORMAT, PLAIN, TooLarge, digests, pack, pack_leaves, sharing
-from . import events
+from .events import InUse
 from .journal import CaptureStore, Journal, unkept
 from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of
 from .streams import Snapshot, Streams
@@ -100,7 +100,7 @@ class Calls:
         found = [path for path in paths if os.path.isfile(path)]
         if len(found) == 1:
             kept = self.store.package(found[0])
-            self.journal.event(events.Host(argv=words[:WORDS], package=found[0], frames=frames(), **kept))
+            self.journal.event("host", argv=words[:WORDS], package=found[0], frames=frames(), **kept)
 
     # Loads
 
@@ -114,7 +114,7 @@ class Calls:
         """Journal a package that torch refused before it made a loader."""
         if error is not None and not self.thread.loads:
             number = self._load("AOTIModelPackageLoader", *state)
-            self.journal.event(events.LoadFailed(load=number, retained=self._in_use(), **failure(error)))
+            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
 
     def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
         self.thread.loads = getattr(self.thread, "loads", 0) + 1
@@ -134,33 +134,32 @@ class Calls:
             size = os.path.getsize(package) if os.path.exists(package) else 0
             kept = unkept(size, str(error))
         self.journal.event(
-            events.Loading(
-                load=number,
-                loader=loader,
-                package=package,
-                options=options,
-                libraries=sorted(torch.ops.loaded_libraries),
-                processor_s=processor_seconds(),
-                frames=frames(),
-                **kept,
-            )
+            "loading",
+            load=number,
+            loader=loader,
+            package=package,
+            options=options,
+            libraries=sorted(torch.ops.loaded_libraries),
+            processor_s=processor_seconds(),
+            frames=frames(),
+            **kept,
         )
         return number
 
     def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
         number, loader, start = state
         if error is not None:
-            self.journal.event(events.LoadFailed(load=number, retained=self._in_use(), **failure(error)))
+            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
             return
         self.loads[loader] = number
         on_cuda = type(loader).__name__.endswith("Cuda")
         if hasattr(loader, "get_metadata"):
             on_cuda = loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda"
         place = current_device() if on_cuda else None
-        self.journal.event(events.Loaded(number, time.monotonic() - start, place))
+        self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
 
-    def _in_use(self) -> events.InUse:
-        return events.InUse(sorted(self.loads.values()), self.outputs.retained())
+    def _in_use(self) -> InUse:
+        return InUse(sorted(self.loads.values()), self.outputs.retained())
 
     # Constants
 
@@ -186,19 +185,18 @@ class Calls:
         strided = [(name, value) for name, value in tensors if value.layout == torch.strided]
         views = [name for name, value in strided if value.untyped_storage().nbytes() > value.nbytes]
         self.journal.event(
-            events.Updating(
-                update=number,
-                load=load,
-                how=how,
-                arguments=list(args) + list(kwargs.values()),
-                file=path,
-                notice=notice,
-                compiled=compiled,
-                constants=Encoded("{" + ", ".join(members) + "}"),
-                digests=known,
-                views=sorted(views),
-                frames=frames(),
-            )
+            "updating",
+            update=number,
+            load=load,
+            how=how,
+            arguments=list(args) + list(kwargs.values()),
+            file=path,
+            notice=notice,
+            compiled=compiled,
+            constants=Encoded("{" + ", ".join(members) + "}"),
+            digests=known,
+            views=sorted(views),
+            frames=frames(),
         )
         # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
         managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
@@ -209,9 +207,9 @@ class Calls:
     def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
         (number,) = state
         if error is None:
-            self.journal.event(events.Updated(number))
+            self.journal.event("updated", update=number)
         else:
-            self.journal.event(events.UpdateFailed(update=number, **failure(error)))
+            self.journal.event("update_failed", update=number, **failure(error))
 
     # Calls
 
@@ -244,33 +242,32 @@ class Calls:
 
         path, notice = (None, GONE) if gone else self.saved("inputs", number, packed)
         self.journal.event(
-            events.Calling(
-                call=number,
-                load=load,
-                thread=threading.get_ident(),
-                thread_name=threading.current_thread().name,
-                threads=torch.get_num_threads(),
-                leaves=encode_all([encode_layout(leaf) for leaf in flat]),
-                sharing=sharing(flat),
-                moved=self.managed.moved(load),
-                altered=self.managed.altered(load),
-                lost=self.managed.lost(load),
-                refilled=refilled,
-                unmapped=gone,
-                overwritten=self.aliases.overwritten(),
-                streams=self.streams.several,
-                headroom=left,
-                headroom_of=limit,
-                processor_s=processor_seconds(),
-                stack_bytes=stack_bytes(),
-                current_device=current_device(),
-                settings=settings(),
-                again=self.repeats.again(load, flat),
-                plain=_plain(tree),
-                file=path,
-                notice=notice,
-                frames=frames(),
-            )
+            "calling",
+            call=number,
+            load=load,
+            thread=threading.get_ident(),
+            thread_name=threading.current_thread().name,
+            threads=torch.get_num_threads(),
+            leaves=encode_all([encode_layout(leaf) for leaf in flat]),
+            sharing=sharing(flat),
+            moved=self.managed.moved(load),
+            altered=self.managed.altered(load),
+            lost=self.managed.lost(load),
+            refilled=refilled,
+            unmapped=gone,
+            overwritten=self.aliases.overwritten(),
+            streams=self.streams.several,
+            headroom=left,
+            headroom_of=limit,
+            processor_s=processor_seconds(),
+            stack_bytes=stack_bytes(),
+            current_device=current_device(),
+            settings=settings(),
+            again=self.repeats.again(load, flat),
+            plain=_plain(tree),
+            file=path,
+            notice=notice,
+            frames=frames(),
         )
         if in_graph:
             self.streams.watch_graph(number, flat)
@@ -293,10 +290,9 @@ class Calls:
             # What its constants are by now is looked at more closely.
             unread = capturing() or device_error()
             names = None if unread else self.managed.refilled(state.load, AT_FAILURE)
-            failed = events.CallFailed(
-                call=state.number, seconds=seconds, retained=retained, refilled=names, **told
+            self.journal.event(
+                "call_failed", call=state.number, seconds=seconds, retained=retained, refilled=names, **told
             )
-            self.journal.event(failed)
             return
         self.aliases.returned(state.number, state.inputs, result)
         self.outputs.add(state.number, result)
@@ -311,13 +307,12 @@ class Calls:
                 raced = state.snapshot.raced()
             self.streams.pending_uses.add(state.number, state.snapshot.inputs)
         self.journal.event(
-            events.Called(
-                call=state.number,
-                seconds=seconds,
-                outputs=encode_all([output.text for output in outputs]),
-                raced=raced,
-                rewritten=[n for n, (leaf, count) in enumerate(state.versions) if version_of(leaf) != count],
-            )
+            "called",
+            call=state.number,
+            seconds=seconds,
+            outputs=encode_all([output.text for output in outputs]),
+            raced=raced,
+            rewritten=[n for n, (leaf, count) in enumerate(state.versions) if version_of(leaf) != count],
         )
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))
 

@@ -13,8 +13,8 @@ from typing import Any, Optional
 import torch
 
 from ..encode import callers, frames, is_ours, raised_in
+from ..report import Encoded
 from ..tensors import TooLarge, only_tensors, storage_bytes
-from . import events
 from .calls import Calls, failure
 
 REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
@@ -26,7 +26,7 @@ class Comparison:
 
     file: Optional[str]
     calls: list[int]
-    frames: events.Frames
+    frames: Encoded
     code: Optional[CodeType]
 
 
@@ -88,13 +88,12 @@ class Comparisons:
         told, self.failed = self.failed, None
         if told is not None:
             self.calls.journal.event(
-                events.AssertionFailed(
-                    file=told.file,
-                    calls=told.calls,
-                    refilled=self.calls.managed.refilled_by_now(),
-                    frames=told.frames,
-                    **failure(error),
-                )
+                "assertion_failed",
+                file=told.file,
+                calls=told.calls,
+                refilled=self.calls.managed.refilled_by_now(),
+                frames=told.frames,
+                **failure(error),
             )
 
     def _forget(self) -> None:

@@ -21,7 +21,6 @@ from ..lease import leave
 from ..process import processor_seconds
 from ..report import encode_frames, identity
 from ..tensors import digests, storage_bytes, tensors_of
-from . import events
 from .calls import Calls, failure
 from .checks import REPORTED, Comparisons
 
@@ -71,7 +70,7 @@ class Compiles:
         self.thread = threading.local()
         self.compiles = False  # whether this process compiled anything
         self.comparisons = Comparisons(calls)
-        self.changed: dict[str, events.VariableSet] = {}  # since the last compile, by name
+        self.changed: dict[str, dict[str, Any]] = {}  # since the last compile, by name
         self.last_export: Any = None  # module, arguments, options and error
         self.last_compile: Any = None  # options and error of one that failed
         self.kept: set[str] = set()  # packages that were there before this process wrote them
@@ -81,7 +80,7 @@ class Compiles:
         variable = os.fsdecode(name)
         before, after = os.environ.get(variable), None if value is None else os.fsdecode(value)
         if variable in DECIDING and before != after:
-            self.changed[variable] = events.VariableSet(variable, before, after, frames())
+            self.changed[variable] = {"before": before, "after": after, "frames": frames()}
 
     def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
         """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
@@ -93,31 +92,28 @@ class Compiles:
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
         path, notice = self._exported(program, number)
         exported = isinstance(program, torch.export.ExportedProgram)
-        for change in self.changed.values():
-            self.journal.event(change)
+        for variable, change in self.changed.items():
+            self.journal.event("variable_set", variable=variable, **change)
         self.changed.clear()
         state = program.state_dict if exported else {}
         if isinstance(program, torch.nn.Module):
             state = tensors_of(program)
         self.journal.event(
-            events.Compiling(
-                compile=number,
-                digests=digests(state),
-                how=how,
-                exported=path,
-                program=exported,
-                notice=notice,
-                package_path=path_of(kwargs.get("package_path")),
-                configs=configs,
-                configs_exact=exact,
-                flags={
-                    name: value for name, value in os.environ.items() if name.startswith(FLAGS + SEARCHED)
-                },
-                torch=torch.__version__,
-                libraries=sorted(torch.ops.loaded_libraries),
-                processor_s=processor_seconds(),
-                frames=frames(),
-            )
+            "compiling",
+            compile=number,
+            digests=digests(state),
+            how=how,
+            exported=path,
+            program=exported,
+            notice=notice,
+            package_path=path_of(kwargs.get("package_path")),
+            configs=configs,
+            configs_exact=exact,
+            flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS + SEARCHED)},
+            torch=torch.__version__,
+            libraries=sorted(torch.ops.loaded_libraries),
+            processor_s=processor_seconds(),
+            frames=frames(),
         )
         self.compiles = self.thread.inside = True
         self.thread.configs = kwargs.get("inductor_configs")
@@ -128,15 +124,14 @@ class Compiles:
         if path is None or path in self.kept:
             return
         self.kept.add(path)
-        found = events.Overwriting(path)
+        kept, notice = None, ""
         with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             if os.path.getsize(path) > self.store.cap:
-                found.notice = "larger than is copied"
+                notice = "larger than is copied"
             else:
                 copy = os.path.join(self.store.directory, "before-{}-{}".format(identity(), len(self.kept)))
-                shutil.copy2(path, copy)
-                found.kept = copy
-        self.journal.event(found)
+                kept = shutil.copy2(path, copy)
+        self.journal.event("overwriting", path=path, kept=kept, notice=notice)
 
     def _exported(self, program: Any, number: int) -> tuple[Optional[str], str]:
         """Save the program before it is compiled, since compiling may not come back."""
@@ -157,12 +152,11 @@ class Compiles:
         self.thread.inside = False
         number, seconds = state[0], time.monotonic() - state[1]
         if error is None:
-            self.journal.event(events.Compiled(number, seconds, path_of(result)))
+            self.journal.event("compiled", compile=number, seconds=seconds, package=path_of(result))
             return
         self.last_compile = (getattr(self.thread, "configs", None), error)
         told, operators = failure(error), stopped_at(error)
-        failed = events.CompileFailed(compile=number, seconds=seconds, stopped_at=operators, **told)
-        self.journal.event(failed)
+        self.journal.event("compile_failed", compile=number, seconds=seconds, stopped_at=operators, **told)
 
     def failing(self, error: BaseException) -> None:
         """Journal the exception that ends the program: its own check may have raised it."""
@@ -181,10 +175,10 @@ class Compiles:
         if self.compiles and status:
             self._program_failed(SystemExit(status), frames())
 
-    def _program_failed(self, error: BaseException, shown: events.Frames) -> None:
+    def _program_failed(self, error: BaseException, shown: object) -> None:
         """Also with constants that were refilled."""
         refilled = self.calls.managed.refilled_by_now()
-        self.journal.event(events.ProgramFailed(refilled=refilled, frames=shown, **failure(error)))
+        self.journal.event("program_failed", refilled=refilled, frames=shown, **failure(error))
 
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         return (module, args, kwargs) if isinstance(module, torch.nn.Module) else None
@@ -218,7 +212,7 @@ class Compiles:
             {"file": file, "line": line, "code": linecache.getline(file, line).strip()}
             for file, line in failing.lines
         ]
-        self.journal.event(events.Mended(failing.stage, tried, lines))
+        self.journal.event("mended", stage=failing.stage, attempts=tried, frames=lines)
 
     def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """The program packages files itself: the first of each model, by its name; a stream has no path."""
@@ -228,7 +222,7 @@ class Compiles:
         self._keep_before(package)
         files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
         first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
-        self.journal.event(events.Packaging(package, first, frames()))
+        self.journal.event("packaging", package=package, files=first, frames=frames())
 
 
 def path_of(value: Any) -> Optional[str]:

@@ -18,7 +18,6 @@ from typing import Any, Callable
 
 from .calls import Calls
 from .compiles import Compiles, keep_lines
-from .events import Exit
 from .journal import CaptureStore, Journal, nothing, safely, wrap
 from .streams import waits
 
@@ -57,7 +56,7 @@ class Hook:
     def _exit(self) -> None:
         """Journal an orderly end, to tell it from a crash, in processes that did something."""
         if self.journal.pid == os.getpid():
-            self.journal.event(Exit())
+            self.journal.event("exit")
 
     def torch(self, torch: Any) -> None:
         journal, calls, cuda = self.journal, self.calls, torch.cuda

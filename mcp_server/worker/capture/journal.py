@@ -16,12 +16,11 @@ import threading
 import time
 import zipfile
 from collections import deque
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
 
 import torch
 
 from ..report import encode, identity, rank
-from .events import HookFailed, JournalEvent, Process
 
 if TYPE_CHECKING:  # this is imported into every program
     from ..protocol import KeptPackage
@@ -41,31 +40,36 @@ class Journal:
         self.count = 0
         self.written = 0
 
-    def event(self, event: JournalEvent) -> None:
-        """Write one event. It starts the journal, with the event `process`, when this is the first."""
+    def event(self, event: str, **facts: object) -> None:
+        """Write one event. It starts the journal, with the event `process`, when this is the first.
+
+        `logs.captured` has a record for each event, with fields of these names and what they mean. A fact
+        that is `Encoded` is JSON already: a model is called with the same layouts again and again.
+        """
         with self.lock:
             if self.pid != os.getpid():
                 self._start()
-            self._write(event)
+            self._write(event, facts)
 
     def _start(self) -> None:
         self.pid = os.getpid()
         self.count = self.written = 0
         self.file = self._open("", os.O_APPEND)
         argv, python = list(getattr(sys, "orig_argv", sys.argv)), sys.version.split()[0]
-        self._write(Process(rank(), os.getppid(), argv, sys.executable, python, os.getcwd()))
+        process = {"rank": rank(), "parent": os.getppid(), "argv": argv, "python": python, "cwd": os.getcwd()}
+        self._write("process", process)
 
     def _open(self, part: str, flag: int) -> int:
         path = os.path.join(self.directory, "capture-{}{}.jsonl".format(identity(), part))
         return os.open(path, os.O_WRONLY | os.O_CREAT | flag, 0o600)
 
-    def _write(self, event: JournalEvent) -> None:
+    def _write(self, event: str, facts: Mapping[str, object]) -> None:
         self.count += 1
         begin = '{{"event": "{}", "n": {}, "pid": {}, "t": {!r}'.format(
-            event.event, self.count, identity(), time.time()
+            event, self.count, identity(), time.time()
         )
-        facts = ['"{}": {}'.format(name, encode(value)) for name, value in vars(event).items()]
-        line = (", ".join([begin, *facts]) + "}\n").encode("utf-8", "replace")
+        members = ['"{}": {}'.format(name, encode(value)) for name, value in facts.items()]
+        line = (", ".join([begin, *members]) + "}\n").encode("utf-8", "replace")
         if self.written + len(line) > FULL:
             self._turn(len(line))
         self.written += len(line)
@@ -200,7 +204,7 @@ def safely(journal: Journal, function: Callable[..., Any], *args: Any, **kwargs:
         with contextlib.suppress(Exception):  # a full disk must not stop the program either
             text = "{}: {}".format(type(error).__name__, error)
             name = getattr(function, "func", function).__name__  # of a `partial`, too
-            journal.event(HookFailed(name, text))
+            journal.event("hook_failed", where=name, error=text)
         return None
 
 

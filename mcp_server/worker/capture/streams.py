@@ -20,7 +20,6 @@ import torch
 
 from ..encode import frames
 from ..process import synchronize
-from .events import GraphInputGone, InputLetGo
 from .journal import Journal
 
 MOST_BYTES = 256 << 20  # inputs above that are not copied
@@ -80,7 +79,7 @@ class PendingUses:
         now = self.allocations() if gone else 0
         for use in gone:
             if now > use.allocations:
-                self.journal.event(InputLetGo(use.call, use.place, frames()))
+                self.journal.event("input_let_go", call=use.call, input=use.place, frames=frames())
 
     def all_waited(self, *_args: Any, **_kwargs: Any) -> None:
         """The program waits for the device, or for an event of an unknown stream."""
@@ -173,4 +172,4 @@ class Streams:
         gone = [one for one in self.graph_inputs if one[2].expired()]
         self.graph_inputs = [one for one in self.graph_inputs if one not in gone]
         for call, place, _ in gone:
-            self.journal.event(GraphInputGone(call, place, frames()))
+            self.journal.event("graph_input_gone", call=call, input=place, frames=frames())
