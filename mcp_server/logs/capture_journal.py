@@ -55,7 +55,7 @@ def read_capture(directory: Path) -> captured.Captured:
         hosts=_single(lines, "host", captured.CapturedHost),
         updates=_phases(lines, UPDATES, captured.CapturedUpdate),
         calls=_phases(lines, CALLS, captured.CapturedCall),
-        mends=_single(lines, "mended", captured.CapturedMend),
+        attempts=_single(lines, "attempted", captured.CapturedAttempts),
         variables=_single(lines, "variable_set", captured.VariableChange),
         assertions=_single(lines, "assertion_failed", captured.CapturedAssertion),
         replays=_single(lines, "graph_input_gone", captured.FreedInput),

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_server.model import ModelLocation, Record
-from mcp_server.worker.capture.events import InUse
+from mcp_server.worker.capture.events import Attempt, InUse
 
 Outcome = Literal["ok", "failed", "unfinished"]
 
@@ -271,27 +271,11 @@ class FreedInput(Phase):
     input: int
 
 
-class TriedChange(Record):
-    """What was tried on a failed export or compile, see `worker.capture.events.Attempt`."""
-
-    name: str
-    action: str
-    note: str = ""
-    file: str = ""
-    line: int = 0
-    before: str = ""
-    after: str = ""
-    outcome: Literal["passes", "differs", "fails"] = "fails"
-    error: str = ""
-    again: str = ""
-    sizes: int = 0
-
-
-class CapturedMend(Phase):
+class CapturedAttempts(Phase):
     """What was tried on the export or compile with which the program ended."""
 
     stage: str = ""
-    attempts: list[TriedChange] = Field(default_factory=list)
+    attempts: list[Attempt] = Field(default_factory=list)
 
 
 class VariableChange(Phase):
@@ -352,7 +336,7 @@ class Captured(Record):
     hosts: list[CapturedHost] = Field(default_factory=list)
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
-    mends: list[CapturedMend] = Field(default_factory=list)
+    attempts: list[CapturedAttempts] = Field(default_factory=list)
     variables: list[VariableChange] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[FreedInput] = Field(default_factory=list)

@@ -24,7 +24,7 @@ from tools.tracked import tracked
 RUNS_TEXT = {"eval", "exec", "compile", "__import__", "os.system", "os.popen"}
 COMPILED_BY_THE_WORKER = {
     # a function of the user's own model, from its syntax tree with one construct rewritten
-    ("mcp_server/worker/capture/mending.py", "compile"),
+    ("mcp_server/worker/capture/changes.py", "compile"),
     # one launch of the program that `decompile` wrote, in the process that loads the package
     ("mcp_server/worker/launch_by_launch.py", "eval"),
 }

@@ -343,7 +343,7 @@ def written() -> dict[str, set[str]]:
         (("input_let_go", "graph_input_gone"), captured.FreedInput),
         (("assertion_failed",), captured.CapturedAssertion),
         (("program_failed",), captured.CapturedEnd),
-        (("mended",), captured.CapturedMend),
+        (("attempted",), captured.CapturedAttempts),
     ],
 )
 def test_the_record_has_what_the_hook_writes(events: tuple[str, ...], record: type[BaseModel]) -> None:

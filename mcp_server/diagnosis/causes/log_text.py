@@ -334,7 +334,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
         # The line of the program's own below which an exception or a crash came, C++ in between.
         lines.insert(0, ModelLocation(file=fields["at_file"], line=int(fields["at_line"])))
     if category == "compile_failure":
-        lines = [*(line for mend in case.captured.mends for line in mend.stack), *lines]
+        lines = [*(line for tried in case.captured.attempts for line in tried.stack), *lines]
     lines = lines or case.failing_locations or case.exit_locations
     at = _stopped_at(root, case) if category == "compile_failure" and not who.name else None
     if at is not None:

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.interventions.base import (
 )
 from mcp_server.diagnosis.interventions.run import Planned, TriedCall, carry_out
 from mcp_server.errors import ProblemError
-from mcp_server.logs.captured import CapturedMend, TriedChange
+from mcp_server.logs.captured import CapturedAttempts
 from mcp_server.model import PackageWorkload
 from mcp_server.package.pytorch.program import PytorchProgram
 from mcp_server.plurals import counted
@@ -27,12 +27,13 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options as Probes
 from mcp_server.runtime.context import Context
 from mcp_server.tools.decompile import WEIGHTS, asked, write
+from mcp_server.worker.capture.events import Attempt
 from mcp_server.worker.protocol import EditedProgram, LaunchAlone
 
 
-def trial_of(mend: CapturedMend) -> Trial | None:
+def trial_of(tried: CapturedAttempts) -> Trial | None:
     """The change with which the export (or compile) passes, as eager mode computes, and fails without it."""
-    passing = [each for each in mend.attempts if each.outcome == "passes" and each.again]
+    passing = [each for each in tried.attempts if each.outcome == "passes" and each.again]
     if not passing:
         return None
     found = passing[0]
@@ -45,13 +46,13 @@ def trial_of(mend: CapturedMend) -> Trial | None:
         after_code=found.after,
         action=action_of(found),
     )
-    passed = f"the call passed the {mend.stage} and gave the outputs of eager mode"
+    passed = f"the call passed the {tried.stage} and gave the outputs of eager mode"
     at_sizes = f" at {counted(found.sizes, 'size')}" if found.sizes > 1 else ""
     trial = judged_elsewhere(change, Effect.GONE, Seen("raised", text=found.again))
     return replace(trial, reason=passed + at_sizes)
 
 
-def action_of(found: TriedChange) -> str:
+def action_of(found: Attempt) -> str:
     """What to do, and what a reader should know of it."""
     return f"{found.action} ({found.note})" if found.note else found.action
 

@@ -86,7 +86,7 @@ class CaptureProgram(Observation):
         limit.check(seen.finished, "the program")
         rank = seen.rank.rank if seen.rank else ""
         case.capture = seen
-        trials = (source.trial_of(mend) for mend in seen.mends)
+        trials = (source.trial_of(tried) for tried in seen.attempts)
         case.trials |= {trial.intervention.key: trial for trial in trials if trial is not None}
         case.runs["script"] = see("script", seen.finished, process=rank)
         log = seen.directory / "ranks" / f"{rank}.log"

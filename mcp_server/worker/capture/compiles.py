@@ -168,7 +168,7 @@ class Compiles:
     def ended(self, error: BaseException) -> None:
         """The program ends with an error that nobody caught."""
         self.failing(error)
-        self.mend(error)
+        self.attempt(error)
 
     def exiting(self, status: Any = None) -> None:
         """Journal a `sys.exit` with a status of failure: that may be a check, too."""
@@ -191,11 +191,12 @@ class Compiles:
         more = args[1] if len(args) > 1 else options.pop("kwargs", None)
         self.last_export = (module, tuple(given), dict(more or {}), options, error)
 
-    def mend(self, error: BaseException) -> None:
+    def attempt(self, error: BaseException) -> None:
         """Try what makes the failed export or compile pass, if that is what ends the program."""
-        if self.last_export is None or os.environ.get("AOTI_DEBUG_MEND") == "0":
+        if self.last_export is None:
             return
-        from .mending import Failing, attempts, chain, compile_with  # only a program that fails so needs it
+        from .attempts import attempts, compile_with  # only a program that fails so needs it
+        from .changes import Failing, chain
 
         module, args, kwargs, options, failed = self.last_export
         inside = set(map(id, chain(error)))
@@ -212,7 +213,7 @@ class Compiles:
             {"file": file, "line": line, "code": linecache.getline(file, line).strip()}
             for file, line in failing.lines
         ]
-        self.journal.event("mended", stage=failing.stage, attempts=tried, frames=lines)
+        self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines)
 
     def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
         """The program packages files itself: the first of each model, by its name; a stream has no path."""

@@ -17,6 +17,17 @@ VALUE = r"data-dependent|Data-dependent|Could not guard on|Could not extract spe
 SIZE = r"Constraints violated|specialized it to be a constant|generated guard|not all values of"
 
 
+@dataclass
+class Context:
+    """What a rewrite may look at beside its statement: the module, and the statements behind."""
+
+    module: Any
+    after: List[ast.stmt]
+
+
+Made = Callable[[Node, Context], Optional[List[Node]]]
+
+
 @dataclass(frozen=True)
 class Rewrite:
     """`made` gives what is written for a node at the failing line, or None where the row does not fit.
@@ -26,10 +37,35 @@ class Rewrite:
 
     name: str
     text: str
-    made: Callable[[Node, Any], Optional[List[Node]]]
+    made: Made
     action: str
     changes: str = ""
     stage: str = "export"
+
+
+def in_expression(change: Callable[[Node, Any], Optional[Node]]) -> Made:
+    """A rewrite of an expression, which gets the module, as one of the statement that holds it."""
+
+    def made(statement: Node, context: Context) -> Optional[List[Node]]:
+        found: List[Node] = []
+
+        class Change(ast.NodeTransformer):
+            def visit(self, node: Node) -> Node:
+                new = change(node, context.module) if isinstance(node, ast.expr) else None
+                if new is not None:
+                    found.append(node)
+                    return new
+                return self.generic_visit(node)
+
+        new = Change().visit(copy.deepcopy(statement))
+        return [new, *context.after] if found else None
+
+    return made
+
+
+def on_statement(change: Callable[[Node, List[Node]], Optional[List[Node]]]) -> Made:
+    """A rewrite that needs the statements behind its own, and not the module."""
+    return lambda statement, context: change(statement, context.after)
 
 
 def parsed(text: str, **parts: Node) -> Node:
@@ -43,21 +79,21 @@ def parsed(text: str, **parts: Node) -> Node:
     return Fill().visit(tree)
 
 
+def calls(node: Node, *names: str) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in names
+
+
 def calls_method(node: Node, *names: str) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in names
 
 
 def without_conversion(node: Node) -> Node:
     """`bool(x.any().item())` is a test of `x.any()`."""
-    while True:
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 1:
-            if node.func.id not in ("bool", "int", "float"):
-                return node
-            node = node.args[0]
-        elif calls_method(node, "item") and not node.args:
-            node = node.func.value
-        else:
-            return node
+    if calls(node, "bool", "int", "float") and len(node.args) == 1:
+        return without_conversion(node.args[0])
+    if calls_method(node, "item") and not node.args:
+        return without_conversion(node.func.value)
+    return node
 
 
 class Unconverted(ast.NodeTransformer):
@@ -89,8 +125,7 @@ def is_size(node: Node) -> bool:
     """`x.shape[0]`, `x.size(0)`, `len(x)`."""
     if isinstance(node, ast.Subscript):
         return isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
-    named_len = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "len"
-    return (calls_method(node, "size") and bool(node.args)) or named_len
+    return (calls_method(node, "size") and bool(node.args)) or calls(node, "len")
 
 
 def chosen(test: Node, first: Node, second: Node) -> Node:
@@ -101,6 +136,7 @@ def only(statements: List[Node], kind: Any) -> Any:
     return statements[0] if len(statements) == 1 and isinstance(statements[0], kind) else None
 
 
+@on_statement
 def of_branch(node: Node, after: List[Node]) -> Optional[List[Node]]:
     """`if`: both sides return, or both set one variable."""
     if not isinstance(node, ast.If):
@@ -164,6 +200,7 @@ def value_of(node: Node) -> Node:
     return node.value
 
 
+@on_statement
 def of_loop(node: Node, after: List[Node]) -> Optional[List[Node]]:
     """`while test: x = f(x)` with one variable."""
     body = only(node.body, (ast.Assign, ast.AugAssign)) if isinstance(node, ast.While) else None
@@ -176,6 +213,7 @@ def of_loop(node: Node, after: List[Node]) -> Optional[List[Node]]:
     return [ast.Assign([ast.Name(name, ast.Store())], made), *after]
 
 
+@on_statement
 def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
     if not isinstance(node, ast.Assert):
         return None
@@ -184,50 +222,22 @@ def of_assert(node: Node, after: List[Node]) -> Optional[List[Node]]:
     return [ast.Expr(parsed("torch._assert_async(T, M)", T=test, M=message)), *after]
 
 
+@on_statement
 def without_check(node: Node, after: List[Node]) -> Optional[List[Node]]:
     """`if i.numel() == 0: continue`: operators take an empty tensor as well."""
     skips = isinstance(node, ast.If) and not node.orelse and only(node.body, ast.Continue) is not None
     return [*after] if skips else None
 
 
+@on_statement
 def of_try(node: Node, after: List[Node]) -> Optional[List[Node]]:
     return [*node.body, *after] if isinstance(node, ast.Try) and not node.finalbody else None
 
 
-def in_expression(
-    change: Callable[[Node, Any], Optional[Node]],
-) -> Callable[[Node, Any], Optional[List[Node]]]:
-    """A rewrite of an expression, as one of the statement that holds it."""
-
-    def made(statement: Node, context: Any) -> Optional[List[Node]]:
-        found: List[Node] = []
-
-        class Change(ast.NodeTransformer):
-            def visit(self, node: Node) -> Node:
-                new = change(node, context.module) if isinstance(node, ast.expr) else None
-                if new is not None:
-                    found.append(node)
-                    return new
-                return self.generic_visit(node)
-
-        new = Change().visit(copy.deepcopy(statement))
-        return [new, *context.after] if found else None
-
-    return made
-
-
-def on_statement(
-    change: Callable[[Node, List[Node]], Optional[List[Node]]],
-) -> Callable[[Node, Any], Optional[List[Node]]]:
-    return lambda statement, context: change(statement, context.after)
-
-
+@in_expression
 def no_int(node: Node, _module: Any) -> Optional[Node]:
     """`int(k.max())` of a tensor is `k.max().item()`."""
-    named = (
-        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("int", "float")
-    )
-    if not named or len(node.args) != 1 or is_size(node.args[0]):
+    if not calls(node, "int", "float") or len(node.args) != 1 or is_size(node.args[0]):
         return None
     inner = node.args[0]
     if calls_method(inner, "item"):
@@ -235,21 +245,19 @@ def no_int(node: Node, _module: Any) -> Optional[Node]:
     return parsed("X.item()", X=inner) if isinstance(inner, (ast.Call, ast.Name, ast.Subscript)) else None
 
 
+@in_expression
 def stacked(node: Node, _module: Any) -> Optional[Node]:
     """`torch.tensor([x.mean(), x.max()])`."""
-    if (
-        not calls_method(node, "tensor", "as_tensor")
-        or not node.args
-        or not isinstance(node.args[0], ast.List)
-    ):
-        return None
-    return parsed("torch.stack(L)", L=node.args[0])
+    of_list = calls_method(node, "tensor", "as_tensor") and node.args and isinstance(node.args[0], ast.List)
+    return parsed("torch.stack(L)", L=node.args[0]) if of_list else None
 
 
+@in_expression
 def either(node: Node, _module: Any) -> Optional[Node]:
     return chosen(node.test, node.body, node.orelse) if isinstance(node, ast.IfExp) else None
 
 
+@in_expression
 def picked_module(node: Node, _module: Any) -> Optional[Node]:
     """`self.experts[k.item()](x)`: all of them, and the row that is wanted."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Subscript):
@@ -261,14 +269,13 @@ def picked_module(node: Node, _module: Any) -> Optional[Node]:
     return parsed(text, X=node.args[0], M=node.func.value, K=index)
 
 
+@in_expression
 def cut_table(node: Node, module: Any) -> Optional[Node]:
     """`x + self.table`: as many rows of a fixed table as the input has."""
     if not isinstance(node, ast.BinOp):
         return None
     for own, other, left in ((node.right, node.left, False), (node.left, node.right, True)):
-        if not (
-            isinstance(own, ast.Attribute) and isinstance(own.value, ast.Name) and own.value.id == "self"
-        ):
+        if not isinstance(own, ast.Attribute) or ast.unparse(own.value) != "self":
             continue
         table = next((v for m in module.modules() if (v := getattr(m, own.attr, None)) is not None), None)
         if getattr(table, "dim", lambda: 0)() < 1 or not isinstance(other, ast.Name):
@@ -279,40 +286,32 @@ def cut_table(node: Node, module: Any) -> Optional[Node]:
 
 
 _ROOT = {
-    "sqrt": "N ** 0.5",
-    "log2": "torch.log2(torch.scalar_tensor(N))",
-    "log": "torch.log(torch.scalar_tensor(N))",
+    "math.sqrt": "N ** 0.5",
+    "math.log2": "torch.log2(torch.scalar_tensor(N))",
+    "math.log": "torch.log(torch.scalar_tensor(N))",
 }
 
 
+@in_expression
 def symbolic_math(node: Node, _module: Any) -> Optional[Node]:
     """`math.sqrt(n)` of a size."""
-    of_math = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    if not of_math or not isinstance(node.func.value, ast.Name) or node.func.value.id != "math":
-        return None
-    text = _ROOT.get(node.func.attr)
+    text = _ROOT.get(ast.unparse(node.func)) if isinstance(node, ast.Call) else None
     return parsed(text, N=node.args[0]) if text else None
 
 
+@in_expression
 def with_start(node: Node, _module: Any) -> Optional[Node]:
     """`x[:n]` with a length from a value: the generated code lacks the start (2.8-2.15)."""
 
-    class Start(ast.NodeTransformer):
-        changed = False
-
-        def visit_Slice(self, each: ast.Slice) -> Node:
-            if each.lower is None and each.upper is not None:
-                self.changed = True
-                each.lower = ast.Constant(0)
-            return each
-
-    if not isinstance(node, ast.Subscript):
-        return None
-    start = Start()
-    new = start.visit(copy.deepcopy(node))
-    return new if start.changed else None
+    new = copy.deepcopy(node) if isinstance(node, ast.Subscript) else None
+    slices = [each for each in ast.walk(new) if isinstance(each, ast.Slice)] if new is not None else []
+    open_ones = [each for each in slices if each.lower is None and each.upper is not None]
+    for each in open_ones:
+        each.lower = ast.Constant(0)
+    return new if open_ones else None
 
 
+@in_expression
 def copied_branch(node: Node, _module: Any) -> Optional[Node]:
     """A branch of `torch.cond` that returns its input: a copy of it."""
     if not calls_method(node, "cond") or len(node.args) < 3:
@@ -325,11 +324,10 @@ def copied_branch(node: Node, _module: Any) -> Optional[Node]:
     return new
 
 
+@in_expression
 def tensor_state(node: Node, _module: Any) -> Optional[Node]:
     """A number that a `while_loop` carries: as a tensor."""
-    if not calls_method(node, "while_loop") and not (
-        isinstance(node, ast.Call) and getattr(node.func, "id", "") == "while_loop"
-    ):
+    if not calls_method(node, "while_loop") and not calls(node, "while_loop"):
         return None
     new = copy.deepcopy(node)
     state = new.args[2] if len(new.args) > 2 else None
@@ -339,7 +337,7 @@ def tensor_state(node: Node, _module: Any) -> Optional[Node]:
     return new
 
 
-def no_numbers(statement: Node, context: Any) -> Optional[List[Node]]:
+def no_numbers(statement: Node, context: Context) -> Optional[List[Node]]:
     """A returned number is a tensor."""
     if not isinstance(statement, ast.Return) or not isinstance(statement.value, ast.Tuple):
         return None
@@ -353,10 +351,12 @@ def no_numbers(statement: Node, context: Any) -> Optional[List[Node]]:
     return [ast.Return(ast.Tuple(kept, ast.Load())), *context.after] if changed else None
 
 
+@in_expression
 def no_pointer(node: Node, _module: Any) -> Optional[Node]:
     return ast.Constant(0) if calls_method(node, "data_ptr") else None
 
 
+@in_expression
 def least_squares(node: Node, _module: Any) -> Optional[Node]:
     """`torch.linalg.lstsq(a, b).solution`."""
     call: Node = node.value if isinstance(node, ast.Attribute) and node.attr == "solution" else None
@@ -369,6 +369,7 @@ def least_squares(node: Node, _module: Any) -> Optional[Node]:
 RANGES = {"qint8": (-128, 127), "quint8": (0, 255)}
 
 
+@in_expression
 def rounded(node: Node, _module: Any) -> Optional[Node]:
     """`torch.quantize_per_tensor(x, scale, zero_point, torch.qint8).dequantize()`."""
     call: Node = node.func.value if calls_method(node, "dequantize") else None
@@ -384,6 +385,7 @@ def rounded(node: Node, _module: Any) -> Optional[Node]:
 CLASSES = ("num_classes", "n_classes", "classes", "num_labels")
 
 
+@in_expression
 def one_hot(node: Node, module: Any) -> Optional[Node]:
     """`F.one_hot(i)`: the number of classes that the module knows."""
     if not calls_method(node, "one_hot") or len(node.args) != 1 or node.keywords:
@@ -395,58 +397,27 @@ def one_hot(node: Node, module: Any) -> Optional[Node]:
 BOTH = "both sides are computed"
 ANY = f"{VALUE}|{SIZE}"
 REWRITES = [
-    Rewrite("branch", ANY, on_statement(of_branch), "choose with torch.where", BOTH),
-    Rewrite("conditional expression", ANY, in_expression(either), "choose with torch.where", BOTH),
-    Rewrite(
-        "check for none",
-        VALUE,
-        on_statement(without_check),
-        "leave out the check",
-        "empty parts are computed",
-    ),
-    Rewrite("loop", VALUE, on_statement(of_loop), "loop with while_loop"),
-    Rewrite(
-        "assertion",
-        VALUE,
-        on_statement(of_assert),
-        "assert with torch._assert_async",
-        "it raises at run time",
-    ),
-    Rewrite("number of a tensor", f"{VALUE}|item", in_expression(no_int), "take the number with .item()"),
-    Rewrite(
-        "choice of a module",
-        VALUE,
-        in_expression(picked_module),
-        "compute all and select one",
-        "all are computed",
-    ),
-    Rewrite("one-hot", f"{VALUE}|one_hot", in_expression(one_hot), "give the number of classes"),
-    Rewrite(
-        "tensor of tensors", f"not allocated yet|{VALUE}", in_expression(stacked), "join with torch.stack"
-    ),
-    Rewrite("fixed table", SIZE, in_expression(cut_table), "take as many rows as the input has"),
-    Rewrite(
-        "math on a size",
-        f"{SIZE}|_sym_|SpecViolation",
-        in_expression(symbolic_math),
-        "use operators on symbols",
-    ),
-    Rewrite("try", f"{ANY}|fake tensor call", on_statement(of_try), "leave out try and except"),
-    Rewrite(
-        "aliasing branch", "aliasing during", in_expression(copied_branch), "return a copy from the branch"
-    ),
-    Rewrite("address", "[Dd]ata pointer", in_expression(no_pointer), "leave out the address"),
-    Rewrite("least squares", "linalg_lstsq", in_expression(least_squares), "multiply by the pseudo-inverse"),
-    Rewrite(
-        "open slice", "'None' was not declared", in_expression(with_start), "write the start", "", "compile"
-    ),
-    Rewrite(
-        "number in a loop", "FakeTensorUpdater", in_expression(tensor_state), "carry a tensor", "", "compile"
-    ),
+    Rewrite("branch", ANY, of_branch, "choose with torch.where", BOTH),
+    Rewrite("conditional expression", ANY, either, "choose with torch.where", BOTH),
+    Rewrite("check for none", VALUE, without_check, "leave out the check", "empty parts are computed"),
+    Rewrite("loop", VALUE, of_loop, "loop with while_loop"),
+    Rewrite("assertion", VALUE, of_assert, "assert with torch._assert_async", "it raises at run time"),
+    Rewrite("number of a tensor", f"{VALUE}|item", no_int, "take the number with .item()"),
+    Rewrite("choice of a module", VALUE, picked_module, "compute all and select one", "all are computed"),
+    Rewrite("one-hot", f"{VALUE}|one_hot", one_hot, "give the number of classes"),
+    Rewrite("tensor of tensors", f"not allocated yet|{VALUE}", stacked, "join with torch.stack"),
+    Rewrite("fixed table", SIZE, cut_table, "take as many rows as the input has"),
+    Rewrite("math on a size", f"{SIZE}|_sym_|SpecViolation", symbolic_math, "use operators on symbols"),
+    Rewrite("try", f"{ANY}|fake tensor call", of_try, "leave out try and except"),
+    Rewrite("aliasing branch", "aliasing during", copied_branch, "return a copy from the branch"),
+    Rewrite("address", "[Dd]ata pointer", no_pointer, "leave out the address"),
+    Rewrite("least squares", "linalg_lstsq", least_squares, "multiply by the pseudo-inverse"),
+    Rewrite("open slice", "'None' was not declared", with_start, "write the start", "", "compile"),
+    Rewrite("number in a loop", "FakeTensorUpdater", tensor_state, "carry a tensor", "", "compile"),
     Rewrite(
         "quantized and back",
         r"torch\.qint8|torch\.quint8",
-        in_expression(rounded),
+        rounded,
         "round and clamp in floating point",
         "a value halfway between two steps may go to the other one",
         "compile",

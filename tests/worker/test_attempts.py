@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.worker.capture.mending import Failing, attempts
+from mcp_server.worker.capture.attempts import attempts
+from mcp_server.worker.capture.changes import Failing
 from mcp_server.worker.capture.rewrites import REWRITES
 from tests.conftest import ROOT
 
@@ -65,7 +66,7 @@ def model_of(body: str, folder: Path) -> torch.nn.Module:
     return made
 
 
-def mended(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
+def tried(body: str, more: tuple[torch.Tensor, ...], folder: Path) -> list[Any]:
     """What is tried on the export of a model that fails."""
     model, args = (
         model_of(body, folder),
@@ -90,7 +91,7 @@ def test_a_row_makes_the_export_pass(
     name: str, body: str, more: tuple[torch.Tensor, ...], tmp_path: Path
 ) -> None:
     """The changed model exports, gives eager's outputs, and fails again without the change."""
-    *others, last = mended(body, more, tmp_path)
+    *others, last = tried(body, more, tmp_path)
     assert (last.name, last.outcome) == (name, "passes"), [
         (each.name, each.error) for each in (*others, last)
     ]
@@ -100,7 +101,7 @@ def test_a_row_makes_the_export_pass(
 def test_a_rewrite_with_other_numbers_is_no_fix(tmp_path: Path) -> None:
     """A check for an empty part that has an effect of its own: what leaves it out differs from eager mode."""
     body = "if k.sum() == 0:\n    return x\nreturn x / k.sum()"
-    found = mended(body, (torch.tensor([0, 0]),), tmp_path)
+    found = tried(body, (torch.tensor([0, 0]),), tmp_path)
     assert all(each.outcome != "passes" or each.name == "branch" for each in found)
 
 

@@ -1,0 +1,281 @@
+"""What may make an export or a compile pass: other dimensions, options, registered types, rewrites."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import dis
+import inspect
+import re
+import textwrap
+import traceback
+import types
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import torch
+from torch.utils import _pytree as pytree
+
+from .events import Attempt
+from .rewrites import Context, Rewrite, fitting
+
+Place = Tuple[str, int]
+
+
+@dataclass
+class Failing:
+    """An export, or a compile of one, that raised `error`. `compile` repeats the compile of a program."""
+
+    module: torch.nn.Module
+    args: Tuple[Any, ...]
+    kwargs: Dict[str, Any]
+    options: Dict[str, Any]
+    error: BaseException
+    compile: Optional[Callable[[Any], Any]] = None
+    lines: List[Place] = field(default_factory=list)  # of the model, where the error tells none
+
+    @property
+    def stage(self) -> str:
+        return "compile" if self.compile is not None else "export"
+
+
+@dataclass
+class Change:
+    """What is tried: `options` of the export, or a `function` in the place of an attribute of its `owner`."""
+
+    told: Attempt
+    options: Dict[str, Any]
+    owner: Any = None
+    attribute: str = ""
+    function: Any = None
+
+
+def chain(error: Optional[BaseException]) -> Iterator[BaseException]:
+    """An exception and those that it came from."""
+    seen: List[BaseException] = []
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def places(failing: Failing) -> List[Place]:
+    """The lines of the model that the error tells, the innermost first."""
+    told = re.findall(r'File "(?P<file>[^"\n]+)", line (?P<line>\d+)', str(failing.error))
+    found = [*((file, int(line)) for file, line in reversed(told)), *failing.lines]
+    for error in chain(failing.error):
+        for frame in reversed(traceback.extract_tb(error.__traceback__)):
+            found.append((frame.filename, frame.lineno or 0))
+    return found
+
+
+def functions(module: torch.nn.Module) -> Iterator[Tuple[Any, str, Any]]:
+    """Each method of the classes of a module and its parts: class, name, function."""
+    for kind in dict.fromkeys(type(each) for each in module.modules()):
+        for owner in kind.__mro__:
+            if owner.__module__.partition(".")[0] == "torch" or owner is object:
+                continue
+            for name, value in vars(owner).items():
+                if isinstance(value, types.FunctionType):
+                    yield owner, name, value
+
+
+def holds(function: Any, place: Place) -> bool:
+    """Whether a line lies in a function."""
+    code = function.__code__
+    last = max((line or 0 for _, line in dis.findlinestarts(code)), default=0)
+    return bool(place[0] == code.co_filename and code.co_firstlineno <= place[1] <= last)
+
+
+UNKNOWN_TYPE = r"Unsupported input type|pytree|namedtuple|not a known type|Encountered unrecognized type"
+DEFERRED = "prefer_deferred_runtime_asserts_over_guards"
+_SUGGESTED = re.compile(r"^\s+(?P<name>\w+) = (?P<how>Dim\([^\n]*\)|\d+\s*\*\s*_\w+|[A-Za-z_]\w*)\s*$", re.M)
+
+
+def changes(failing: Failing) -> Iterator[Change]:
+    """What is tried, the likeliest first."""
+    text = "\n".join(f"{type(each).__name__}: {each}" for each in chain(failing.error))
+    yield from suggestions(failing, text)
+    yield from registrations(failing, text)
+    yield from rewritten(failing, text)
+    if failing.stage == "export":
+        yield from options(failing)
+
+
+def dynamic_places(failing: Failing) -> Dict[int, List[int]]:
+    """The dimensions that were asked to be dynamic, by the number of the tensor among the leaves."""
+    shapes = failing.options.get("dynamic_shapes") or ()
+    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    given = list(shapes.values() if isinstance(shapes, dict) else shapes)
+    tensors = [n for n, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    found: Dict[int, List[int]] = {}
+    for number, each in zip(tensors, given) if len(given) == len(tensors) else ():
+        dims = each.items() if isinstance(each, dict) else enumerate(each or ())
+        found[number] = [dim for dim, what in dims if what is not None and not isinstance(what, int)]
+    return found
+
+
+def with_dims(shapes: Any, change: Callable[[Any], Any]) -> Any:
+    """The dynamic shapes with each dimension replaced."""
+    if isinstance(shapes, dict):
+        return {key: with_dims(value, change) for key, value in shapes.items()}
+    if isinstance(shapes, (list, tuple)):
+        return type(shapes)(with_dims(value, change) for value in shapes)
+    return change(shapes) if hasattr(shapes, "__name__") and not isinstance(shapes, int) else shapes
+
+
+def suggestions(failing: Failing, text: str) -> Iterator[Change]:
+    """What torch itself suggests for the dimensions, constants excepted."""
+    shapes, dim = failing.options.get("dynamic_shapes"), torch.export.Dim
+    new: Dict[str, Any] = {}
+    said: Dict[str, None] = {}
+    for found in _SUGGESTED.finditer(text.partition("Suggested fixes:")[2]):
+        name, how = found["name"], found["how"].replace(" ", "")
+        ends = {end: int(value) for end, value in re.findall(r"(min|max)=(\d+)", how)}
+        if how.startswith("Dim("):
+            new[name] = dim(name, **ends)
+        elif "*" in how:
+            new[name] = int(how.partition("*")[0]) * dim(how.partition("*")[2])
+        else:
+            new[name] = new.get(how) or dim(how)
+        said[f"{name} = {re.sub(r', m(?:ax|in)=-?(?:int_)?oo', '', found['how'])}"] = None
+    if shapes is None or not new:
+        return
+    told = Attempt("suggested dimension", "declare the dimension as torch suggests")
+    told.note, told.after = "sizes outside of it are refused", "; ".join(said)
+    told.before = ", ".join(f'{name} = Dim("{name}")' for name in new)
+    yield _redeclared(failing, told, lambda each: new.get(each.__name__, each))
+
+
+def options(failing: Failing) -> Iterator[Change]:
+    """Other ways to export the same."""
+    strict = not failing.options.get("strict", False)
+    told = Attempt("strict", f"export with strict={strict}", after=f"strict={strict}")
+    yield Change(told, {**failing.options, "strict": strict})
+    if failing.options.get("dynamic_shapes") is None:
+        return
+    if DEFERRED in inspect.signature(torch.export.export).parameters:
+        note = "the package checks sizes as it runs"
+        told = Attempt("deferred asserts", f"export with {DEFERRED}=True", note, after=f"{DEFERRED}=True")
+        yield Change(told, {**failing.options, DEFERRED: True})
+    leaves = pytree.tree_leaves((failing.args, failing.kwargs))
+    sizes = [leaves[number].shape[dim] for number, dims in dynamic_places(failing).items() for dim in dims]
+    for factor in (2, 4, 8):
+        if any(size % factor for size in sizes):
+            break
+        told = Attempt("multiple", f"declare a multiple of {factor}", "other sizes are refused")
+        told.before, told.after = "Dim(...)", f'{factor} * Dim("k", min=1)'
+        yield _redeclared(failing, told, partial(_multiple, factor))
+    note = "sizes from 2 on; the package does not check a range that export narrows"
+    told = Attempt("DYNAMIC", "declare the dimension as Dim.DYNAMIC", note)
+    told.before, told.after = "Dim(...)", "Dim.DYNAMIC"
+    yield _redeclared(failing, told, lambda _each: torch.export.Dim.DYNAMIC)
+
+
+def _multiple(factor: int, dim: Any) -> Any:
+    return factor * torch.export.Dim(f"{dim.__name__}_{factor}", min=1)
+
+
+def _redeclared(failing: Failing, told: Attempt, change: Callable[[Any], Any]) -> Change:
+    shapes = with_dims(failing.options["dynamic_shapes"], change)
+    return Change(told, {**failing.options, "dynamic_shapes": shapes})
+
+
+def registrations(failing: Failing, text: str) -> Iterator[Change]:
+    """Types of inputs and outputs that torch does not know as containers."""
+    if not re.search(UNKNOWN_TYPE, text):
+        return
+    result = None
+    with contextlib.suppress(Exception), torch.no_grad():
+        result = failing.module(*failing.args, **failing.kwargs)
+    for value in (*failing.args, *failing.kwargs.values(), result):
+        kind = type(value)
+        if hasattr(kind, "__dataclass_fields__") and hasattr(torch.export, "register_dataclass"):
+            how, register = "torch.export.register_dataclass", torch.export.register_dataclass
+        elif isinstance(value, tuple) and hasattr(kind, "_fields"):
+            how, register = "torch.utils._pytree._register_namedtuple", pytree._register_namedtuple
+        else:
+            continue
+        with contextlib.suppress(Exception):
+            register(kind, serialized_type_name=kind.__qualname__)
+            call = f"{how}({kind.__name__}, serialized_type_name={kind.__qualname__!r})"
+            told = Attempt("container", "register the type before the export", after=call)
+            yield Change(told, failing.options)
+
+
+def rewritten(failing: Failing, text: str) -> Iterator[Change]:
+    """The rows that fit the error's text, at the lines that it tells; at every line where it tells none."""
+    rows = fitting(text, failing.stage)
+    known = list(functions(failing.module)) if rows else []
+    told = set(places(failing)) if rows else set()
+    is_told = any(holds(function, place) for _, _, function in known for place in told)
+    for owner, name, function in known:
+        try:
+            lines, first = inspect.getsourcelines(function)
+        except (OSError, TypeError):
+            continue
+        file, within = function.__code__.co_filename, range(first, first + len(lines))
+        inside = {line for where, line in told if where == file and line in within}
+        for line in sorted(inside) or ([] if is_told else within[1:]):
+            for row in rows:
+                tree = ast.parse(textwrap.dedent("".join(lines)))
+                change = _of_row(row, tree, line - first + 1, failing, function)
+                if change is not None:
+                    change.told.file, change.told.line = file, line
+                    change.owner, change.attribute = owner, name
+                    yield change
+
+
+def _of_row(row: Rewrite, tree: Any, line: int, failing: Failing, function: Any) -> Optional[Change]:
+    """The change of a row at a line of a function's syntax tree; None where the row does not fit."""
+    place = _innermost(tree.body[0], line)
+    if place is None:
+        return None
+    block, number = place
+    statement, after = block[number], block[number + 1 :]
+    told = Attempt(row.name, row.action, row.changes, before=ast.unparse(statement))
+    made = row.made(statement, Context(failing.module, after))
+    if made is None:
+        return None
+    block[number:] = made
+    ast.fix_missing_locations(tree)
+    told.after = "\n".join(ast.unparse(each) for each in made[: max(len(made) - len(after), 1)])
+    new = _compiled(tree, function)
+    return Change(told, failing.options, function=new) if new is not None else None
+
+
+def _innermost(node: Any, line: int) -> Optional[Tuple[List[ast.stmt], int]]:
+    """The block and the place of the statement on a line."""
+    for part in ("body", "orelse", "finalbody", "handlers"):
+        for number, each in enumerate(block := getattr(node, part, None) or []):
+            if each.lineno <= line <= (each.end_lineno or each.lineno):
+                inner = _innermost(each, line)
+                return (block, number) if inner is None and part != "handlers" else inner
+    return None
+
+
+def _compiled(tree: Any, function: Any) -> Any:
+    """The function of a changed tree, in the place of the old one; None where it does not compile."""
+    definition = tree.body[0]
+    definition.decorator_list = []
+    free = function.__code__.co_freevars
+    if free:
+        outer = ast.parse(f"def _outer({', '.join(free)}):\n    pass").body[0]
+        outer.body = [definition]  # type: ignore[attr-defined]
+        tree.body = [outer]
+        ast.fix_missing_locations(tree)
+    try:
+        code = compile(tree, f"<{function.__code__.co_filename}, rewritten>", "exec")
+    except (SyntaxError, ValueError):
+        return None
+    for name in (*(["_outer"] if free else []), function.__name__):
+        inside = (each for each in code.co_consts if isinstance(each, types.CodeType))
+        code = next(each for each in inside if each.co_name == name)
+    cells = dict(zip(free, function.__closure__ or ()))
+    names = function.__globals__
+    names = names if "torch" in names else {**names, "torch": torch}
+    closure = tuple(cells[each] for each in code.co_freevars)
+    new = types.FunctionType(code, names, function.__name__, function.__defaults__, closure)
+    new.__kwdefaults__ = function.__kwdefaults__
+    return new
