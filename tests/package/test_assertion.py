@@ -17,7 +17,6 @@ from mcp_server.package.terms.term import Unread, elements
 from mcp_server.package.view import PackageView, view_package
 from tests.conftest import ZooPackage
 from tests.package.summaries import view_of
-from tests.zoo.names import thorough
 
 DEVICE = (
     "/cache/ab/cabc.py:{}: unknown: block: [0,0,0], thread: [1,0,0] Assertion "
@@ -124,26 +123,6 @@ def test_a_line_tells_checks_apart_and_hides_none(zoo: ZooPackage) -> None:
     assert [each.location for each in second] == [both[1].location]
 
 
-@pytest.mark.slow
-def test_an_embedding_index(zoo: ZooPackage) -> None:
-    """A number as bound is that of the table's rows; the guard names the input and the range."""
-    (found,) = traced(view_package(zoo("ranker")), HOST)
-    assert found.indexed == ("constant table.weight of shape [32, 16]",)
-    assert not any("shorter" in fact for fact in explain(found))
-    assert propose(found).after == "assert 0 <= int(args[0].min()) and int(args[0].max()) <= 31"
-    assert [m.code for m in found.provenance.locations] == ["rows = self.table(ids)"]
-
-
-@thorough
-@pytest.mark.slow
-def test_a_computed_index(zoo: ZooPackage) -> None:
-    """An index that another launch computed names that launch, the input behind it, and the model's line."""
-    (found,) = traced(view_package(zoo("select")), "index out of bounds: 0 <= tmp5 < 9")
-    (source,) = found.sources
-    assert (source.direct, source.producers, source.inputs) == (False, (1,), ("input 0 (args[0])",))
-    assert "clamp(0, 8)" in (propose(found).after or "")
-
-
 # The arithmetic between a load and the check: which elements pass, in kernels of both languages.
 
 HEAD = """@triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*i64', 'ks1': 'i64'}})
@@ -203,19 +182,16 @@ def test_exactly_the_allowed_elements_pass(
 ) -> None:
     """An element from -300 to 300 is in the reported range if and only if its index passes the check."""
     number, cast = CASTS[language]
-    values = [
-        number.format(scale),
-        number.format(shift),
-        cast.format("tmp0 * tmp1"),
-        cast.format("tmp3 + tmp2"),
-    ]
+    lines = {"tmp1": number.format(scale), "tmp2": number.format(shift), "tmp3": cast.format("tmp0 * tmp1")}
+    lines["tmp4"] = last = cast.format("tmp3 + tmp2")
     if wraps:
-        choice = CHOICE[language].format("tmp4", "tmp7", "tmp6")
-        values += [str(size), cast.format("tmp4 + tmp5"), "tmp4 < 0", cast.format(choice)]
-    names = ["tmp1", "tmp2", "tmp3", "tmp4", "tmp5", "tmp6", "tmp7", "tmp4"]
+        choice = CHOICE[language].format("tmp8", "tmp7", "tmp6")
+        lines |= {"tmp8": last, "tmp5": str(size), "tmp6": cast.format("tmp8 + tmp5"), "tmp7": "tmp8 < 0"}
+        del lines["tmp4"]
+        lines["tmp4"] = cast.format(choice)
     form = "auto {} = {};" if language == "C++" else "{} = {}"
-    lines = [form.format(*each) for each in zip(names, values, strict=False)]
-    found = read_form("\n".join([LOAD[language], *lines]), language)
+    text = [LOAD[language], *(form.format(*each) for each in lines.items())]
+    found = read_form("\n".join(text), language)
     assert found is not None
     (load,) = found.loads.values()
     allowed = allowed_elements(found, load, Limit.of_check("0", str(size)))
@@ -227,6 +203,12 @@ def test_exactly_the_allowed_elements_pass(
         assert (low <= element <= high) == (0 <= index < size), element
 
 
+NO_FORM = [
+    *("tmp0 / tmp1", "max_propagate_nan(tmp0, tmp1)", "tmp0 * tmp0", "tl.where(tmp0 > tmp1, tmp0, tmp1)"),
+    *("tmp0 < 0", "triton_helpers.maximum(tmp0, tmp1)", "("),
+]
+
+
 @pytest.mark.parametrize(
     ("language", "value", "plain"),
     [
@@ -234,13 +216,7 @@ def test_exactly_the_allowed_elements_pass(
         ("Triton", "tmp0.to(tl.int64)", True),
         ("C++", "at::vec::convert<int64_t,2,int32_t,1>(tmp0)", True),
         ("C++", "static_cast<int64_t>(tmp0)", True),
-        ("Triton", "tmp0 / tmp1", None),
-        ("Triton", "max_propagate_nan(tmp0, tmp1)", None),
-        ("Triton", "tmp0 * tmp0", None),
-        ("Triton", "tl.where(tmp0 > tmp1, tmp0, tmp1)", None),
-        ("Triton", "tmp0 < 0", None),
-        ("Triton", "triton_helpers.maximum(tmp0, tmp1)", None),
-        ("Triton", "(", None),
+        *(("Triton", value, None) for value in NO_FORM),
     ],
 )
 def test_a_converted_element_is_the_element(language: str, value: str, plain: bool | None) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -19,7 +19,6 @@ from mcp_server.package.mismatch import (
     calling_order,
     compare_inputs,
     compare_structure,
-    contiguous_strides,
 )
 from mcp_server.package.signature import (
     CompiledDim,
@@ -81,45 +80,37 @@ def tree(args: str, kwargs: str = "", names: str = "[]") -> str:
     )
 
 
-def test_names_of_the_caller() -> None:
+FEATURES_SPEC = (
+    f'{{"type": "builtins.dict", "context": "[\\"user\\", \\"item\\"]", "children_spec": [{LEAF}, {LEAF}]}}'
+)
+MASK_SPEC = tree(LEAF, LEAF, '[\\"mask\\"]')
+THREE = tree(f"{LEAF}, {LEAF}, {LEAF}")
+AROUND_SCALE = tree(f"{LEAF}, {LEAF}", LEAF, '[\\"scale\\"]')
+FIXED = "args[1]: fixed in the code as at export; what the caller passes is ignored"
+
+
+@pytest.mark.parametrize(
+    ("spec", "paths", "note"),
+    [
+        pytest.param(tree(FEATURES_SPEC), ["args[0]['user']", "args[0]['item']"], "", id="a dictionary"),
+        pytest.param(MASK_SPEC, ["args[0]", "kwargs['mask']"], "", id="a keyword"),
+        # Of more than 16,000 characters, as several raw strings.
+        pytest.param(
+            f'{MASK_SPEC[:40]})"\nR"({MASK_SPEC[40:]}', ["args[0]", "kwargs['mask']"], "", id="in pieces"
+        ),
+        # More leaves than tensors and no gap in the numbers: the assignment is ambiguous.
+        pytest.param(THREE, [None, None], "3 leaves, of which 2 are tensors", id="baked arguments"),
+        # The gap in `arg4_1, arg6_1` is the second leaf: it is fixed, and the tensors keep their names.
+        pytest.param(AROUND_SCALE, ["args[0]", "kwargs['scale']"], FIXED, id="a baked one in between"),
+        pytest.param("", [None, None], "", id="no spec"),
+    ],
+)
+def test_names_of_the_caller(spec: str, paths: list[str | None], note: str) -> None:
     """Keys of a dictionary argument and names of keyword arguments become the inputs' paths."""
-    keys = '"[\\"user\\", \\"item\\"]"'
-    features = f'{{"type": "builtins.dict", "context": {keys}, "children_spec": [{LEAF}, {LEAF}]}}'
-    assert [i.path for i in read_signature(with_spec(tree(features))).inputs] == [
-        "args[0]['user']",
-        "args[0]['item']",
-    ]
-    spec = tree(LEAF, LEAF, '[\\"mask\\"]')
-    assert [i.path for i in read_signature(with_spec(spec)).inputs] == ["args[0]", "kwargs['mask']"]
-
-
-def test_a_long_spec_in_pieces() -> None:
-    """A spec of more than 16,000 characters is written as several raw strings."""
-    spec = tree(LEAF, LEAF, '[\\"mask\\"]')
-    pieces = f'{spec[:40]})"\nR"({spec[40:]}'
-    assert read_signature(with_spec(pieces)).inputs[1].path == "kwargs['mask']"
-
-
-def test_baked_arguments_hide_the_names() -> None:
-    """More leaves than tensors and no gap in the numbers: the assignment is ambiguous, and a note says so."""
-    signature = read_signature(with_spec(tree(f"{LEAF}, {LEAF}, {LEAF}")))
-    assert [item.path for item in signature.inputs] == [None, None]
-    assert "3 leaves, of which 2 are tensors" in signature.notes[0] and signature.problems == ()
-
-
-def test_a_baked_argument_between_tensors_is_named() -> None:
-    """The gap in `arg4_1, arg6_1` is the second leaf: it is fixed, and the tensors keep their names."""
-    text = with_spec(tree(f"{LEAF}, {LEAF}", LEAF, '[\\"scale\\"]')).replace("arg5_1", "arg6_1")
-    signature = read_signature(text)
-    assert [item.path for item in signature.inputs] == ["args[0]", "kwargs['scale']"]
-    assert signature.notes == ("args[1]: fixed in the code as at export; what the caller passes is ignored",)
-
-
-def test_a_package_without_specs() -> None:
-    """An empty spec is none: no names, and nothing to complain about."""
-    signature = read_signature(with_spec(""))
-    assert [item.path for item in signature.inputs] == [None, None]
-    assert (signature.in_spec, signature.problems, signature.notes) == (None, (), ())
+    text = with_spec(spec)
+    signature = read_signature(text.replace("arg5_1", "arg6_1") if spec == AROUND_SCALE else text)
+    assert [item.path for item in signature.inputs] == paths and signature.problems == ()
+    assert len(signature.notes) == bool(note) and note in "".join(signature.notes)
 
 
 @pytest.mark.parametrize("spec", ["[1]", "[2, {}]", '[1, {"type": "x"}]', "[1, 5]", "[[[["])
@@ -160,27 +151,24 @@ def test_a_mangled_wrapper_never_crashes(text: str, edits: list[tuple[float, int
 
 # Inputs against a package: every kind of difference, the known false alarms, and the package's own check.
 
+
+def compiled(*dims: CompiledDim, index: int = 0, dtype: str = "float32", **more: Any) -> CompiledInput:
+    """An input of the CPU, contiguous unless its strides are given."""
+    label, path = f"arg{index}_1", more.get("path", f"args[{index}]")
+    return CompiledInput(index, label, path, dtype, dims, more.get("strides", (1,)), "cpu")
+
+
+BATCH = CompiledDim(0, None, "s0", 2, 64)
 # Two inputs of one batch size, and a third with twice as many rows, as torch 2.13 would describe them.
 SIGNATURE = Signature(
     inputs=(
-        CompiledInput(
-            0,
-            "arg0_1",
-            "args[0]",
-            "float32",
-            (CompiledDim(0, None, "s0", 2, 64), CompiledDim(1, 16)),
-            (16, 1),
-            "cpu",
-        ),
-        CompiledInput(1, "arg1_1", "args[1]", "int64", (CompiledDim(0, None, "s0", 2, 64),), (1,), "cpu"),
-        CompiledInput(
-            2,
-            "arg2_1",
-            None,
-            "float32",
-            (CompiledDim(0, 4), CompiledDim(1, None, "2*s0", 4, 128)),
-            ("2*s0", 1),
-            "cpu",
+        compiled(BATCH, CompiledDim(1, 16), strides=(16, 1)),
+        compiled(BATCH, index=1, dtype="int64"),
+        compiled(
+            *(CompiledDim(0, 4), CompiledDim(1, None, "2*s0", 4, 128)),
+            index=2,
+            path=None,
+            strides=("2*s0", 1),
         ),
     ),
     symbols=(SymbolDefinition("s0", "arg0_1", "size", 0),),
@@ -197,13 +185,6 @@ def single(*tensors: GivenTensor, signature: Signature = SIGNATURE) -> Mismatch:
     found = compare_inputs(signature, tensors)
     assert len(found) == 1, found
     return found[0]
-
-
-def test_fitting_inputs_have_no_difference() -> None:
-    """Any batch in the range fits, with strides given or contiguous."""
-    assert compare_inputs(SIGNATURE, GOOD) == []
-    strided = (replace(GOOD[0], stride=(16, 1)), *GOOD[1:])
-    assert compare_inputs(SIGNATURE, strided) == []
 
 
 @pytest.mark.parametrize(
@@ -242,14 +223,12 @@ def test_only_what_has_the_elements_can_be_reshaped(shape: tuple[int, ...], said
     assert fix is not None and fix.text.startswith(said)
 
 
-def test_a_wrong_count_is_told_alone() -> None:
-    """With a tensor too few nothing else can be compared: positions may have shifted."""
+def test_a_wrong_count_is_told_alone_and_an_exchange_first() -> None:
+    """With a tensor too few nothing else can be compared: positions may have shifted. What fits is silent."""
+    assert compare_inputs(SIGNATURE, GOOD) == []
+    assert compare_inputs(SIGNATURE, (replace(GOOD[0], stride=(16, 1)), *GOOD[1:])) == []
     mismatch = single(*GOOD[:2])
     assert (mismatch.aspect, mismatch.got, mismatch.severity) == ("count", "2", "fatal")
-
-
-def test_exchanged_inputs_are_recognised() -> None:
-    """Two inputs in each other's place: that is said first."""
     first = compare_inputs(SIGNATURE, (GOOD[1], GOOD[0], GOOD[2]))[0]
     assert (first.aspect, first.expected, first.got) == ("order", "args[0], args[1]", "args[1], args[0]")
 
@@ -264,55 +243,46 @@ def batch(size: int, signature: Signature = SIGNATURE) -> list[Mismatch]:
     return [m for m in compare_inputs(signature, tensors) if m.aspect == "range"]
 
 
-def test_a_batch_of_one_may_be_right() -> None:
-    """Export raises every lower bound to 2, in expressions too: below it is suspicious, on any device."""
+def test_which_bounds_are_certain() -> None:
+    """Export raises lower bounds to 2, and 4096 // k on the CPU may be the generator's: these are suspicious.
+
+    On CUDA every upper bound is certain, and so are others on the CPU.
+    """
     assert [m.severity for m in batch(1)] == ["suspicious"] * 3
     assert [m.severity for m in batch(1, on_cuda(SIGNATURE))] == ["suspicious"] * 3
-    higher = CompiledDim(0, None, "s0", 5, 64)
-    raised = replace(SIGNATURE.inputs[0], dims=(higher, CompiledDim(1, 16)))
-    mismatch = single(GivenTensor("float32", (4, 16)), signature=Signature((raised,)))
-    assert (mismatch.severity, mismatch.expected, mismatch.dim) == ("fatal", "5..64", 0)
-
-
-def test_an_upper_bound_of_the_cpu_may_be_the_generators() -> None:
-    """4096 // k on the CPU is suspicious; any bound on CUDA, and other bounds on the CPU, are certain."""
     assert {m.severity for m in batch(65)} == {"suspicious"}
     assert {m.severity for m in batch(65, on_cuda(SIGNATURE))} == {"fatal"}
-    odd = replace(SIGNATURE.inputs[0], dims=(CompiledDim(0, None, "s0", 2, 1000), CompiledDim(1, 16)))
-    assert single(GivenTensor("float32", (1001, 16)), signature=Signature((odd,))).severity == "fatal"
+    for low, high, size in ((5, 64, 4), (2, 1000, 1001)):
+        dims = (CompiledDim(0, None, "s0", low, high), CompiledDim(1, 16))
+        mismatch = single(
+            GivenTensor("float32", (size, 16)), signature=Signature((compiled(*dims, strides=(16, 1)),))
+        )
+        assert (mismatch.severity, mismatch.expected, mismatch.dim) == ("fatal", f"{low}..{high}", 0)
 
 
-def test_strides_of_dimensions_of_size_one_are_harmless() -> None:
-    """The run-time check refuses them, kernels never step along them."""
-    item = CompiledInput(0, "a", None, "float32", (CompiledDim(0, 1), CompiledDim(1, 8)), (8, 1), "cpu")
+def test_strides_that_the_kernels_never_step_along_are_harmless() -> None:
+    """Of a dimension of size one the run-time check refuses them; a compiled transpose is copied as such."""
+    item = compiled(CompiledDim(0, 1), CompiledDim(1, 8), strides=(8, 1))
     mismatch = single(GivenTensor("float32", (1, 8), (64, 1)), signature=Signature((item,)))
     assert mismatch.severity == "suspicious" and "AOTI_RUNTIME_CHECK_INPUTS" in mismatch.sentence
+    item = compiled(CompiledDim(0, 4), CompiledDim(1, 8), strides=(1, 4))
+    mismatch = single(GivenTensor("float32", (4, 8)), signature=Signature((item,)))
+    assert mismatch.fix.after is not None and "empty_strided([4, 8], (1, 4)" in mismatch.fix.after
+    meta = single(replace(GOOD[0], device="meta"), *GOOD[1:])  # what has no data cannot be moved
+    assert "empty_like" in (meta.fix.after or "")
 
 
 def test_a_stride_that_follows_from_the_sizes_is_no_finding() -> None:
     """Of two inputs of one length, the shorter one has the wrong size, and strides that are right for it."""
     dims = (CompiledDim(0, 4), CompiledDim(1, None, "s3", 2, 64))
-    inputs = [CompiledInput(i, f"a{i}", None, "float32", dims, ("s3", 1), "cpu") for i in (0, 1)]
-    signature = Signature(tuple(inputs), symbols=(SymbolDefinition("s3", "a0", "size", 1),))
+    inputs = [compiled(*dims, index=i, strides=("s3", 1)) for i in (0, 1)]
+    signature = Signature(tuple(inputs), symbols=(SymbolDefinition("s3", "arg0_1", "size", 1),))
     shorter = GivenTensor("float32", (4, 10), (10, 1))
     mismatch = single(GivenTensor("float32", (4, 11), (11, 1)), shorter, signature=signature)
     assert (mismatch.aspect, mismatch.category, mismatch.dim) == ("relation", "shape_out_of_range", 1)
     stepped = replace(shorter, stride=(20, 2))
     found = compare_inputs(signature, (GivenTensor("float32", (4, 11), (11, 1)), stepped))
     assert {m.aspect for m in found} == {"relation", "stride"}
-
-
-def test_what_has_no_data_cannot_be_moved() -> None:
-    """The fix for a meta tensor makes it anew."""
-    bad = replace(GOOD[0], device="meta")
-    assert "empty_like" in (single(bad, *GOOD[1:]).fix.after or "")
-
-
-def test_a_compiled_transpose_is_copied_not_made_contiguous() -> None:
-    """Where the compiled strides are not contiguous, the fix asks for those strides."""
-    item = CompiledInput(0, "a", None, "float32", (CompiledDim(0, 4), CompiledDim(1, 8)), (1, 4), "cpu")
-    mismatch = single(GivenTensor("float32", (4, 8)), signature=Signature((item,)))
-    assert mismatch.fix.after is not None and "empty_strided([4, 8], (1, 4)" in mismatch.fix.after
 
 
 def test_several_devices_are_a_hint() -> None:
@@ -340,16 +310,16 @@ def test_an_odd_size_for_an_older_torch() -> None:
 @pytest.mark.parametrize(
     ("solution", "size", "wanted"),
     [
-        ("(1.0/4.0)*a_size_0", 30, "a multiple of 4"),  # 30/4 is 15/2, and 32 would not do for 2
-        ("(1.0/4.0)*a_size_0", 7, "a multiple of 4"),
-        ("(1.0/3.0)*a_size_0 - (1.0/3.0)", 9, "1 more than a multiple of 3"),
-        ("(3.0/4.0)*a_size_0", 6, "a multiple of 4"),
+        ("(1.0/4.0)*arg0_1_size_0", 30, "a multiple of 4"),  # 30/4 is 15/2, and 32 would not do for 2
+        ("(1.0/4.0)*arg0_1_size_0", 7, "a multiple of 4"),
+        ("(1.0/3.0)*arg0_1_size_0 - (1.0/3.0)", 9, "1 more than a multiple of 3"),
+        ("(3.0/4.0)*arg0_1_size_0", 6, "a multiple of 4"),
     ],
 )
 def test_a_derived_dimension_says_which_sizes_it_takes(solution: str, size: int, wanted: str) -> None:
     """Those for which the symbol is whole, whatever the fraction of the size at hand is reduced to."""
-    item = CompiledInput(0, "a", None, "float32", (CompiledDim(0, None, "4*s0"),), (1,), "cpu")
-    symbol = SymbolDefinition("s0", "a", "size", 0, solution)
+    item = compiled(CompiledDim(0, None, "4*s0"))
+    symbol = SymbolDefinition("s0", "arg0_1", "size", 0, solution)
     mismatch = single(GivenTensor("float32", (size,)), signature=Signature((item,), symbols=(symbol,)))
     assert (mismatch.aspect, mismatch.expected) == ("relation", wanted)
 
@@ -397,17 +367,14 @@ for tensors in json.loads(sys.argv[2]):
         print(str(error).splitlines()[0])
 """
 
+FITS = GivenTensor("float32", (8, 16))
 CALLS: list[list[GivenTensor]] = [
-    [GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))],
-    [GivenTensor("float32", (64, 16)), GivenTensor("float32", (64, 16))],
-    [GivenTensor("float32", (2, 16)), GivenTensor("float32", (2, 16))],
-    [GivenTensor("float64", (8, 16)), GivenTensor("float32", (8, 16))],
-    [GivenTensor("float32", (8, 16)), GivenTensor("int32", (8, 16))],
-    [GivenTensor("float32", (8, 17)), GivenTensor("float32", (8, 16))],
-    [GivenTensor("float32", (65, 16)), GivenTensor("float32", (65, 16))],
-    [GivenTensor("float32", (1, 16)), GivenTensor("float32", (1, 16))],
-    [GivenTensor("float32", (8, 16), (1, 8)), GivenTensor("float32", (8, 16))],
-    [GivenTensor("float32", (8, 16)), GivenTensor("float32", (9, 16))],
+    *([GivenTensor("float32", (size, 16))] * 2 for size in (8, 64, 2, 65, 1)),
+    [GivenTensor("float64", (8, 16)), FITS],
+    [FITS, GivenTensor("int32", (8, 16))],
+    [GivenTensor("float32", (8, 17)), FITS],
+    [GivenTensor("float32", (8, 16), (1, 8)), FITS],
+    [FITS, GivenTensor("float32", (9, 16))],
 ]
 
 
@@ -427,12 +394,3 @@ def test_agrees_with_the_check_of_the_package(zoo: ZooPackage) -> None:
     signature = open_package(package).signature
     assert [bool(compare_inputs(signature, call)) for call in CALLS] == refused
     assert refused == [False] * 3 + [True] * 7
-
-
-@given(st.lists(st.integers(0, 9), max_size=5))
-def test_contiguous_strides_address_each_element_once(shape: list[int]) -> None:
-    """Row-major strides map the elements onto 0..numel-1."""
-    offsets = {0} if 0 not in shape else set()
-    for size, stride in zip(shape, contiguous_strides(shape), strict=True):
-        offsets = {offset + i * stride for offset in offsets for i in range(size)} if offsets else offsets
-    assert offsets == set(range(math.prod(shape)))

@@ -110,41 +110,30 @@ def test_an_element_of_an_input_as_divisor(division: str) -> None:
     assert [name_of(source.load) for source in found.sources] == ["in_ptr1[3 * x0]"]
 
 
-def test_a_computed_divisor() -> None:
-    """A sum of elements is no element: the report names what it is computed from."""
-    loads = [f"auto tmp{n} = in_ptr1[static_cast<int64_t>({n}L + 2L*x0)];" for n in (0, 1)]
-    (found,) = found_in(
-        *loads, "auto tmp2 = int64_t(tmp0 + tmp1);", "auto tmp3 = floor_divide_integral(tmp0, tmp2);"
-    )
-    assert (found.plain, found.inputs) == (False, ("in_ptr1",))
-
-
 @pytest.mark.parametrize(
-    "lines",
+    ("lines", "inputs"),
     [
-        ("auto tmp0 = in_ptr2[x0];", "auto tmp1 = in_ptr2[x0];", "auto tmp2 = tmp0 / tmp1;"),
-        ("auto tmp0 = in_ptr0[x0];", "auto tmp1 = static_cast<int64_t>(31);", "auto tmp2 = mod(tmp0, tmp1);"),
-        (
-            "auto tmp0 = in_ptr1[x0];",
-            "auto tmp1 = c10::convert<float>(tmp0);",
-            "auto tmp2 = in_ptr2[x0];",
-            "auto tmp3 = tmp2 / tmp1;",
+        pytest.param("tmp0 = in_ptr2[x0]; tmp1 = in_ptr2[x0]; tmp2 = tmp0 / tmp1", None, id="floats"),
+        pytest.param("tmp1 = static_cast<int64_t>(31); tmp2 = mod(in_ptr0[x0], tmp1)", None, id="a number"),
+        pytest.param("tmp1 = c10::convert<float>(in_ptr1[x0]); tmp3 = in_ptr2[x0] / tmp1", None, id="cast"),
+        pytest.param("tmp0 = in_ptr0[c10::div_floor_integer(int64_t(ks0), 8L)]", None, id="sizes"),
+        # A sum of elements is no element: the report names what it is computed from.
+        pytest.param(
+            "tmp0 = in_ptr1[2L*x0]; tmp1 = in_ptr1[1L + 2L*x0]; tmp2 = int64_t(tmp0 + tmp1); "
+            "tmp3 = floor_divide_integral(tmp0, tmp2)",
+            ("in_ptr1",),
+            id="a sum",
         ),
-        ("auto tmp0 = in_ptr0[c10::div_floor_integer(static_cast<int64_t>(ks0), 8L)];",),
+        # A small constant is written into the code as a choice of numbers: one of them may be zero.
+        pytest.param(
+            "tmp1 = static_cast<int64_t>(7); tmp2 = static_cast<int64_t>(0); tmp3 = tmp4 ? tmp1 : tmp2; "
+            "tmp5 = mod(in_ptr0[x0], tmp3)",
+            (),
+            id="a choice with zero",
+        ),
     ],
 )
-def test_what_cannot_fail_is_left_out(lines: tuple[str, ...]) -> None:
+def test_other_divisors(lines: str, inputs: tuple[str, ...] | None) -> None:
     """Floating divisions give infinities, and a number in the code that is not zero divides well."""
-    assert not found_in(*lines)
-
-
-def test_a_zero_among_the_numbers_in_the_code() -> None:
-    """A small constant is written into the code as a choice of numbers: one of them may be zero."""
-    (found,) = found_in(
-        "auto tmp0 = in_ptr0[x0];",
-        "auto tmp1 = static_cast<int64_t>(7);",
-        "auto tmp2 = static_cast<int64_t>(0);",
-        "auto tmp3 = tmp4 ? tmp1 : tmp2;",
-        "auto tmp5 = mod(tmp0, tmp3);",
-    )
-    assert not found.sources and not found.inputs
+    found = found_in(*(f"auto {line};" for line in lines.split("; ")))
+    assert [(each.plain, each.inputs) for each in found] == ([] if inputs is None else [(False, inputs)])

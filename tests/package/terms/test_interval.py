@@ -60,30 +60,33 @@ def test_a_comparison_is_decided_exactly_where_all_values_agree(
     assert (span.low, span.high) == (min(results), max(results))
 
 
-def test_bucket_expressions_rise() -> None:
-    """The buckets of a distance are seen to rise on the whole range of int64: a clamp bounds the root."""
-    text = (
-        "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
-        "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
-    )
-    bounds = Bounds({"x": limits("int64")})
-    assert bounds.direction(read(text), "x") == 1
-    assert (bounds.of(read(text)).low, bounds.of(read(text)).high) == (0, 64)
+INT64 = limits("int64")
+ROOT = (
+    "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
+    "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
+)
+BUCKET = "static_cast<int64_t>(std::floor(x * 32.0f)) + 1L"
 
 
-def test_floats_beyond_a_whole_type_are_all_its_least_value() -> None:
-    """Of a bucket only the span across the limit has no direction; beyond it stays the same."""
-    bucket = read("static_cast<int64_t>(std::floor(x * 32.0f)) + 1L", "float32")
-    beyond = Bounds({"x": Interval(1e18, 3e38)})
-    assert beyond.direction(bucket, "x") == 0 and beyond.of(bucket).high == 1 - (1 << 63)
-    assert Bounds({"x": Interval(1.0, 3e38)}).direction(bucket, "x") is None
-
-
-def test_an_overflow_is_no_direction() -> None:
-    """`4 * x` wraps for the largest numbers: nothing is claimed there, and all is where it fits."""
-    term = read("x * 4")
-    assert Bounds({"x": limits("int64")}).direction(term, "x") is None
-    assert Bounds({"x": Interval(-100, 100)}).direction(term, "x") == 1
+@pytest.mark.parametrize(
+    ("text", "dtype", "within", "direction", "span"),
+    [
+        pytest.param(ROOT, "int64", INT64, 1, (0, 64), id="a clamp bounds the root"),
+        # Floats beyond a whole type are all its least value: only the span across the limit has no direction.
+        pytest.param(BUCKET, "float32", Interval(1e18, 3e38), 0, None, id="beyond"),
+        pytest.param(BUCKET, "float32", Interval(1.0, 3e38), None, None, id="across"),
+        pytest.param("x * 4", "int64", INT64, None, None, id="wraps"),
+        pytest.param("x * 4", "int64", Interval(-100, 100), 1, (-400, 400), id="fits"),
+    ],
+)
+def test_where_expressions_rise(
+    text: str, dtype: str, within: Interval, direction: int | None, span: tuple[int, int] | None
+) -> None:
+    """Of buckets and products: nothing is claimed where a type overflows."""
+    bounds = Bounds({"x": within})
+    assert bounds.direction(read(text, dtype), "x") == direction
+    found = bounds.of(read(text, dtype))
+    assert span is None or (found.low, found.high) == span
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -101,7 +104,7 @@ NAMES = {"floordiv": "floor_divide", "remainder": "fmod", "mod": "remainder"}
 
 @pytest.mark.parametrize("op", DOMAINS)
 def test_a_result_is_finite_exactly_where_the_operand_lies_in_the_domain(op: str) -> None:
-    """Ends and values next to them, for each operation of the table."""
+    """Ends and values next to them, for each operation of the table; a NaN was made elsewhere."""
     function = getattr(torch, NAMES.get(op, op))
     domain = DOMAINS[op]
     for tried in VALUES:
@@ -109,9 +112,5 @@ def test_a_result_is_finite_exactly_where_the_operand_lies_in_the_domain(op: str
         values[domain.operand] = tried
         result = float(function(*(torch.tensor(each, dtype=torch.float64) for each in values)))
         assert math.isfinite(result) == (outside(op, values) is None), (op, values, result)
-
-
-def test_what_was_made_elsewhere_is_no_fault_of_the_operation() -> None:
-    """A NaN, an operation without a domain, and a whole power of a negative number."""
     assert outside("sqrt", [math.nan]) is None and outside("exp", [1000.0]) is None
     assert outside("pow", [-2.0, 3.0]) is None and outside("pow", [-2.0, 0.5]) is DOMAINS["pow"]

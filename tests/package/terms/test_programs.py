@@ -82,16 +82,6 @@ def test_a_triton_reduction_computes_the_layer_norm() -> None:
         )
 
 
-def test_a_cpp_reduction_computes_the_argmax() -> None:
-    """The vector loop and its tail are one reduction over the whole row."""
-    x = torch.randn(3, 40, generator=torch.Generator().manual_seed(3))
-    wrapper = kernels(RECORDINGS / "wrappers" / "computed_index.torch-2.13-cpu.cpp")
-    name = next(name for name in wrapper if "argmax" in name)
-    tensors = {"in_ptr0": x.flatten().tolist()}
-    found = [stored(read_program(wrapper[name]), "out_ptr0", row, tensors, ks0=3, ks1=6) for row in range(3)]
-    assert found == x.argmax(1).tolist()
-
-
 HASHED = """
 @triton_heuristics.pointwise(triton_meta={'signature': {'in_ptr0': '*i32', 'out_ptr0': '*i32'}})
 @triton.jit
@@ -135,78 +125,11 @@ def test_constants_are_worded(value: float, operators: set[str], text: str) -> N
     assert number(value, "float32", operators) == text
 
 
-VECTORS_AND_REST = """extern "C" void k(float* in_out_ptr0, const float* in_ptr0)
-{
-    {
-        for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>(24L); x0+=static_cast<int64_t>(16L))
-        {
-            if(C10_LIKELY(x0 >= static_cast<int64_t>(0) && x0 < static_cast<int64_t>(16L)))
-            {
-                auto tmp0 = at::vec::Vectorized<float>::loadu(in_out_ptr0 + static_cast<int64_t>(x0));
-                auto tmp1 = tmp0 + tmp0;
-                tmp1.store(in_out_ptr0 + static_cast<int64_t>(x0));
-            }
-            if(C10_UNLIKELY(x0 >= static_cast<int64_t>(16L) && x0 < static_cast<int64_t>(24L)))
-            {
-                for (int64_t x0_tail = 16L; x0_tail < static_cast<int64_t>(24L); x0_tail++)
-                {
-                    auto tmp0 = in_out_ptr0[static_cast<int64_t>(x0_tail)];
-                    auto tmp1 = tmp0 + tmp0;
-                    in_out_ptr0[static_cast<int64_t>(x0_tail)] = tmp1;
-                }
-            }
-        }
-    }
-}"""
-
-
-def test_vectors_and_their_rest_store_to_elements_of_their_own() -> None:
-    """What the vectors stored is not what the rest of the loop reads in place."""
-    parameters = (Parameter("in_out_ptr0", "float*", "read_write"),)
-    found = read_program(Kernel("k", "cpp", "k", parameters, 1, VECTORS_AND_REST, 1))
-    ends = [(say(store.ranges[0].start), say(store.ranges[0].stop)) for store in found.stores]
-    assert ends == [("0", "16"), ("16", "24")]
-
-
-SCALARS_OF_A_SHORT_ROW = """extern "C" void k(float* out_ptr0, const float* in_ptr0)
-{
-    {
-        for(int64_t x1=static_cast<int64_t>(0L); x1<static_cast<int64_t>(7L); x1+=static_cast<int64_t>(16L))
-        {
-            if(C10_LIKELY(x1 >= static_cast<int64_t>(0L) && x1 < static_cast<int64_t>(1)))
-            {
-                for (int64_t x1_tail = static_cast<int64_t>(0L);x1_tail < static_cast<int64_t>(7L); x1_tail++)
-                {
-                    auto tmp0 = in_ptr0[static_cast<int64_t>(x1_tail)];
-                    out_ptr0[static_cast<int64_t>(x1_tail)] = tmp0;
-                }
-            }
-        }
-    }
-}"""
-
-
-def test_a_row_shorter_than_a_vector_is_stored_whole() -> None:
-    """The test around its scalar loop is of the vector loop, which is entered once."""
-    parameters = (Parameter("out_ptr0", "float*", "written"), Parameter("in_ptr0", "float*", "read"))
-    found = read_program(Kernel("k", "cpp", "k", parameters, 1, SCALARS_OF_A_SHORT_ROW, 1))
-    assert [(say(each.start), say(each.stop)) for each in found.stores[0].ranges] == [("0", "7")]
-
-
-def all_kernels() -> list[Kernel]:
-    """Recorded kernels of both languages."""
-    cpp = RECORDINGS / "kernels" / "computed_index.torch-2.13-cpu.cpp"
-    wrappers = [
-        ((RECORDINGS / "wrappers" / cpp.name).read_text(), cpp.read_text()),
-        *(
-            ((RECORDINGS / "wrappers" / f"{name}.torch-2.11-cuda.cpp").read_text(), "")
-            for name in ("computed_index", "attention", "jagged", "user_lookup")
-        ),
-    ]
-    return [kernel for pair in wrappers for kernel in read_wrapper(*pair).kernels.values() if kernel.source]
-
-
-KERNELS = all_kernels()
+NAMES = (
+    "computed_index.torch-2.13-cpu",
+    *(f"{name}.torch-2.11-cuda" for name in ("computed_index", "attention", "jagged", "user_lookup")),
+)  # both languages
+KERNELS = [k for name in NAMES for k in kernels(RECORDINGS / "wrappers" / f"{name}.cpp").values() if k.source]
 
 
 @settings(max_examples=150)
@@ -231,31 +154,24 @@ def test_damaged_kernels(kernel: Kernel, data: st.DataObject) -> None:
 
 
 def test_values_that_are_shared_many_times() -> None:
-    """Sixty doublings of one value are sixty terms: neither words nor comparisons write out 2^60."""
-    kernel = next(k for k in KERNELS if k.kind == "cpp")
-    body = "\n".join(f"auto tmp{n + 1} = tmp{n} * tmp{n};" for n in range(60))
-    source = (
-        'extern "C" void k(const float* in_ptr0, float* out_ptr0)\n{\n'
-        f"auto tmp0 = in_ptr0[static_cast<int64_t>(0L)];\n{body}\n"
-        "out_ptr0[static_cast<int64_t>(0L)] = tmp60;\n}\n"
-    )
-    names = {"in_ptr0": "const float*", "out_ptr0": "float*"}
-    parameters = tuple(replace(kernel.parameters[0], name=n, type=t) for n, t in names.items())
+    """Sixty doublings of one value are sixty terms: neither words nor comparisons write out 2^60.
+
+    A variable that is defined by itself, which no compiler writes, is not understood.
+    """
+    body = "".join(f"auto tmp{n + 1} = tmp{n} * tmp{n};\n" for n in range(60))
     begun = time.monotonic()
-    (store,) = read_program(replace(kernel, source=source, parameters=parameters)).stores
-    assert len(list(parts(store.value))) == 61
-    assert len(say(store.value, lambda _element: "x")) <= 600
-    assert key(store.value)[0]
-    assert time.monotonic() - begun < 5
+    value = stored_last(f"auto tmp0 = in_ptr0[static_cast<int64_t>(0L)];\n{body}", "tmp60")
+    assert len(list(parts(value))) == 61
+    assert len(say(value, lambda _element: "x")) <= 600
+    assert key(value)[0] and time.monotonic() - begun < 5
+    assert unread(stored_last("auto tmp1 = tmp1 + 1;\n", "tmp1")) == "tmp1"
 
 
-def test_a_value_that_needs_itself() -> None:
-    """A kernel that no compiler wrote: a variable that is defined by itself is not understood."""
-    kernel = next(k for k in KERNELS if k.kind == "cpp")
-    source = (
-        'extern "C" void k(float* out_ptr0)\n{\nauto tmp1 = tmp1 + 1;\n'
-        "out_ptr0[static_cast<int64_t>(0L)] = tmp1;\n}\n"
-    )
-    parameter = replace(kernel.parameters[0], name="out_ptr0", type="float*")
-    (store,) = read_program(replace(kernel, source=source, parameters=(parameter,))).stores
-    assert unread(store.value) == "tmp1"
+def stored_last(body: str, name: str) -> Term:
+    """What a C++ kernel with these lines stores, which is this name."""
+    names = {"in_ptr0": "const float*", "out_ptr0": "float*"}
+    parameters = tuple(Parameter(name, type_, "read") for name, type_ in names.items())
+    head = 'extern "C" void k(const float* in_ptr0, float* out_ptr0)\n{\n'
+    source = f"{head}{body}out_ptr0[static_cast<int64_t>(0L)] = {name};\n}}\n"
+    (store,) = read_program(Kernel("k", "cpp", "k", parameters, 1, source)).stores
+    return store.value
