@@ -18,7 +18,7 @@ import anyio
 
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.validate import PROGRAMS, run_case
-from mcp_server.diagnosis.observe.calls import suspect_call
+from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.model import ScriptWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import Capture, capture

@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.cost.forwarders import build_forwarders
-from mcp_server.diagnosis.observe.calls import suspect_call
+from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.errors import ProblemError
 from mcp_server.model import (
     Component,

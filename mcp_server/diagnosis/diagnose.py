@@ -21,17 +21,17 @@ from typing import cast
 import anyio
 
 from mcp_server.diagnosis import causes, observe
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes.compiler import may_be_decided, without_rounding
 from mcp_server.diagnosis.causes.invalid_package import remarks_on_file
+from mcp_server.diagnosis.kept_files import leave_proof, leave_subject
 from mcp_server.diagnosis.observe import BudgetTooShort, Observation
-from mcp_server.diagnosis.program_lines import lines_of
-from mcp_server.diagnosis.proof import leave_proof
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
-from mcp_server.diagnosis.subject import leave_subject
+from mcp_server.diagnosis.observe.program import put_back
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.diagnosis.users_files import put_back
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked, removing
+from mcp_server.diagnosis.words import lines_of
 from mcp_server.errors import ProblemError
 from mcp_server.model import Component, NextStep, PackageWorkload, Verdict, Workload
 from mcp_server.recorder.replay import TakenCall, take_call
@@ -124,8 +124,8 @@ async def diagnose(
         raise ProblemError(
             "nothing to diagnose", allowed="a script, package, exported program, command or log"
         )
-    case = DiagnosisState(workload, budget_s, context.cost.clock, symptom=symptom or Symptom())
-    case.taken = taken
+    clock = context.cost.clock
+    case = DiagnosisState(workload, budget_s=budget_s, clock=clock, symptom=symptom or Symptom(), taken=taken)
     if log is not None:
         case.log, case.log_source = await read_users_log(log), str(log)
     if isinstance(workload, PackageWorkload):

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mcp_server.diagnosis.call_site import at_call_site
 from mcp_server.diagnosis.causes.compiler import as_rounding, is_rounding, may_be_decided
 from mcp_server.diagnosis.components import operators_from, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
@@ -30,10 +29,11 @@ from mcp_server.diagnosis.next_steps import (
     reduction,
     unseen_symptom,
 )
-from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
+from mcp_server.diagnosis.program_seen import OWN_RUNS
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import REFUSALS, CausalLevel, Instrument, Suspect
 from mcp_server.diagnosis.value_sources import deepened
-from mcp_server.diagnosis.words import call_of, eager_of, headline_of, not_for_shipping
+from mcp_server.diagnosis.words import at_call_site, call_of, eager_of, headline_of, not_for_shipping
 from mcp_server.errors import argument
 from mcp_server.model import (
     Cause,

@@ -1,11 +1,16 @@
-"""What a verdict says before its evidence: the failure in a few words, which call it was, and eager mode."""
+"""What a verdict says around its evidence: headline, call, eager mode, lines of the launch and of the fix."""
 
 from __future__ import annotations
 
+import ast
+import logging
+import re
+
 from mcp_server.diagnosis.interventions.base import Intervention
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.model import CallNumber, Category, Component, Eager
+from mcp_server.model import CallNumber, Category, Component, Eager, Fix
 from mcp_server.package.mismatch import Aspect
+from mcp_server.package.pytorch.program import write_program
 from mcp_server.worker import events
 
 # What a reader knows a failure by. Outputs and inputs tell more: `headline_of`.
@@ -116,3 +121,63 @@ def not_for_shipping(tried: Intervention) -> str:
         return tried.not_for_shipping
     made = next((NOT_SHIPPED[each.change] for each in tried.changes if each.change in NOT_SHIPPED), "")
     return made or GENERATED
+
+
+MOST_LINES = 12
+
+
+def lines_of(party: Component | None, case: DiagnosisState) -> list[str]:
+    """The launch of a component, where it is read and short; a verdict does without it otherwise."""
+    number = party.launch_index if party is not None else None
+    if number is None or case.view is None:
+        return []
+    try:
+        program = write_program(case.view, only=[number])
+    except Exception:  # a verdict must not be lost for its illustration
+        logging.getLogger(__name__).exception("launch %d was not written", number)
+        return []
+    found = next((each for each in program.launches if each.index == number), None)
+    lines = program.text_of([number]).splitlines() if found is not None and not found.not_read else []
+    return lines if len(lines) <= MOST_LINES else []
+
+
+_LEAF = re.compile(r"args\[(?P<place>\d+)\]")
+
+
+def at_call_site(fix: Fix, line: str, arguments: int) -> Fix:
+    """`fix` of one positional argument in the line that makes the call, which has so many arguments.
+
+    As it is for anything else, and where the line has more than one such call.
+    """
+    leaf = _LEAF.fullmatch(fix.before or "")
+    if leaf is None or fix.after is None:
+        return fix
+    changed = fix.after.removeprefix(f"{leaf[0]} = ")
+    if not changed.startswith(f"{leaf[0]}."):
+        return fix
+    after = _with_argument(line.strip(), int(leaf["place"]), arguments, changed.removeprefix(leaf[0]))
+    return fix.model_copy(update={"before": line.strip(), "after": after}) if after else fix
+
+
+def _with_argument(line: str, place: int, arguments: int, method: str) -> str:
+    """The line with `method` called on that argument of its only call with so many; empty if unsure."""
+    try:
+        calls = [each for each in ast.walk(ast.parse(line)) if _takes(each, arguments)]
+    except (SyntaxError, ValueError, RecursionError):
+        return ""
+    if len(calls) != 1 or not line.isascii():
+        return ""
+    (call,) = calls
+    assert isinstance(call, ast.Call)
+    given = call.args[place]
+    text = line[given.col_offset : given.end_col_offset]
+    whole = isinstance(given, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
+    changed = f"{text}{method}" if whole else f"({text}){method}"
+    return f"{line[: given.col_offset]}{changed}{line[given.end_col_offset :]}"
+
+
+def _takes(node: ast.AST, arguments: int) -> bool:
+    """Whether a node is a call with so many positional arguments and nothing else."""
+    if not isinstance(node, ast.Call) or node.keywords or len(node.args) != arguments:
+        return False
+    return arguments > 0 and not any(isinstance(each, ast.Starred) for each in node.args)

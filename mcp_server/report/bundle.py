@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from mcp_server import __version__
-from mcp_server.diagnosis.subject import Subject
+from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.errors import ProblemError, read_json
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.store import Store, cause

@@ -22,7 +22,7 @@ from mcp_server.brief import (
     placed_party,
     what_happened,
 )
-from mcp_server.diagnosis.subject import Subject
+from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.model import CATEGORIES, Component, Verdict
 from mcp_server.operations.table import command_line
 from mcp_server.package.archive import open_package

@@ -25,8 +25,8 @@ from mcp_server.diagnosis.causes.compiler import (
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.next_steps import command_for, next_steps
-from mcp_server.diagnosis.observe.compiler import BisectCompiler, CompileCarefully, TrySwitches, keep
-from mcp_server.diagnosis.observe.static import ReadGeneratedKernel
+from mcp_server.diagnosis.observe.kernels import ReadGeneratedKernel
+from mcp_server.diagnosis.observe.wrong_numbers import BisectCompiler, CompileCarefully, TrySwitches, keep
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, is_bystander, ranked

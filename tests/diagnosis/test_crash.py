@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import environment, illegal_memory_access
 from mcp_server.diagnosis.causes.environment import detect_crash_outside
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.launches import LocateFault
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.jobs.command import Finished

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mcp_server.diagnosis.call_site import at_call_site
 from mcp_server.diagnosis.origin.idiom import idiom_of, operand_text
+from mcp_server.diagnosis.words import at_call_site
 from mcp_server.model import Fix
 
 ZERO = "log(0) is -inf, and 0 * -inf is nan"

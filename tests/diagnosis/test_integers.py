@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from mcp_server.diagnosis import value_sources
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import value_constraints
 from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, detect_rounded, exact_trial
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import bystanders, confidence, ranked
 from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.launches import Launch

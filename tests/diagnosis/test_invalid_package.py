@@ -11,10 +11,11 @@ from typing import Any
 import anyio
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import invalid_package, log_text
 from mcp_server.diagnosis.causes.environment import detect_searched_file
 from mcp_server.diagnosis.observe.static import OpenPackage
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.model import ScriptWorkload
 from mcp_server.package.archive import open_package

@@ -9,10 +9,11 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes.illegal_memory_access import detect_kernel_defect
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind
-from mcp_server.diagnosis.observe.static import MendKernels, ReadKernels
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.observe.kernels import MendKernels, ReadKernels
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel
 from mcp_server.diagnosis.verdict import bystanders, confidence, is_bystander
 from mcp_server.runtime.context import stream_events

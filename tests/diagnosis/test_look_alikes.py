@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import concurrency, constants, hang, index_out_of_bounds, nan_or_inf
 from mcp_server.diagnosis.causes.log_text import action, named
 from mcp_server.diagnosis.causes.wrong_output import DRAWS
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.indices import operator_indices
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log

@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import (
     concurrency,
     constants,
@@ -20,9 +21,10 @@ from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
-from mcp_server.diagnosis.observe.calls import PlainRun, RunAlone
+from mcp_server.diagnosis.observe.calls import PlainRun
 from mcp_server.diagnosis.observe.launches import LocateFault
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.observe.program import RunAlone
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.command import Finished

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import out_of_memory
 from mcp_server.diagnosis.causes.out_of_memory import detect_lost_constants, detect_retained
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import ScriptWorkload

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import environment, log_text, wrong_output
 from mcp_server.diagnosis.components import users_code
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import checked_call, confidence, ranked
 from mcp_server.model import ScriptWorkload
 from mcp_server.worker.protocol import Step

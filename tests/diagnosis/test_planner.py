@@ -15,8 +15,8 @@ import pytest
 from mcp_server.diagnosis import causes, observe
 from mcp_server.diagnosis.diagnose import DETECTORS, EXPORTED, choose, import_ahead, observations, perform
 from mcp_server.diagnosis.observe import Observation
-from mcp_server.diagnosis.observe.calls import suspect_call
 from mcp_server.diagnosis.observe.launches import LocateFault
+from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError

@@ -12,7 +12,7 @@ import pytest
 
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import Leaf, cast, exchange, keep_in_range, replace_element
-from mcp_server.diagnosis.proof import MOST_LINES, change_code
+from mcp_server.diagnosis.kept_files import MOST_LINES, change_code
 from mcp_server.model import PROOF_FILE
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import hang, illegal_memory_access, value_constraints
 from mcp_server.diagnosis.causes.value_constraints import limits
 from mcp_server.diagnosis.observe.calls import PlainRun
 from mcp_server.diagnosis.observe.launches import TraceLaunches
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import ranked
 from mcp_server.package.symbols import Symbol
 from mcp_server.runtime.failure import Failure

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import concurrency, index_out_of_bounds
 from mcp_server.diagnosis.indices import indexing_launches
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.causes import concurrency, environment, illegal_memory_access
-from mcp_server.diagnosis.observe.calls import CheckedProgram, may_be_a_host, named_package
+from mcp_server.diagnosis.observe.program import CheckedProgram, may_be_a_host, named_package
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence

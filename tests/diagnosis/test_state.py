@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
-from mcp_server.diagnosis.state import CallSpec, DiagnosisState
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.command import Ending
 from mcp_server.logs.captured import CapturedUpdate, Leaf

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.observe.program import put_back
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.users_files import put_back
 from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.runtime.context import Context
 from tests.diagnosis.support import capture

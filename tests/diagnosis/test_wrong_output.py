@@ -12,8 +12,7 @@ from mcp_server.diagnosis.causes import constants, wrong_output
 from mcp_server.diagnosis.causes.compiler import CODE, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.observe.compiler import EmulateCasts
-from mcp_server.diagnosis.observe.launches import CompareLaunches
+from mcp_server.diagnosis.observe.wrong_numbers import CompareLaunches, EmulateCasts
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked

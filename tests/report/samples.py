@@ -6,7 +6,7 @@ from collections.abc import Callable
 from html.parser import HTMLParser
 from typing import Any
 
-from mcp_server.diagnosis.subject import Subject
+from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.model import Verdict
 from mcp_server.report.page import Source
 from tests.render.samples import VERDICT

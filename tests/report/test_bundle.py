@@ -45,7 +45,7 @@ from hypothesis import strategies as st
 
 from mcp_server.cli.main import run
 from mcp_server.diagnosis.diagnose import diagnose
-from mcp_server.diagnosis.subject import Subject
+from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
 from mcp_server.model import Evidence, PackageWorkload, Verdict

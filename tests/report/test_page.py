@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from mcp import Client
 from mcp_types import TextResourceContents
 
-from mcp_server.diagnosis.subject import Subject
+from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.jobs.store import Store
 from mcp_server.model import Cause, Component, Confirmed, Fix, ModelLocation, RuledOut, Verdict
 from mcp_server.package.archive import open_package

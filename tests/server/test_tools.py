@@ -311,7 +311,7 @@ def test_the_next_step_of_a_verdict_is_valid(category: Category, workload: Workl
     by_name = {operation.name: operation for operation in OPERATIONS}
     guilty = Component(kind="kernel", name="kernel", launch_index=3)
     best = Suspect(category, guilty, "summary", CausalLevel.CALL)
-    for step in next_steps(best, DiagnosisState(workload, 10)):
+    for step in next_steps(best, DiagnosisState(workload, budget_s=10)):
         validated(by_name[step.tool].arguments, step.arguments)
 
 

@@ -21,7 +21,8 @@ from mcp_server.diagnosis.interventions.base import (
     judged_elsewhere,
     trial_in_words,
 )
-from mcp_server.diagnosis.state import OWN_RUNS, DiagnosisState
+from mcp_server.diagnosis.program_seen import OWN_RUNS
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, FixRun, Verdict
 

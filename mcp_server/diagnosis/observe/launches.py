@@ -1,29 +1,22 @@
-"""Watching launches: their values, journal and bad accesses, their difference from eager, changed kernels."""
+"""Watching launches: their values, journal and bad accesses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from mcp_server.diagnosis.causes.hang import operator_inside, to_be_traced
 from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.indices import candidates, index_error, indexing_launches
-from mcp_server.diagnosis.interventions.kernel import MOST_TRIED, compile_anew, try_in_eager
-from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.observe import Observation
-from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.value_sources import failed_divisions
-from mcp_server.errors import ProblemError
 from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.runtime.context import Context
-from mcp_server.tools.compare_with_eager import Pair, compare_pair, updates_of
-from mcp_server.tools.decompile import compare, write
 from mcp_server.tools.dump_kernel_io import dump_kernel_io
 from mcp_server.tools.locate_fault import in_graph, locate_fault, run_under_checker
 from mcp_server.tools.trace_launches import trace_launches
@@ -94,73 +87,6 @@ class TraceLaunches(Observation):
 def hang_limit(case: DiagnosisState) -> float:
     """Seconds for a call that is known to hang: a trace that the budget cut short would be lost."""
     return max(SHORTEST_S, min(HANG_LIMIT_S, (case.seconds_left - REBUILD_S) * SHARE))
-
-
-class CompareLaunches(Observation):
-    """Find the launches that diverge, and tell errors from rounding, TF32, chance and unset memory.
-
-    Each launch that is wrong on right inputs is then done in eager mode, to see whether the failure goes.
-    """
-
-    name = "compare_with_eager"
-    seconds = 20.0
-    alone = True
-
-    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        if case.call is None or case.call.request.get("library") or "plain" not in case.runs:
-            return 0.0
-        # A difference that nobody minds is not looked into.
-        differs = case.plain_diverges
-        if case.equals_eager is not None:
-            minded = case.failed or case.judged_by_program
-            differs = minded and not case.equals_eager
-        return 0.6 if differs and case.program_path is not None else 0.0
-
-    async def act(self, case: DiagnosisState, context: Context) -> None:
-        program = case.program_path
-        assert program is not None and case.call is not None
-        pair = Pair(case.package_call, program, updates_of(case.call.request))
-        case.with_eager = await compare_pair(context, pair)
-        every = case.with_eager.every_launch
-        if every.wrong and case.with_eager.kind is not None:
-            call = tried_call(case)
-            if not call.symptom.judges and every.eager_outputs is not None:
-                call = replace(call, symptom=replace(call.symptom, expect=every.eager_outputs.path))
-            case.trials |= await try_in_eager(context, call, every, program)
-
-
-class JudgeBySource(Observation):
-    """Compare each launch with what its own source says, as PyTorch: the reference of a package alone.
-
-    The kernels of launches that differ are compiled again from that source, to see whether the call then
-    gives the outputs of the program.
-    """
-
-    name = "decompile"
-    seconds = 15.0
-    alone = True
-
-    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        if not isinstance(case.workload, PackageWorkload) or case.workload.inputs is None:
-            return 0.0
-        plain, minded = case.plain_run, case.symptom.seen == "wrong-output" or case.plain_diverges
-        came_back = plain is not None and plain.failure in ("none", "nonfinite", "differs")
-        return 0.5 if minded and came_back and case.program_path is None else 0.0
-
-    async def act(self, case: DiagnosisState, context: Context) -> None:
-        written = await write(context, case.package_call, context.directory / "as-pytorch")
-        right = written.path.with_name("outputs.pt")
-        case.by_source = found = await compare(context, case.package_call, written, right)
-        call = tried_call(case)
-        if not call.symptom.judges and right.exists():
-            call = replace(call, symptom=replace(call.symptom, expect=right))
-        kernels = dict.fromkeys(each.kernel for each in found.different)
-        for name in list(kernels)[:MOST_TRIED]:
-            try:
-                made = await compile_anew(context, call, name)
-            except ProblemError:  # an operator, or a kernel that nothing here compiles
-                continue
-            case.trials[made.key] = await try_intervention(context, call, made)
 
 
 class LocateFault(Observation):

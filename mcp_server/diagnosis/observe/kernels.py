@@ -1,0 +1,194 @@
+"""What the code of kernels shows: the line that an error names, and defects for the sizes of the call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import anyio.to_thread
+
+from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
+from mcp_server.diagnosis.indices import (
+    index_error,
+)
+from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
+from mcp_server.diagnosis.interventions.run import try_intervention
+from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe.intervene import tried_call
+from mcp_server.diagnosis.state import DiagnosisState, GeneratedKernel
+from mcp_server.diagnosis.suspect import Suspect
+from mcp_server.errors import ProblemError
+from mcp_server.model import ModelLocation, ScriptWorkload
+from mcp_server.package.exported import node_lines
+from mcp_server.package.problems import PackageError
+from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
+from mcp_server.runtime.context import Context
+
+# Inductor names generated files by the base32 of their SHA-256 (torch/_inductor/codecache.py, 2.8-2.15).
+_GENERATED = re.compile(r"c[a-z2-7]{50,51}\.py")
+
+
+_KERNEL = re.compile(r"^def (triton_\w+)\(", re.MULTILINE)
+
+
+LARGEST = 4 << 20
+
+
+MOST_LINES = 3
+
+
+# Operators of a model that index with values, as they stand in the names of fused kernels.
+_INDEXING = frozenset({"index", "embedding", "gather", "index_select", "index_put", "scatter", "take"})
+
+
+class ReadGeneratedKernel(Observation):
+    """Read the kernel that an error names, only after a run of our own: a log may name any path.
+
+    Only files that the compiler wrote, or in which the program stands, are read.
+    """
+
+    name = "read_generated_kernel"
+    seconds = 0.1
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        if case.package is not None or not case.runs:
+            return 0.0
+        return 1.0 if _named(case) is not None or _refused(case) is not None else 0.0
+
+    async def act(self, case: DiagnosisState, _context: Context) -> None:
+        named, refused = _named(case), _refused(case)
+        case.generated = _read(*named, case) if named is not None else None
+        if case.generated is None and refused is not None:
+            case.generated = _of_user(*refused, case)
+
+
+def _named(case: DiagnosisState) -> tuple[Path, int] | None:
+    """The generated file and the line in it that the index assertion names."""
+    error = index_error(case)
+    fields = error.fields if error is not None else {}
+    path, line = Path(fields.get("file", "")), fields.get("line", "")
+    return (path, int(line)) if _GENERATED.fullmatch(path.name) and line.isdigit() else None
+
+
+def _refused(case: DiagnosisState) -> tuple[str, int] | None:
+    """The user's Triton kernel that could not be compiled, and the line in it, counted from its `def`."""
+    for _, root in case.own_roots:
+        if root.family.id == "triton_compile" and "function" in root.fields:
+            line = root.fields.get("kernel_line", "")
+            return (root.fields["function"], int(line)) if line.isdigit() else None
+    return None
+
+
+def _read(path: Path, line: int, case: DiagnosisState) -> GeneratedKernel | None:
+    """None for a file that is gone, too large, or no Triton kernel."""
+    if not path.is_file() or path.stat().st_size > LARGEST:
+        return None
+    text = path.read_text(errors="replace")
+    kernel, lines = _KERNEL.search(text), text.splitlines()
+    if kernel is None or "@triton.jit" not in text or line > len(lines):
+        return None
+    # The lines of the operators that index, of those that are fused in the kernel.
+    words = {word for word in _INDEXING if f"_{word}_" in f"_{kernel[1]}_"}
+    model = (at for target, at in _nodes(case) if words.intersection(target.split(".")[1:2]))
+    code = lines[line - 1].strip()[:300]
+    return GeneratedKernel(kernel[1], path, line, code, tuple(dict.fromkeys(model))[:MOST_LINES])
+
+
+def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel | None:
+    """Where the program defines that kernel; None if no file of it does, or several do.
+
+    Its files are the script, and those with lines of its model.
+    """
+    pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
+    script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
+    stacks = [Path(at.file) for compiled in case.captured.compiles for at in compiled.stack]
+    nodes = [Path(at.file) for _, at in _nodes(case)]
+    found = []
+    for path in dict.fromkeys([*script, *stacks, *nodes]):
+        if path.is_file() and path.stat().st_size <= LARGEST:
+            found += [(path, at) for at in pattern.finditer(path.read_text(errors="replace"))]
+    if len(found) != 1:
+        return None
+    path, at = found[0]
+    number = at.string.count("\n", 0, at.start()) + line
+    lines = at.string.splitlines()
+    code = lines[number - 1].strip()[:300] if number <= len(lines) else ""
+    return GeneratedKernel(function, path, number, code)
+
+
+def _nodes(case: DiagnosisState) -> tuple[tuple[str, ModelLocation], ...]:
+    """Operators of the program whose compile failed, with their lines; none where it was not kept."""
+    for compiled in reversed(case.captured.compiles):
+        if compiled.exported is not None and compiled.exported.is_file():
+            try:
+                return node_lines(compiled.exported)
+            except PackageError:
+                return ()
+    return ()
+
+
+MOST_MENDED = 3
+
+
+class ReadKernels(Observation):
+    """Work out from the code and the sizes of the call what kernels do wrong."""
+
+    name = "read_kernels"
+    seconds = 1.0
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        sized = case.given is not None or not case.compiled_inputs
+        if case.view is None or not sized or not case.launches:
+            return 0.0
+        return 0.6 if any(explains(kind, case) for kind in DEFECT_FIXES) else 0.0
+
+    async def act(self, case: DiagnosisState, _context: Context) -> None:
+        assert case.view is not None
+        found = await anyio.to_thread.run_sync(find_kernel_defects, case.view, case.sizes)
+        if explains("narrow", case):
+            found += await anyio.to_thread.run_sync(narrow_arithmetic, case.view)
+        case.kernel_defects = dict.fromkeys(found)
+
+
+class MendKernels(Observation):
+    """Compile the kernels without the defects that were read in them.
+
+    Where only the exported program says that the call is wrong, it is made with them at once: that needs what
+    eager mode returns.
+    """
+
+    name = "mend_kernels"
+    seconds = 4.0
+    extra = True
+
+    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
+        if case.call is None or case.call.request.get("library") or not _to_mend(case):
+            return 0.0
+        return 0.7 if not _only_by_eager(case) or "compare_with_eager" in case.done else 0.0
+
+    async def act(self, case: DiagnosisState, context: Context) -> None:
+        assert case.kernel_defects is not None
+        for found in _to_mend(case):
+            call = tried_call(case)
+            try:
+                change = case.kernel_defects[found] = await repair_kernel(context, call, found)
+            except ProblemError as problem:
+                case.notes.append(f"{found.sentence} It was not repaired: {problem}")
+                continue
+            right = case.with_eager.every_launch.eager_outputs if case.with_eager is not None else None
+            if right is not None and _only_by_eager(case):
+                call = replace(call, symptom=replace(call.symptom, expect=right.path))
+                case.trials[change.key] = await try_intervention(context, call, change)
+
+
+def _to_mend(case: DiagnosisState) -> list[Finding]:
+    """The defects that explain the failure and that a change of their kernel removes."""
+    defects = case.kernel_defects or {}
+    return [each for each in defects if each.kind in REPAIRS and explains(each.kind, case)][:MOST_MENDED]
+
+
+def _only_by_eager(case: DiagnosisState) -> bool:
+    """Whether only the exported program says that the call is wrong."""
+    return case.equals_eager is False and not case.call_fails and not case.symptom.judges

@@ -1,0 +1,263 @@
+"""What is known of the user's program: how its runs ended, what they printed, and what the hook recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypedDict
+
+from mcp_server.diagnosis.interventions.base import Failure
+from mcp_server.diagnosis.symptom import RunSeen, Symptom
+from mcp_server.logs.captured import (
+    Captured,
+    CapturedCall,
+    CapturedCompile,
+    CapturedHost,
+    CapturedLoad,
+    CapturedUpdate,
+    Phase,
+)
+from mcp_server.logs.facts import ErrorFact, LogFacts
+from mcp_server.model import ExportedWorkload, ModelLocation, Workload
+from mcp_server.recorder.replay import TakenCall
+from mcp_server.runtime.launchers import RankEnd
+from mcp_server.tools.capture import Capture
+from mcp_server.tools.requests import failing_phase
+from mcp_server.worker import events
+
+# Runs that are what the user did, as opposed to experiments.
+OWN_RUNS = ("alone", "script", "plain", "command")
+
+
+class Surroundings(TypedDict, total=False):
+    """Where a call is made; empty without a workload. Keyword arguments of `Context.worker`."""
+
+    env: Mapping[str, str]
+    python: Path | None
+    cwd: Path | None
+
+
+@dataclass
+class ProgramSeen:
+    """The workload and its runs. `runs` also has those of its call, by label."""
+
+    workload: Workload | None
+    log: LogFacts | None = None
+    log_source: str = ""
+    symptom: Symptom = field(default_factory=Symptom)
+    runs: dict[str, RunSeen] = field(default_factory=dict)
+    capture: Capture | None = None
+    may_be_a_host: bool = False  # the program may call a package from a process that is not Python
+    host_package: Path | None = None  # the one package among the arguments of that process, or of the program
+    taken: TakenCall | None = None  # from a recording
+
+    @property
+    def captured(self) -> Captured:
+        """What the capture hook recorded; nothing where no program ran under it."""
+        return self.capture if self.capture is not None else Captured()
+
+    @property
+    def failed_rank(self) -> RankEnd | None:
+        return self.capture.rank if self.capture is not None else None
+
+    @property
+    def calls(self) -> list[CapturedCall]:
+        return self.captured.calls
+
+    @property
+    def updates(self) -> list[CapturedUpdate]:
+        return self.captured.updates
+
+    @property
+    def suspect_call(self) -> CapturedCall | None:
+        """The call of a program that failed, or that is to blame if one is."""
+        return self.captured.suspect
+
+    @property
+    def suspect_load(self) -> CapturedLoad | None:
+        call = self.suspect_call
+        return self.captured.load_of(call) if call is not None else None
+
+    @property
+    def suspect_compile(self) -> CapturedCompile | None:
+        """The compile that wrote the package of the suspect call."""
+        call = self.suspect_call
+        return self.captured.compile_of(call) if call is not None else None
+
+    @property
+    def outputs_nonfinite(self) -> bool:
+        """Whether NaN or infinities came out of a call, seen without probes."""
+        infinite = any(out.inf for run in self.runs.values() for out in run.outputs)
+        return self.outputs_nan or infinite or (self.suspect_call is not None and self.suspect_call.nonfinite)
+
+    @property
+    def outputs_nan(self) -> bool:
+        """Whether NaN came out of a call, seen without probes."""
+        call = self.suspect_call
+        called = any(out.nan for run in self.runs.values() for out in run.outputs)
+        return called or (call is not None and any(leaf.nan for leaf in call.outputs))
+
+    @property
+    def script_run(self) -> RunSeen | None:
+        return self.runs.get("script")
+
+    @property
+    def plain_run(self) -> RunSeen | None:
+        """The call by itself, made again as it was."""
+        return self.runs.get("plain")
+
+    def failure_of(self, run: str) -> Failure | None:
+        """How the run of that label failed; None where it was not made."""
+        return self.runs[run].failure if run in self.runs else None
+
+    @property
+    def loader_words(self) -> str:
+        """What the loader, or the system, said when it refused the package; empty where no load failed.
+
+        Of the call made again, else of the program's own load.
+        """
+        plain = self.plain_run
+        if plain is not None and plain.worker is not None:
+            failed = plain.worker.last(events.Failed)
+            if failed is not None and failed.during == "loading":
+                return failed.text or failed.type
+            return plain.finished.ending if plain.worker.phase == "loading" else ""
+        load = self.failing_phase if isinstance(self.failing_phase, CapturedLoad) else None
+        return load.error.text if load is not None and load.error is not None else ""
+
+    @property
+    def loads(self) -> bool:
+        """Whether the loader took the package, in the call made again or in the program."""
+        plain, load = self.plain_run, self.suspect_load
+        if plain is not None and plain.worker is not None and plain.worker.phases("loaded"):
+            return True
+        return load is not None and load.outcome == "ok"
+
+    @property
+    def call_fails(self) -> bool:
+        """Whether the call by itself, made again, fails or diverges from the reference."""
+        return self.failure_of("plain") not in (None, "none")
+
+    @property
+    def plain_diverges(self) -> bool:
+        """Whether the call, made as it was, gives what the script found wrong."""
+        return self.plain_run is not None and self.plain_run.differs
+
+    @property
+    def call_locations(self) -> list[ModelLocation]:
+        """The user's lines that make the suspect call, innermost first."""
+        if self.taken is not None:
+            return self.taken.lines[:2]
+        return self.suspect_call.stack[:2] if self.suspect_call is not None else []
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """Variables, interpreter and directory of the workload, as the worker takes them."""
+        workload = self.workload
+        return {"env": workload.env, "python": workload.python, "cwd": workload.cwd} if workload else {}
+
+    def surroundings_with(self, below: Mapping[str, str], above: Mapping[str, str]) -> Surroundings:
+        """The same with more variables: some that the workload overrides, and some that override its own."""
+        env = self.workload.env if self.workload else {}
+        return {**self.surroundings, "env": {**below, **env, **above}}
+
+    @property
+    def own_run(self) -> RunSeen | None:
+        """The run that is nearest to what the user did."""
+        return next((self.runs[label] for label in OWN_RUNS if label in self.runs), None)
+
+    @property
+    def logs(self) -> list[tuple[str, LogFacts]]:
+        """Every log with the name of where it came from, the user's own first."""
+        own = [(self.log_source, self.log)] if self.log else []
+        return own + [(run.label, run.log) for run in self.runs.values() if not self._fails_otherwise(run)]
+
+    def _fails_otherwise(self, run: RunSeen) -> bool:
+        """Whether the program hung inside of a call, and this run of the call alone failed in another way."""
+        script = self.script_run
+        hung = script is not None and script.failure == "timeout" and run is not script
+        inside = hung and any(call.outcome == "unfinished" for call in self.captured.calls)
+        return inside and run.failure not in ("timeout", "none")
+
+    @property
+    def own_logs(self) -> list[tuple[str, LogFacts]]:
+        """The logs of what the user did, without those of our experiments."""
+        return [(label, log) for label, log in self.logs if label in (*OWN_RUNS, self.log_source)]
+
+    @property
+    def roots(self) -> list[tuple[str, ErrorFact]]:
+        """The root error of each log that has one, with the name of the log."""
+        return [(source, log.root) for source, log in self.logs if log.root is not None]
+
+    @property
+    def own_roots(self) -> list[tuple[str, ErrorFact]]:
+        return [(source, log.root) for source, log in self.own_logs if log.root is not None]
+
+    @property
+    def errors(self) -> list[tuple[str, ErrorFact]]:
+        return [(source, error) for source, log in self.logs for error in log.errors]
+
+    @property
+    def ended_well(self) -> bool:
+        """Whether the user's program ran to a good end, under the hook and, where that was tried, alone."""
+        return {self.failure_of("script"), self.failure_of("alone")} - {None} == {"none"}
+
+    @property
+    def fails_only_alone(self) -> bool:
+        """Whether the program fails without the hook, and succeeded under it, which waits for each call."""
+        return self.failure_of("script") == "none" and self.failure_of("alone") not in (None, "none")
+
+    @property
+    def exit_locations(self) -> list[ModelLocation]:
+        """The user's lines that ended the program with `sys.exit` and a status of failure."""
+        last = next(reversed(self.captured.ends), None)
+        exited = last is not None and last.error is not None and last.error.type.endswith("SystemExit")
+        return last.stack[:2] if last is not None and exited else []
+
+    @property
+    def own_check(self) -> bool:
+        """Whether the program failed over a check of its own, which raised or ended it with `sys.exit`."""
+        script = self.script_run
+        if script is None or script.failure != "exception":
+            return False
+        return script.family == "own_check" or (script.root is None and bool(self.exit_locations))
+
+    @property
+    def ran_out_of_memory(self) -> bool:
+        """Whether what the user saw is that memory did not suffice."""
+        return any(root.candidates[:1] == ("out_of_memory",) for _, root in self.own_roots)
+
+    @property
+    def failing_phase(self) -> Phase | None:
+        """Where the program failed inside AOTInductor; the call to suspect when it failed nowhere there."""
+        seen = self.capture
+        return failing_phase(seen, ended_well=seen.finished.ok) if seen is not None else None
+
+    @property
+    def host(self) -> CapturedHost | None:
+        """The process in another language that a failed program started with a package, if it is to blame."""
+        seen = self.capture
+        return seen.host if seen is not None and not seen.finished.ok else None
+
+    @property
+    def failing_locations(self) -> list[ModelLocation]:
+        """The user's lines of the compile, load, update or call that failed, or that start the host."""
+        phase = self.failing_phase
+        if phase is not None and phase.outcome != "ok":
+            return phase.stack[:2]
+        return self.host.stack[:2] if self.host is not None else []
+
+    @property
+    def only_compiled(self) -> bool:
+        """Whether what failed is a compile: of the program given, or the one that ended a script."""
+        if isinstance(self.workload, ExportedWorkload):
+            return self.log_source == "compile"
+        phase = self.failing_phase
+        return isinstance(phase, CapturedCompile) and phase.outcome == "failed"
+
+    @property
+    def never_reached(self) -> bool:
+        """Whether a program ran in which no Python process that could be seen used a package."""
+        seen = self.capture
+        return seen is not None and not (seen.processes or seen.compiles or seen.loads or seen.calls)
