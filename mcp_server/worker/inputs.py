@@ -25,15 +25,14 @@ from . import events
 from .capture.events import TensorFacts
 from .protocol import CallRecord, Change, InputSlice, InputsRequest, TensorSpec
 from .report import Refused, Report, members
+from .saved_calls import CALL_FORMAT, restore
 from .tensors import (
-    CALL_FORMAT,
     checksum,
     describe,
     first_non_finite,
     is_strided,
     leaf_facts,
     only_tensors,
-    restore,
     sharing,
     span,
     unravel,

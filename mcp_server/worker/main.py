@@ -61,7 +61,7 @@ OPERATIONS = {
     "recompile_triton": Operation("compiling.operate_recompile_triton"),
     "index_values": Operation("inputs.operate_index_values", **READING),
     "observe": Operation("observe.operate", left_at_once=True, **RUNNING),
-    "rebuild": Operation("recorded.operate", left_at_once=True),
+    "rebuild": Operation("saved_calls.operate_rebuild", left_at_once=True),
     "describe_files": Operation("inputs.operate_describe_files", left_at_once=True),
     "attempt": Operation("reduction.reduce.operate_attempt", leases=True),
     "record": Operation("reduction.reduce.operate_record", leases=True),

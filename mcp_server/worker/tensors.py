@@ -1,9 +1,4 @@
-"""Facts about tensors: layout, statistics, digests, bad values, and how a call's leaves are saved.
-
-The leaves of a call are saved so that they come back with the same strides, offsets and aliasing:
-`torch.save` keeps whole storages and their sharing; a small view of a large storage is cut to the span that
-it touches when the whole would not fit the cap.
-"""
+"""Facts about tensors: layout, memory, statistics, digests, bad values."""
 
 from __future__ import annotations
 
@@ -11,15 +6,12 @@ import cmath
 import hashlib
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch.utils import _pytree
 
 from .capture.events import OddElement, TensorFacts
-
-if TYPE_CHECKING:
-    from .protocol import CallRecord
 
 CHUNK = 1 << 24  # elements looked at together: bounds the temporaries
 WORD = 8  # bytes
@@ -277,45 +269,6 @@ def unravel(position: int, shape: tuple[int, ...]) -> list[int]:
     return index[::-1]
 
 
-CALL_FORMAT = "aoti-debug-call-1"
-PLAIN = (int, float, bool, str, type(None))
-
-
-class TooLarge(Exception):
-    """The leaves need more bytes than the cap."""
-
-
-_dumped: list[tuple[Any, str]] = []  # the last tree: a model is called with the same one again and again
-
-
-def pack(args: Any, kwargs: Any, cap: int) -> CallRecord:
-    """A record of at most `cap` bytes of storage for `torch.save`. Raises `TooLarge`."""
-    leaves, spec = _pytree.tree_flatten((args, kwargs))
-    if not _dumped or _dumped[0][0] != spec:
-        try:
-            text = str(_pytree.treespec_dumps(spec))
-        except Exception:
-            text = ""
-        _dumped[:] = [(spec, text)]
-    return {"format": CALL_FORMAT, "leaves": pack_leaves(leaves, cap), "spec": _dumped[0][1]}
-
-
-def pack_leaves(leaves: list[Any], cap: int) -> list[Any]:
-    """Tensors detached (sharing kept), plain values as `{"value": v}`, the rest as `{"repr": text}`."""
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    whole = storage_bytes(tensors)
-    cut = whole > cap
-    if cut and sum(span(tensor.shape, tensor.stride()) * tensor.element_size() for tensor in tensors) > cap:
-        raise TooLarge("{} bytes of inputs, the cap is {}".format(whole, cap))
-
-    def packed(leaf: Any) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return cut_out(leaf.detach()) if cut else leaf.detach()
-        return {"value": leaf} if isinstance(leaf, PLAIN) else {"repr": repr(leaf)[:300]}
-
-    return [packed(leaf) for leaf in leaves]
-
-
 def storage_bytes(tensors: list[torch.Tensor]) -> int:
     """Bytes of the distinct storages behind `tensors`."""
     storages = [tensor.untyped_storage() for tensor in tensors]
@@ -344,17 +297,6 @@ def cut_out(tensor: torch.Tensor) -> torch.Tensor:
     if length:
         copy[lead:].copy_(tensor.as_strided((length,), (1,), tensor.storage_offset()))
     return copy.as_strided(tuple(tensor.shape), tuple(tensor.stride()), lead)
-
-
-def restore(record: CallRecord) -> tuple[list[Any], Optional[tuple[Any, Any]]]:
-    """The leaves, and (args, kwargs) when the tree was serialisable and every leaf came back."""
-    leaves = [
-        leaf["value"] if isinstance(leaf, dict) and "value" in leaf else leaf for leaf in record["leaves"]
-    ]
-    if not record.get("spec") or any(isinstance(leaf, dict) for leaf in leaves):
-        return leaves, None
-    args, kwargs = _pytree.tree_unflatten(leaves, _pytree.treespec_loads(record["spec"]))
-    return leaves, (tuple(args), dict(kwargs))
 
 
 def sharing(tensors: list[torch.Tensor]) -> list[list[int]]:

@@ -17,16 +17,8 @@ from mcp_server.worker import inputs as worker_inputs
 from mcp_server.worker.events import Argument, Inputs
 from mcp_server.worker.observe import _NAMES, Saver, stem, write
 from mcp_server.worker.report import Refused
-from mcp_server.worker.tensors import (
-    TooLarge,
-    checksum,
-    describe,
-    pack,
-    pack_leaves,
-    restore,
-    sharing,
-    storage_bytes,
-)
+from mcp_server.worker.saved_calls import TooLarge, pack, pack_leaves, restore
+from mcp_server.worker.tensors import checksum, describe, sharing, storage_bytes
 from tests.worker.support import here, saved
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]

@@ -28,7 +28,8 @@ from ..process import (
     unmapped,
 )
 from ..report import TEXT_LIMIT, Encoded, encode
-from ..tensors import CALL_FORMAT, PLAIN, TooLarge, digests, pack, pack_leaves, sharing
+from ..saved_calls import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves
+from ..tensors import digests, sharing
 from .events import InUse
 from .journal import CaptureStore, Journal, unkept
 from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of

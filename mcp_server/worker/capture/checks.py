@@ -14,7 +14,8 @@ import torch
 
 from ..encode import callers, frames, is_ours, raised_in
 from ..report import Encoded
-from ..tensors import TooLarge, only_tensors, storage_bytes
+from ..saved_calls import TooLarge
+from ..tensors import only_tensors, storage_bytes
 from .calls import Calls, failure
 
 REPORTED = "aoti_debug_reported"  # attribute of an exception that is journaled as a failed comparison
