@@ -111,7 +111,7 @@ class RunSeen:
         compared = self.last(events.ComparedExpected)
         if compared is None or compared.equal:
             return False
-        return all(pair.shape[0] == pair.shape[1] for pair in compared.outputs)
+        return all(each.same_shape for each in compared.outputs)
 
     @property
     def left_alone(self) -> list[int]:

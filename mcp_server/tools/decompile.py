@@ -302,6 +302,6 @@ def _by_launch(written: PytorchProgram, seen: Sequence[events.LaunchVerified]) -
     found = []
     for launch in written.launches:
         why = launch.not_read or "the call did not come to it with probes"
-        of = worst.get(launch.index) or events.LaunchVerified(launch.index, "not_run", why=why)
+        of = worst.get(launch.index) or events.LaunchVerified("not_run", why=why, launch=launch.index)
         found.append(ComparedLaunch.model_validate({**asdict(of), "kernel": launch.kernel}))
     return tuple(found)

@@ -96,7 +96,7 @@ def operate_verify(request: VerifyRequest, report: Report) -> None:
         for place, output in enumerate(outputs):
             found = meaning.agreement(place, output)
             report.event(
-                events.OutputVerified(place, found.rank, list(output.shape), found.largest, found.why)
+                events.OutputVerified(found.rank, found.largest, found.why, place, list(output.shape))
             )
 
 

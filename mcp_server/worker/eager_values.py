@@ -136,7 +136,7 @@ class Recorder(torch.fx.Interpreter):
             try:
                 return super().run_node(n)
             except Exception as error:  # AOTInductor drops guards, and so goes on, too
-                self.report.event(events.GuardFailed(str(error)[:2000]))
+                self.report.event(events.GuardFailed(n.name, str(n.target), [], str(error)[:2000]))
                 return None
         result = self.evaluate(n)
         self.count_terms(n, result)

@@ -95,8 +95,6 @@ class Failed(Event):
     text: str = ""
     during: str = ""
     type: str = ""
-    frames: list[Frame] = field(default_factory=list)
-    cause: str = ""
 
 
 @dataclass
@@ -243,37 +241,6 @@ class Compared(Event):
 
 
 @dataclass
-class ExpectedPair(Pair):
-    """An output compared with what is expected: see `OutputChange`.
-
-    `by`: how far apart finite elements are at most, and `reach` the largest that is expected.
-    """
-
-    output: int = 0
-    elements: int = 0
-    layout: str = ""
-    changed: int = 0
-    innocent: int = 0
-    first: list[ElementChange] = field(default_factory=list)
-    first_innocent: list[ElementChange] = field(default_factory=list)
-    rows: list[int] = field(default_factory=list)
-    innocent_rows: list[int] = field(default_factory=list)
-    by: Optional[float] = None
-    reach: Optional[float] = None
-
-
-@dataclass
-class ComparedExpected(Event):
-    """The outputs compared with those that the user gave (`given`), or that the program expected."""
-
-    equal: bool
-    counts: list[int] = field(default_factory=list)
-    outputs: list[ExpectedPair] = field(default_factory=list)
-    given: bool = False
-    layout: str = ""
-
-
-@dataclass
 class Repeated(Event):
     """Whether the call `run`, `second` or `filled`, gave what the first one gave."""
 
@@ -303,6 +270,29 @@ class OutputChange:
     first_innocent: tuple[ElementChange, ...] = ()
     rows: tuple[int, ...] = ()
     innocent_rows: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class ExpectedOutput(OutputChange):
+    """An output compared with what is expected.
+
+    `by`: how far apart finite elements are at most, and `reach` the largest that is expected.
+    """
+
+    same_shape: bool = True
+    by: Optional[float] = None
+    reach: Optional[float] = None
+
+
+@dataclass
+class ComparedExpected(Event):
+    """The outputs compared with those that the user gave (`given`), or that the program expected."""
+
+    equal: bool
+    counts: list[int] = field(default_factory=list)
+    outputs: list[ExpectedOutput] = field(default_factory=list)
+    given: bool = False
+    layout: str = ""
 
 
 @dataclass(frozen=True)
@@ -348,13 +338,10 @@ class InputChange:
 
 
 @dataclass(frozen=True)
-class NeededElement:
+class NeededElement(ElementChange):
     """An element of an input that has to change for the call to return."""
 
     input: int
-    index: tuple[int, ...]
-    before: str
-    after: str
 
 
 @dataclass(frozen=True)
@@ -494,23 +481,16 @@ class NodeRaised(OfNode):
 
     text: str
     type: str = ""
-    frames: list[Frame] = field(default_factory=list)
-    cause: str = ""
     behind: list[str] = field(default_factory=list)
     integers: list[list[int]] = field(default_factory=list)
 
 
 @dataclass
-class GuardFailed(Event):
+class GuardFailed(OfNode):
     """A guard of the program refuses the inputs."""
 
     text: str
     type: str = ""
-    frames: list[Frame] = field(default_factory=list)
-    cause: str = ""
-    node: str = ""
-    op: str = ""
-    stack: list[Frame] = field(default_factory=list)
 
 
 @dataclass
@@ -548,12 +528,9 @@ class ConstantRounded(OfNode):
 
 
 @dataclass
-class FakeMismatch(Event):
+class FakeMismatch(OfNode):
     """The result of a node is not what its fake function promised."""
 
-    node: str
-    op: str = ""
-    stack: list[Frame] = field(default_factory=list)
     promised: Optional[Layout] = None
     returned: Optional[Layout] = None
 
@@ -950,25 +927,23 @@ class ProgramRan(Event):
 
 
 @dataclass
-class OutputVerified(Event):
-    """One output of the package beside the program's, with what `LaunchVerified` says of a launch."""
+class Verified(Event):
+    """Something of the package beside the program's: equal (bits), rounding, different or not_run."""
 
-    output: int
     agreement: str
-    shape: list[int] = field(default_factory=list)
     largest_difference: Optional[float] = None
     why: str = ""
 
 
 @dataclass
-class LaunchVerified(Event):
-    """One launch of the package beside the program's, on the launch's own inputs.
+class OutputVerified(Verified):
+    output: int = 0
+    shape: list[int] = field(default_factory=list)
 
-    `agreement`: equal (bits), rounding, different, not_run. `tensor` is what differs most.
-    """
 
-    launch: int
-    agreement: str
+@dataclass
+class LaunchVerified(Verified):
+    """One launch, on its own inputs; `tensor` is what differs most."""
+
+    launch: int = 0
     tensor: str = ""
-    largest_difference: Optional[float] = None
-    why: str = ""

@@ -249,7 +249,7 @@ class Trial:
         for number, place in places[:FIRST_ELEMENTS]:
             old, new = (leaves[number].reshape(-1)[place] for leaves in (search.original, search.changed))
             index = tuple(unravel(place, tuple(search.original[number].shape)))
-            first.append(NeededElement(number, index, text_of(old), text_of(new)))
+            first.append(NeededElement(index, text_of(old), text_of(new), number))
         changed = sum(change.changed for change in found.inputs)
         return replace(found, smallest=Smallest(len(places), changed, search.calls, tuple(first)))
 

@@ -70,14 +70,14 @@ class LaunchByLaunch:
         try:
             meaning = Meaning(made)
         except Exception as error:  # whatever the program raises here
-            return LaunchVerified(number, "not_run", why=f"{type(error).__name__}: {error}"[:300])
+            return LaunchVerified("not_run", why=f"{type(error).__name__}: {error}"[:300], launch=number)
         after, written = tensors_of(event)
         places = [place for place in written if place in meaning.own and place in after]
         found = [(meaning.agreement(place, after[place]), place[0]) for place in places]
         if not found:
-            return LaunchVerified(number, "not_run", why="nothing that it wrote is in the program")
+            return LaunchVerified("not_run", why="nothing that it wrote is in the program", launch=number)
         worst, name = max(found, key=lambda each: (RANKS.index(each[0].rank), each[0].largest or 0.0))
-        return LaunchVerified(number, worst.rank, name, worst.largest, worst.why)
+        return LaunchVerified(worst.rank, worst.largest, worst.why, number, name)
 
     def _made(self, launch: LaunchAlone, given: Tensors, prepared: Prepared) -> Tensors:
         """What the launch makes anew, and all that it was given, as it then is."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
-from .capture.events import Number
+from .capture.events import ErrorFacts, Number
 
 if TYPE_CHECKING:
     from .events import LaunchJudged
@@ -453,11 +453,9 @@ class CallRecord(TypedDict):
     spec: str
 
 
-class CapturedFailure(TypedDict):
+class CapturedFailure(ErrorFacts):
     """An exception in the user's program, with the limits of the process that were reached."""
 
-    type: str
-    text: str
     no_files: Optional[int]
     file_bytes: Optional[int]
 

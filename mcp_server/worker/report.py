@@ -7,7 +7,6 @@ import linecache
 import math
 import os
 import time
-import traceback
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Iterable, Mapping
 
@@ -83,7 +82,6 @@ class Report:
 
 
 TEXT_LIMIT = 20_000  # characters of one exception text
-FRAME_LIMIT = 60
 
 
 class Refused(Exception):
@@ -104,14 +102,8 @@ def encode_frames(chain: Iterable[tuple[CodeType, int]]) -> list[Frame]:
 
 
 def facts(error: BaseException) -> ErrorFacts:
-    cause = error.__cause__ or error.__context__
-    places = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
-    return {
-        "type": "{}.{}".format(type(error).__module__, type(error).__qualname__),
-        "text": str(error)[:TEXT_LIMIT],
-        "frames": encode_frames(places[-FRAME_LIMIT:]),
-        "cause": "" if cause is None else "{}: {}".format(type(cause).__qualname__, cause)[:TEXT_LIMIT],
-    }
+    kind = "{}.{}".format(type(error).__module__, type(error).__qualname__)
+    return {"type": kind, "text": str(error)[:TEXT_LIMIT]}
 
 
 # As torchrun, srun, Open MPI and MPICH number them; the first is how torchrun labels the lines of a process.

@@ -13,7 +13,7 @@ from typing import Any, Callable, ContextManager, Iterator, Optional, Sequence
 import torch
 
 from . import events
-from .compare import compare_all, compare_calls, distance
+from .compare import Limits, compare_all, compare_calls, distance
 from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load, load_captured, update_package
 from .process import limited, on_stack, synchronize, take_if_used, with_settings
@@ -79,9 +79,7 @@ def operate_replay(request: ReplayRequest, report: Report) -> None:
         judge(request, expected, result, report)
     elif request.get("actual"):
         sides = load_file(request["actual"])
-        found = compare_all(sides["expected"], result)
-        pairs = [events.ExpectedPair(**vars(pair)) for pair in found.outputs]
-        report.event(events.ComparedExpected(found.equal, found.counts, pairs))
+        report.event(as_expected(sides["expected"], only_tensors(result), given=False))
         report.event(compare_all(sides["actual"], result))
 
 
@@ -116,13 +114,7 @@ def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: A
     outputs = only_tensors(result)
     if expected is not None:
         limits = (request.get("rtol"), request.get("atol"))
-        compared = compare_calls("expectation", expected, outputs, limits)
-        counts, pairs = [len(expected), len(outputs)], []
-        for each, want, got in zip(compared.outputs, expected, outputs):
-            by, reach = distance(want, got) if want.shape == got.shape else (None, None)
-            shape = [list(want.shape), list(got.shape)]
-            pairs.append(events.ExpectedPair(shape=shape, **vars(each), by=by, reach=reach))
-        report.event(events.ComparedExpected(compared.equal, counts, pairs, True, compared.layout))
+        report.event(as_expected(expected, outputs, limits, given=True))
     check = request.get("check")
     if not check:
         return
@@ -133,6 +125,20 @@ def judge(request: RunRequest, expected: Optional[list[torch.Tensor]], result: A
         printed = ": " + found.text[-300:] if found.text else ""
         what = "the check command fails on the expected outputs, too" + printed
         raise Refused(what, " ".join(check), "a command that ends with status 0 for good outputs")
+
+
+def as_expected(
+    expected: list[torch.Tensor], outputs: list[torch.Tensor], limits: Limits = (None, None), *, given: bool
+) -> events.ComparedExpected:
+    """The outputs compared with those that the user (`given`) or the program expects."""
+    compared = compare_calls("expectation", expected, outputs, limits)
+    found = []
+    for each, want, got in zip(compared.outputs, expected, outputs):
+        same = want.shape == got.shape
+        by, reach = distance(want, got) if same else (None, None)
+        found.append(events.ExpectedOutput(**vars(each), same_shape=same, by=by, reach=reach))
+    counts = [len(expected), len(outputs)]
+    return events.ComparedExpected(compared.equal, counts, found, given, compared.layout)
 
 
 def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckFacts:

@@ -51,7 +51,7 @@ FULL = CallFacts(
     mutated=(0,),
     compared=Comparison("before", (OutputChange(0, 6, changed=1, first=(CHANGE,), rows=(0,)),), cured=1),
     expected=Comparison("expectation", ()),
-    smallest=Smallest(1, 2, 5, (NeededElement(0, (1,), "7", "3"),)),
+    smallest=Smallest(1, 2, 5, (NeededElement((1,), "7", "3", 0),)),
     check=CheckFacts(1, "no"),
 )
 

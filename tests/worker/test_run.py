@@ -58,7 +58,7 @@ def test_a_captured_call_is_made_with_the_settings_of_the_program(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_an_exception_of_the_model_is_told_with_its_phase_and_frames(zoo: ZooPackage, tmp_path: Path) -> None:
+def test_an_exception_of_the_model_is_told_with_its_phase(zoo: ZooPackage, tmp_path: Path) -> None:
     """An index assert that can be caught ends in `failed` during `calling`, with exit status 1."""
     package = zoo("ranker")
     done = work(tmp_path, "run", {"package": package, "inputs": package.with_name("ranker.bad-index.pt")})
@@ -66,7 +66,7 @@ def test_an_exception_of_the_model_is_told_with_its_phase_and_frames(zoo: ZooPac
     assert failed is not None and done.finished.returncode == 1
     assert failed.during == "calling" and failed.type == "builtins.RuntimeError"
     assert failed.text.startswith("index out of bounds: 0 <= ")
-    assert failed.frames[-1].code and "RuntimeError: index out of bounds" in done.finished.stderr.read_text()
+    assert "RuntimeError: index out of bounds" in done.finished.stderr.read_text()
 
 
 @pytest.mark.slow

@@ -321,7 +321,7 @@ STEPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11}  # of a number, from one to t
 ROUNDINGS = 2.0  # steps of the largest value: what a deep model adds up to stays below
 
 
-def _by_rounding(outputs: Sequence[events.ExpectedPair], case: DiagnosisState) -> str:
+def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState) -> str:
     """That the differences are no larger than rounding in the package's own dtype makes them; else empty."""
     dtypes = {constant.dtype for constant in case.package.constants} if case.package is not None else set()
     dtype = next((dtype for dtype in STEPS if dtype in dtypes), None)

@@ -27,7 +27,7 @@ from ..process import (
     take_if_used,
     unmapped,
 )
-from ..report import TEXT_LIMIT, Encoded, encode
+from ..report import TEXT_LIMIT, Encoded, encode, facts
 from ..saved_calls import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves
 from ..tensors import digests, sharing
 from .events import InUse
@@ -53,14 +53,8 @@ RUNNER_OPTIONS = ("package", "num_runners", "device", "cubin_dir")
 
 
 def failure(error: BaseException) -> CapturedFailure:
-    kind = "{}.{}".format(type(error).__module__, type(error).__qualname__)
     no_files, file_bytes = process_limits()
-    return {
-        "type": kind,
-        "text": str(error)[:TEXT_LIMIT],
-        "no_files": no_files,
-        "file_bytes": file_bytes,
-    }
+    return {**facts(error), "no_files": no_files, "file_bytes": file_bytes}
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,8 +169,8 @@ class Calls:
         known = {} if device_error() else digests(constants)
         broken = device_error()  # again, since reading the values may be what fails
         # Layout and counts of NaN and infinities of each new constant.
-        facts = [encode_output(value, broken, True).text for value in values]
-        members = [encode(name) + ": " + text for name, text in zip(names, facts)]
+        texts = [encode_output(value, broken, True).text for value in values]
+        members = [encode(name) + ": " + text for name, text in zip(names, texts)]
         if hasattr(loader, "get_constant_fqns"):
             compiled = sorted(loader.get_constant_fqns())
         else:

@@ -22,12 +22,10 @@ class Frame:
 
 
 class ErrorFacts(TypedDict):
-    """An exception with its frames, outermost first, and what caused it."""
+    """An exception."""
 
     type: str
     text: str
-    frames: list[Frame]
-    cause: str
 
 
 @dataclass

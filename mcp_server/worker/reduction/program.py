@@ -116,7 +116,7 @@ class Recorder(torch.fx.Interpreter):
         if not str(n.target).startswith("aten."):
             pairs = zip(only_tensors(n.meta.get("val")), only_tensors(result))
             if any(difference(wanted, got, self.symbols) for wanted, got in pairs):
-                self.report.event(events.FakeMismatch(n.name, str(n.target)))
+                self.report.event(events.FakeMismatch(n.name, str(n.target), []))
         self._keep(n.name, result)
         return result
 
