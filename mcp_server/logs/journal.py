@@ -26,27 +26,21 @@ FOLDING = "_const_run_impl"
 _ROLES: dict[int, Role] = {1: "read", 2: "written", 3: "read_write"}
 # c10::DeviceType (DeviceType.h).
 DEVICES = {0: "cpu", 1: "cuda", 12: "xpu", 13: "mps", 14: "meta", 20: "privateuse1"}
-# Item sizes in bytes, and names by c10::ScalarType (torch/headeronly/core/ScalarType.h, torch 2.8-2.15).
-_SIZES: tuple[tuple[int, dict[int, str]], ...] = (
-    (1, {0: "uint8", 1: "int8", 11: "bool"}),
-    (1, {23: "float8_e5m2", 24: "float8_e4m3fn", 44: "float8_e8m0fnu"}),
-    (1, {25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz"}),
-    (2, {2: "int16", 27: "uint16", 5: "float16", 15: "bfloat16"}),
-    (4, {3: "int32", 28: "uint32", 6: "float32", 8: "complex32"}),
-    (8, {4: "int64", 29: "uint64", 7: "float64", 9: "complex64"}),
-    (16, {10: "complex128"}),
-)
-DTYPES = {code: (name, size) for size, names in _SIZES for code, name in names.items()}
-ITEM_SIZES = dict(DTYPES.values())  # bytes of an element, by dtype
+# c10::ScalarType (torch/headeronly/core/ScalarType.h, torch 2.8-2.15).
+DTYPES = {
+    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32", 7: "float64",
+    8: "complex32", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16", 23: "float8_e5m2",
+    24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz", 27: "uint16", 28: "uint32",
+    29: "uint64", 44: "float8_e8m0fnu",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TensorFacts:
-    """A tensor as a launch got it. Shape, stride and offset in elements, the rest in bytes."""
+    """A tensor as a launch got it. Shape, stride and offset in elements."""
 
     pointer: int
     dtype: str
-    itemsize: int
     device: str
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -217,13 +211,12 @@ class _Reader:
 def _argument(raw: Any) -> JournalArgument:
     tensor = None
     if "pointer" in raw:
-        dtype, itemsize = DTYPES.get(raw["dtype"], (f"dtype code {raw['dtype']}", 1))
+        dtype = DTYPES.get(raw["dtype"], f"dtype code {raw['dtype']}")
         device = DEVICES.get(raw["device_type"], f"device type {raw['device_type']}")
         index = int(raw["device_index"])
         tensor = TensorFacts(
             pointer=int(raw["pointer"]),
             dtype=dtype,
-            itemsize=itemsize,
             device=device if index < 0 else f"{device}:{index}",
             shape=tuple(int(size) for size in raw["shape"]),
             stride=tuple(int(step) for step in raw["stride"]),

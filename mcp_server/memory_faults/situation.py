@@ -20,7 +20,7 @@ from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.linear import Address, Limit, Linear, address_of
 from mcp_server.package.terms.program import Access, indexed_by, read_program
 from mcp_server.package.terms.sizes import evaluate_whole, reached
-from mcp_server.package.terms.term import Apply, Element, Term, elements
+from mcp_server.package.terms.term import Apply, Element, Term, elements, itemsize_of
 from mcp_server.package.terms.triton import constants_of
 from mcp_server.package.view import PackageView
 
@@ -183,13 +183,15 @@ def _bounded(test: Term | None, loads: frozenset[Element]) -> frozenset[Bounded]
 def extent(tensor: TensorFacts) -> tuple[int, int]:
     """Byte addresses [start, end) that the tensor's shape and strides reach; empty without elements."""
     first, end = reached(tensor.shape, tensor.stride)
-    return tensor.pointer + first * tensor.itemsize, tensor.pointer + end * tensor.itemsize
+    return tensor.pointer + first * itemsize_of(tensor.dtype), tensor.pointer + end * itemsize_of(
+        tensor.dtype
+    )
 
 
 def span(tensor: TensorFacts) -> int:
     """Elements between the first and the last byte that the tensor reaches."""
     start, end = extent(tensor)
-    return (end - start) // tensor.itemsize
+    return (end - start) // itemsize_of(tensor.dtype)
 
 
 def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | None, list[AddressPart]]:
@@ -268,7 +270,7 @@ def describe_missed(situation: Situation, parameter: str, *, certain: bool) -> M
     side, distance = _side(situation, tensor)
     element = index = declared = None
     if address is not None and side in ("before", "after", "inside"):
-        element = (address - tensor.pointer) // tensor.itemsize
+        element = (address - tensor.pointer) // itemsize_of(tensor.dtype)
         index = logical_index(element, tensor.shape, tensor.stride)
     # The wrapper's sizes of the variable in this call. Numbers of elements are compared because a launch may
     # get a view with another number of dimensions.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from mcp_server.recorder.ring import DTYPES, RecordedCall, RecordedModel, Recording
+from mcp_server.logs.journal import DTYPES
+from mcp_server.recorder.ring import RecordedCall, RecordedModel, Recording
 
-KNOWN_DTYPES = frozenset(name for name, _ in DTYPES.values())
+KNOWN_DTYPES = frozenset(DTYPES.values())
 MOST_LAST = 32  # calls on a device: they return before their kernels have run
 
 

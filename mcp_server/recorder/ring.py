@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from mcp_server.errors import ProblemError
+from mcp_server.logs.journal import DEVICES, DTYPES
 
 MAGIC, VERSION, HEADER_BYTES, MOST_SLOTS, MOST_MODELS = b"AOTIREC2", 2, 1 << 16, 64, 64
 MOST_RING, MOST_CRASH = 64 << 30, 16 << 30  # bytes; both files are mapped, not read
@@ -34,14 +35,6 @@ _LINE = 64
 MODES = ("adaptive", "ints", "full", "redact")
 Kept = Literal["no", "before the call", "statistics", "at failure"]
 
-# The numbers of torch::headeronly::ScalarType (torch/headeronly/core/ScalarType.h, 2.13), and bytes of each.
-DTYPES: dict[int, tuple[str, int]] = {
-    0: ("uint8", 1), 1: ("int8", 1), 2: ("int16", 2), 3: ("int32", 4), 4: ("int64", 8), 5: ("float16", 2),
-    6: ("float32", 4), 7: ("float64", 8), 9: ("complex64", 8), 10: ("complex128", 16), 11: ("bool", 1),
-    15: ("bfloat16", 2), 23: ("float8_e5m2", 1), 24: ("float8_e4m3fn", 1), 27: ("uint16", 2),
-    28: ("uint32", 4), 29: ("uint64", 8),
-}  # fmt: skip
-DEVICES = {0: "cpu", 1: "cuda"}
 _FATAL, _PAYLOAD, _MAPS, _STACK, _RETURNED = range(1, 6)
 _PATTERN = b"\xa5"  # what a copy from the device writes over
 
@@ -269,7 +262,7 @@ def _input(
     dim, kept, dtype, device, index, nan, payload, _, span, _, low, high = _INPUT.unpack_from(memory, at)
     layout = struct.unpack_from(f"<{2 * dim}q", memory, at + _INPUT.size)
     place = DEVICES.get(device, f"device type {device}")
-    name, _ = DTYPES.get(dtype, (f"dtype {dtype}", 0))
+    name = DTYPES.get(dtype, f"dtype {dtype}")
     when: Kept = "no"
     where: Bytes | None = None
     if kept in (1, 3) and span and payload + span <= length:

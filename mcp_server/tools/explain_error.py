@@ -74,8 +74,7 @@ _FLAGS: Mapping[Advice, str] = {
 
 def in_words(root: ErrorFact) -> dict[str, str]:
     """The fields of an error, with names for the codes of dtypes and devices that the runtime prints."""
-    dtypes = {code: name for code, (name, _) in DTYPES.items()}
-    words = {"input_dtype": dtypes, "input_device": DEVICES}.get(root.family.id, {})
+    words = {"input_dtype": DTYPES, "input_device": DEVICES}.get(root.family.id, {})
     codes = {name: root.fields[name] for name in ("expected", "got") if words and name in root.fields}
     return {**root.fields, **{name: words.get(int(code), f"code {code}") for name, code in codes.items()}}
 

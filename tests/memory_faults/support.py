@@ -41,16 +41,14 @@ def recorded(name: str, directory: Path) -> PackageView:
     return PackageView(Package(directory, container, tuple(models), models[FLAT_MODEL]))
 
 
-def tensor(
-    pointer: int, shape: Sequence[int], dtype: str = "float32", itemsize: int = 4, device: str = "cuda:0"
-) -> TensorFacts:
+def tensor(pointer: int, shape: Sequence[int], dtype: str = "float32", device: str = "cuda:0") -> TensorFacts:
     """A contiguous tensor that fills its storage."""
     stride: list[int] = []
     step = 1
     for size in reversed(shape):
         stride.insert(0, step)
         step *= max(size, 1)
-    return TensorFacts(pointer, dtype, itemsize, device, tuple(shape), tuple(stride), 0)
+    return TensorFacts(pointer, dtype, device, tuple(shape), tuple(stride), 0)
 
 
 def given(name: str, parameter: str, role: Role, facts: TensorFacts) -> JournalArgument:

@@ -33,7 +33,7 @@ from tests.memory_faults.support import (
 
 ERROR = "cudaErrorLaunchFailure: unspecified launch failure"
 TABLE = tensor(BASE, (64, 16))
-IDS = tensor(BASE + 0x10_0000, (8,), "int64", 8)
+IDS = tensor(BASE + 0x10_0000, (8,), "int64")
 OUT = tensor(BASE + 0x20_0000, (8, 16))
 
 

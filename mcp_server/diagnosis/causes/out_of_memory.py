@@ -29,11 +29,11 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.captured import CapturedLoad
 from mcp_server.logs.facts import ErrorFact
-from mcp_server.logs.journal import ITEM_SIZES
 from mcp_server.model import Evidence, Fix
 from mcp_server.package.launches import Buffer
 from mcp_server.package.symbols import Symbol, names_in, origins
 from mcp_server.package.terms.sizes import evaluate
+from mcp_server.package.terms.term import itemsize_of
 from mcp_server.plurals import counted
 from mcp_server.worker.capture.events import OutputsInUse
 from mcp_server.worker.protocol import Change
@@ -51,8 +51,8 @@ def _bytes(buffer: Buffer, sizes: Sizes) -> int | None:
     """Its size in this call; None where the wrapper does not say."""
     values = [evaluate(each, sizes) for each in buffer.sizes or ()]
     known = [int(value) for value in values if value is not None]
-    item = ITEM_SIZES.get(buffer.dtype or "")
-    return prod(known) * item if item and len(known) == len(values) else None
+    whole = len(known) == len(values)
+    return prod(known) * itemsize_of(buffer.dtype) if buffer.dtype and whole else None
 
 
 def _symbols(buffer: Buffer) -> set[str]:

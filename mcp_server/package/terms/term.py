@@ -119,10 +119,13 @@ def whole_dtype(value: int) -> str:
     return "int32" if -(1 << 31) <= value < 1 << 31 else "int64"
 
 
+_BITS = re.compile(r"\**[a-z]+(?P<bits>\d+)")  # of `float8_e4m3fn`; `bool` has none
+
+
 def itemsize_of(dtype: str) -> int:
-    """Bytes of one element."""
-    digits = re.search(r"\d+", dtype)  # `float8_e4m3fn`, `bool`
-    return int(digits[0]) // 8 if digits else 1
+    """Bytes of one element; 1 for a dtype that is not known."""
+    found = _BITS.match(dtype)
+    return int(found["bits"]) // 8 if found else 1
 
 
 def is_float(dtype: str) -> bool:
