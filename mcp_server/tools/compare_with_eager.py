@@ -41,7 +41,7 @@ class Repeats:
     """
 
     def __init__(self, done: WorkerRun) -> None:
-        self.steady_eager = all(event.same for event in done.all(events.EagerAgain)[-1:])
+        self.steady_eager = all(event.same for event in done.all(events.EagerRan)[-1:])
         self.outputs = {event.run: event.checksums for event in done.all(events.Outputs)}
         self.written = done.all(events.Rerun)
         self.anything_filled = bool(done.phases("filled"))
@@ -240,11 +240,11 @@ def _limits(done: WorkerRun) -> list[str]:
     updates = len(done.phases("updating_constants")) // max(1, len(done.phases("loaded")))
     notes += [f"{updates} captured updates of constants were applied to both sides"] if updates else []
     notes += [f"eager keeps its own {e.name}: {e.what}" for e in done.all(events.NotApplied)[:20]]
-    notes += [f"no float64 reference: {event.text}" for event in done.all(events.NoFloat64)]
-    left = sum(event.left_out for event in done.all(events.RunningFloat64))
+    notes += [f"no float64 reference: {phase.about}" for phase in done.phases("no_float64")]
+    left = sum(event.left_out for event in done.all(events.EagerRan))
     notes += [f"{left} eager values were not kept: too large"] if left else []
-    failed = done.all(events.ObserverFailed)
-    return notes + [f"the observer failed: {event.text.splitlines()[-1]}" for event in failed]
+    failed = done.phases("observer_failed")
+    return notes + [f"the observer failed: {phase.about.splitlines()[-1]}" for phase in failed]
 
 
 WHY: dict[Kind, str] = {

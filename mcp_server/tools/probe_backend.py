@@ -247,7 +247,7 @@ async def observe(
     notes = [
         *instrumented.notes,
         *(f"launch {s.launch} ({s.kernel}) has no probes: {s.reason}" for s in skipped),
-        *(f"the observer failed: {e.text.splitlines()[-1]}" for e in done.all(events.ObserverFailed)),
+        *(f"the observer failed: {e.about.splitlines()[-1]}" for e in done.phases("observer_failed")),
         *(f"{e.arguments} arguments were left out: too many events" for e in done.all(events.LeftOut)),
     ]
     for event in done.all(events.NotSaved):

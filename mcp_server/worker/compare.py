@@ -16,7 +16,7 @@ from .events import (
     OutputChange,
     Pair,
 )
-from .tensors import dtype_name, unravel, widest
+from .tensors import dtype_name, furthest, unequal, unravel, widest
 
 # Relative and absolute tolerance of one model's output: looser than torch.testing's defaults, which are meant
 # for single operators; whole numbers and bools must be equal.
@@ -66,9 +66,7 @@ def compare(want: torch.Tensor, got: torch.Tensor, limits: Limits = (None, None)
     facts.equal = not facts.differing
     want, got = wide(want), wide(got)
     facts.nan = [int(torch.isnan(want).sum()), int(torch.isnan(got).sum())]
-    finite = torch.isfinite(want) & torch.isfinite(got)
-    if finite.any():
-        facts.max_abs = float((got[finite] - want[finite]).abs().max())
+    facts.max_abs = furthest(want, got) or 0.0
     return facts
 
 
@@ -180,18 +178,12 @@ def input_change(place: int, before: Any, after: Any) -> Optional[InputChange]:
     layout = _layout(before, after)
     if layout:
         return InputChange(place, after.numel(), 0, layout)
-    changed = unequal(before, after)
+    changed = unequal(wide(before), wide(after))
     if before.stride() != after.stride():
         layout = "strides {} instead of {}".format(list(after.stride()), list(before.stride()))
     if not layout and not bool(changed.any()):
         return None
     return InputChange(place, after.numel(), int(changed.sum()), layout, _first(before, after, changed))
-
-
-def unequal(old: torch.Tensor, now: torch.Tensor) -> torch.Tensor:
-    """A mask of the elements that differ at all; NaN equals NaN."""
-    before, after = wide(old), wide(now)
-    return ~((before == after) | (torch.isnan(before) & torch.isnan(after)))
 
 
 def text_of(value: torch.Tensor) -> str:

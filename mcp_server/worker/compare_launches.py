@@ -20,7 +20,7 @@ from .probes import AFTER, BEFORE, Event, arguments, find_libraries, mapped_file
 from .protocol import CompareLaunchesRequest
 from .report import Refused, Report
 from .run import call
-from .tensors import checksum, laid_out, only_tensors
+from .tensors import checksum, laid_out, only_tensors, unequal
 
 PART = 1 << 22  # elements compared at once; bounds the temporaries
 KEPT_BYTES = 2 << 30  # of eager values, and as much again of float64 ones
@@ -142,8 +142,7 @@ def _differing(actual: torch.Tensor, own: torch.Tensor) -> int:
     rows = max(1, PART // max(1, own[:1].numel())) if own.dim() else 1
     different = 0
     for left, right in zip(actual.split(rows), own.split(rows)) if own.dim() else [(actual, own)]:
-        right = right.to(left.device)
-        different += int(((left != right) & ~(left.isnan() & right.isnan())).sum())
+        different += int(unequal(left, right.to(left.device)).sum())
     return different
 
 

@@ -65,8 +65,8 @@ def expectations(
     eager = Recorder(module, wanted, cap, report)
     result = only_tensors(run_on_copies(eager, leaves))
     again = only_tensors(run_on_copies(Recorder(module, frozenset(), 0, report), leaves))
-    report.event(events.EagerAgain([*map(checksum, result)] == [*map(checksum, again)]))
-    report.event(events.RunningFloat64(len(eager.kept), eager.left_out))
+    same = [*map(checksum, result)] == [*map(checksum, again)]
+    report.event(events.EagerRan(same, eager.left_out))
     exact = ExactRecorder(module, wanted, cap, report)
     precise = only_tensors(run_wide(exact, leaves, report))
     noisy = NoisyRecorder(module, exact)
@@ -113,7 +113,7 @@ def run_wide(exact: ExactRecorder, leaves: list[Any], report: Report) -> Any:
     try:
         return run_on_copies(exact, [widened(leaf) for leaf in leaves])
     except Exception as error:
-        report.event(events.NoFloat64("{}: {}".format(type(error).__name__, error)[:500]))
+        report.phase("no_float64", "{}: {}".format(type(error).__name__, error)[:500])
         return None
 
 

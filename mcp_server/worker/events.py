@@ -119,8 +119,6 @@ class Gpu(Event):
     index: int
     name: str = ""
     capability: str = ""
-    free_bytes: Optional[int] = None
-    total_bytes: Optional[int] = None
     error: Optional[str] = None
 
 
@@ -439,13 +437,6 @@ class NotSaved(Event):
     cap: int
 
 
-@dataclass
-class ObserverFailed(Event):
-    """Our own code raised: no fault of the workload."""
-
-    text: str
-
-
 # Eager mode
 
 
@@ -574,25 +565,11 @@ class Rounding(Event):
 
 
 @dataclass
-class EagerAgain(Event):
-    """Whether eager mode gives the same outputs twice."""
+class EagerRan(Event):
+    """Whether eager mode gives the same outputs twice; `left_out` of its values were too large to be kept."""
 
     same: bool
-
-
-@dataclass
-class RunningFloat64(Event):
-    """The program runs in float64; of its values as it is, `left_out` were too large to be kept."""
-
-    nodes: int = 0
-    left_out: int = 0
-
-
-@dataclass
-class NoFloat64(Event):
-    """Why the program cannot be run in float64."""
-
-    text: str
+    left_out: int
 
 
 # Launch by launch against eager mode

@@ -16,7 +16,7 @@ from typing import Any, Callable, Iterator, Optional, Sequence, cast
 
 import torch
 
-from .compare import compare_calls, differing, faults, faults_of_part, input_change, text_of, unequal
+from .compare import compare_calls, differing, faults, faults_of_part, input_change, text_of, wide
 from .eager_launches import Replacement
 from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
 from .inputs import apply, arrange, flatten, load_file, read
@@ -26,7 +26,7 @@ from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction.minimise import minimise_while
 from .report import Refused, Report, facts
 from .run import as_captured, expectation, run_check
-from .tensors import describe, only_tensors, unravel
+from .tensors import describe, only_tensors, unequal, unravel
 
 
 def operate(request: InterveneRequest, report: Report) -> None:
@@ -376,7 +376,7 @@ class Search:
             layouts = ((each.shape, each.dtype, each.device, each.stride()) for each in (old, now))
             if len(set(layouts)) > 1:
                 return []
-            places = unequal(old, now).reshape(-1).nonzero().reshape(-1)[: MOST_ELEMENTS + 1]
+            places = unequal(wide(old), wide(now)).reshape(-1).nonzero().reshape(-1)[: MOST_ELEMENTS + 1]
             found += [(number, int(place)) for place in places]
         return found if len(found) <= MOST_ELEMENTS else []
 

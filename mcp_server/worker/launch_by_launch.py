@@ -19,7 +19,7 @@ from .probes import AFTER, ROLES, Event, arguments, strided
 from .process import capturing
 from .protocol import LaunchAlone
 from .report import Report
-from .tensors import cut_out, span, widest
+from .tensors import cut_out, furthest, span, unequal, widest
 
 Tensors = dict[tuple[str, int], torch.Tensor]
 """The tensors of a launch by variable and turn, as `Place` counts them."""
@@ -145,13 +145,10 @@ class Meaning:
         got = got.reshape(want.shape)  # the program may have the same elements in other dimensions
         if got.dtype != want.dtype:
             return Agreement("different", why=f"{got.dtype}, not {want.dtype}")
-        if not bool(_apart(want, got).any()):
+        if not bool(unequal(want, got).any()):
             return Agreement("equal", largest=0.0)
         explained = any(self._explains(place, want, got, moves) for moves in (MOVES, MORE))
-        away = (widest(want) - widest(got)).abs()
-        finite = away[torch.isfinite(away)]
-        largest = float(finite.max()) if finite.numel() else None
-        return Agreement("rounding" if explained else "different", largest)
+        return Agreement("rounding" if explained else "different", furthest(want, got))
 
     def _explains(self, place: Hashable, want: torch.Tensor, got: torch.Tensor, moves: int) -> bool:
         wide = [widest(each[place].to(want.device)).reshape(want.shape) for each in self._runs(moves)]
@@ -164,7 +161,7 @@ class Meaning:
         for moved in wide[1:]:
             noise = torch.maximum(noise, _finite(moved - exact))
         allowed = eps * size + NEAR * (noise + _rms(noise) + min(UNIT, eps) * (size + _rms(size)))
-        return bool((~_apart(value, own) | ((value - exact).abs() <= allowed)).all())
+        return bool((~unequal(value, own) | ((value - exact).abs() <= allowed)).all())
 
     def _runs(self, moves: int) -> list[dict[Any, torch.Tensor]]:
         """In float64, and with moved inputs; only what it is as written where something has no float64."""
@@ -218,11 +215,6 @@ class InFloat64(TorchFunctionMode):
         args = [wide(each) if isinstance(each, torch.dtype) else each for each in args]
         given = {name: wide(each) if name == "dtype" else each for name, each in (kwargs or {}).items()}
         return (torch.Tensor.double if function in self.CASTS else function)(*args, **given)
-
-
-def _apart(one: torch.Tensor, two: torch.Tensor) -> torch.Tensor:
-    """Where two tensors differ; NaN equals NaN."""
-    return ~((one == two) | ((one != one) & (two != two)))
 
 
 def _finite(tensor: torch.Tensor) -> torch.Tensor:

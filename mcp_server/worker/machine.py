@@ -40,9 +40,8 @@ def operate(_request: Request, report: Report) -> None:
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         try:
             properties = torch.cuda.get_device_properties(index)
-            free, total = torch.cuda.mem_get_info(index)
             capability = "{}{}".format(properties.major, properties.minor)
-            report.event(Gpu(index, properties.name, capability, free, total))
+            report.event(Gpu(index, properties.name, capability))
         except Exception as error:
             report.event(Gpu(index, error="{}: {}".format(type(error).__name__, error)))
 

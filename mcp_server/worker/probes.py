@@ -15,7 +15,6 @@ from typing import Any, Callable, Iterator, NamedTuple, Optional
 
 import torch
 
-from .events import ObserverFailed
 from .report import Report
 
 VERSION = 1
@@ -102,10 +101,10 @@ class Library:
         self._state.subscriber = ctypes.cast(self._callback, ctypes.c_void_p).value
 
     def unsubscribe(self, report: Report) -> None:
-        """Stop calling the subscriber. Event `observer_failed` if it raised: no fault of the workload."""
+        """Stop calling the subscriber. Phase `observer_failed` if it raised: no fault of the workload."""
         self._state.subscriber = None
         if self.failure:
-            report.event(ObserverFailed(self.failure[-4000:]))
+            report.phase("observer_failed", self.failure[-4000:])
 
 
 def mapped_files() -> set[str]:

@@ -33,7 +33,7 @@ from .eager_values import (
 )
 from .events import OutputRounding, Rounding
 from .report import Report
-from .tensors import checksum, only_tensors, widest
+from .tensors import checksum, furthest, only_tensors, widest
 
 RUNS = 8  # with random rounding
 FEWEST = 4
@@ -126,15 +126,11 @@ def judge(
         near += [not all(each.unexplained(one) for one in alike)] if alike else []
     outputs = [
         OutputRounding(
-            each.unexplained(tensor), _furthest(tensor, each.exact), _furthest(each.eager, each.exact)
+            each.unexplained(tensor),
+            furthest(tensor, each.exact) or 0.0,
+            furthest(each.eager, each.exact) or 0.0,
         )
         for each, tensor in zip(found, got)
     ]
     narrow = any(each.eager.dtype in (torch.float16, torch.bfloat16) for each in found)
     report.event(Rounding(outputs, all(near) if near else None, narrow))
-
-
-def _furthest(tensor: torch.Tensor, exact: torch.Tensor) -> float:
-    away = (widest(tensor.detach()) - widest(exact.detach())).abs()
-    finite = away[torch.isfinite(away)]
-    return float(finite.max()) if finite.numel() else 0.0

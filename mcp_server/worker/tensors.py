@@ -35,6 +35,18 @@ def widest(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.float64 if tensor.is_floating_point() else torch.int64)
 
 
+def unequal(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """A mask of the elements that differ at all; NaN equals NaN."""
+    return ~((one == other) | ((one != one) & (other != other)))
+
+
+def furthest(one: torch.Tensor, other: torch.Tensor) -> Optional[float]:
+    """How far apart finite elements of two tensors of one shape are at most; None where there are none."""
+    away = (widest(one.detach()) - widest(other.detach()).to(one.device)).abs()
+    finite = away[torch.isfinite(away)]
+    return float(finite.max()) if finite.numel() else None
+
+
 def checksum(tensor: torch.Tensor) -> str:
     """A digest of the values in logical order, with their dtype and shape.
 
