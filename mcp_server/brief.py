@@ -199,7 +199,7 @@ def confirmation(run: Confirmed) -> list[str]:
     how, _, said = run.again.partition(": ")
     again = f"Undone, it {how} again{f': {said}' if said else ''}."
     effects = f" {run.side_effects[:1].upper()}{run.side_effects[1:]}." if run.side_effects else ""
-    found = f"{what[:1].upper()}{what[1:]}, the call {run.after}. {again}{effects}"
+    found = f"{what[:1].upper()}{what[1:]}, the {run.subject} {run.after}. {again}{effects}"
     return [found, run.not_for_shipping] if run.not_for_shipping else [found]
 
 

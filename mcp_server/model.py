@@ -56,7 +56,7 @@ CATEGORIES: dict[Category, str] = {
     "concurrency": "threads, streams, CUDA graphs, runner sharing, aliased or freed inputs",
     "environment": "driver, visible devices, missing tools, permissions, temp space",
     "script_error": "the user's own code fails outside AOTInductor",
-    "cost": "time that a change wins back: of a call, or of the load",
+    "cost": "time that a change wins back: of a call, a load or a build",
 }
 
 FAILURES = tuple(category for category in CATEGORIES if category != "cost")
@@ -207,10 +207,11 @@ class Confirmed(Record):
 
     The call ended with `before`, with `after` once `what` was changed, and with `again` without the change.
     `side_effects` says what else in the outputs changed; `not_for_shipping` what would be wrong if the change
-    were shipped, empty where it is the fix.
+    were shipped, empty where it is the fix. `subject` is what was timed, where it is not a call.
     """
 
     what: str
+    subject: str = "call"
     before: str
     after: str
     again: str

@@ -119,8 +119,11 @@ class DiagnoseArguments(WorkloadArguments):
 
     recording: str = Field(default="", description="Take the failing call from this folder of `record`.")
     budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
-    symptom: Literal["", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load"] = Field(
-        default="", description="Say what you see: wrong-output, nan, crash, hang, memory, slow or slow-load."
+    symptom: Literal[
+        "", "wrong-output", "nan", "crash", "hang", "memory", "slow", "slow-load", "slow-build"
+    ] = Field(
+        default="",
+        description="Say what you see: wrong-output, nan, crash, hang, memory; slow, slow-load, slow-build.",
     )
     expect: str = Field(
         default="", description="Compare the outputs of the call, or of a program's last one, with this file."

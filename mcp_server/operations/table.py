@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyio.to_thread import run_sync as in_thread
 
 from mcp_server.errors import ProblemError, here
-from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record, ScriptWorkload, Workload
+from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record, Workload
 from mcp_server.operations import arguments as args
 from mcp_server.operations import workload as checked
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Operation
@@ -71,24 +71,22 @@ async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
     if given.recording:
         return await diagnose_recorded(context, given, workload)
     symptom = checked.symptom_of(given, workload)
-    if given.symptom in checked.COSTS:
-        return await diagnose_slow(context, given, workload)
+    if (cost := checked.cost_symptom(given)) is not None:
+        return await diagnose_slow(context, given, cost, workload)
     return await step(
         context, workload, log=log, budget_s=given.budget_s, symptom=symptom, in_place=given.in_place
     )
 
 
-async def diagnose_slow(context: Context, given: args.DiagnoseArguments, workload: Workload | None) -> Record:
-    """Time, and no failure: of a package, or of the last call of a script."""
-    from mcp_server.cost.diagnose import diagnose_cost, package_of
+async def diagnose_slow(
+    context: Context, given: args.DiagnoseArguments, symptom: checked.CostSymptom, workload: Workload | None
+) -> Record:
+    """Time, and no failure: of a call, a load or a build."""
+    from mcp_server.cost.diagnose import diagnose_cost
 
-    if not isinstance(workload, PackageWorkload | ScriptWorkload):
-        raise ProblemError("this symptom is about a package", allowed="package with inputs, or script")
-    program = checked.exported_file(given.exported, workload.cwd or here()) if given.exported else None
-    if isinstance(workload, ScriptWorkload):
-        workload, program = await package_of(context, workload)
-    of_load = given.symptom == "slow-load"
-    return await diagnose_cost(context, workload, program, of_load=of_load, budget_s=given.budget_s)
+    cwd = workload.cwd if workload is not None and workload.cwd is not None else here()
+    exported = checked.exported_file(given.exported, cwd) if given.exported else None
+    return await diagnose_cost(context, workload, exported, symptom, given.budget_s)
 
 
 async def diagnose_recorded(

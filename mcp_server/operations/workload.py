@@ -14,7 +14,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -151,7 +151,13 @@ def folder_of(given: args.RunArguments) -> Path:
     return path
 
 
-COSTS = ("slow", "slow-load")  # symptoms of time: nothing fails
+CostSymptom = Literal["slow", "slow-load", "slow-build"]
+
+
+def cost_symptom(given: args.DiagnoseArguments) -> CostSymptom | None:
+    """The symptom of time, where nothing fails; None for another one."""
+    seen = given.symptom
+    return seen if seen == "slow" or seen == "slow-load" or seen == "slow-build" else None
 
 
 def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symptom:
@@ -182,7 +188,7 @@ def symptom_of(given: args.DiagnoseArguments, workload: Workload | None) -> Symp
             ) from None
     seen = given.symptom
     return Symptom(
-        seen=None if seen == "" or seen == "slow" or seen == "slow-load" else seen,
+        seen=None if seen == "" or seen == "slow" or seen == "slow-load" or seen == "slow-build" else seen,
         expect=optional_file("expect", given.expect, cwd),
         rtol=given.rtol or None,
         atol=given.atol or None,

@@ -842,7 +842,8 @@ class Bisected(Event):
 class PairsTimed(Event):
     """A call as it is and changed, in turns: medians in seconds, and quartiles of the ratio of pairs.
 
-    `same`: the changed call gave the same outputs.
+    `same`: the changed call gave the same outputs. `others`: the part of all processors that other processes
+    used meanwhile.
     """
 
     name: str
@@ -853,6 +854,7 @@ class PairsTimed(Event):
     high: float
     pairs: int
     same: bool
+    others: float = 0.0
 
 
 @dataclass
@@ -870,6 +872,28 @@ class LoadedIn(Event):
     """How long the usual loading function took, in seconds."""
 
     seconds: float
+
+
+@dataclass(frozen=True)
+class TracedLine:
+    """A line of the model in the graph: how often the trace came by, and its part of all nodes."""
+
+    file: str
+    line: int
+    code: str
+    times: int
+    share: float
+
+
+@dataclass
+class BuildTimed(Event):
+    """What a build took, in seconds; `testing` vector instructions and `tuning` are no part of `parts`."""
+
+    seconds: float
+    testing: float
+    tuning: float
+    parts: dict[str, float]
+    lines: list[TracedLine]
 
 
 # A package read as PyTorch

@@ -68,6 +68,7 @@ OPERATIONS = {
     "reduce": Operation("reduction.reduce.operate_reduce"),
     "bisect": Operation("reduction.bisect.operate"),
     "schemas": Operation("decompiled.operate_schemas", **READING),
+    "time_build": Operation("build_time.operate", compiles=True),
     "time_call": Operation("timing.operate", runs=True, loads=True, leases=True),
     "time_load": Operation("timing.operate_load", loads=True, leases=True),
     "verify": Operation("decompiled.operate_verify", **RUNNING),

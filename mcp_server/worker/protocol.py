@@ -486,8 +486,8 @@ class VerifyRequest(RunRequest, EditedProgram, total=False):
 
 
 class TimingRequest(RunRequest, total=False):
-    """`seconds` for all pairs; `other`: a second build; `forwarders`: a library that is loaded."""
+    """`seconds` for all pairs; `others`: further builds, by name; `forwarders`: a library that is loaded."""
 
     seconds: float
-    other: str
+    others: dict[str, str]
     forwarders: str

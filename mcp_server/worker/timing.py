@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import statistics
 import time
 from typing import Any, Callable, Iterator, List, Tuple
@@ -69,16 +70,8 @@ def operate(request: TimingRequest, report: Report) -> None:
         if torch.get_num_threads() > 1:
             changes.append(("one thread", lambda: threads(1), as_it_is))
         changes.append(("flushed denormals", flushed, as_it_is))
-    if request.get("other"):
-        rebuilt = request.copy()
-        rebuilt["package"] = request["other"]
-        second = load(rebuilt, report)
-
-        def other() -> Any:
-            with torch.no_grad():
-                return second.run(list(flat))
-
-        changes.append(("folded constants", contextlib.nullcontext, other))
+    for name, package in request.get("others", {}).items():
+        changes.append((name, contextlib.nullcontext, rebuilt(request, package, flat, report)))
     if on_cuda:
         # The host only puts its launches in a queue, so forwarders would time the host.
         changes = changes or [(UNCHANGED, contextlib.nullcontext, as_it_is)]
@@ -88,6 +81,19 @@ def operate(request: TimingRequest, report: Report) -> None:
         report.phase("timing", name)
         budget = request.get("seconds", 5.0) / len(changes)
         report.event(pairs(name, around, as_it_is, changed, expected, budget))
+
+
+def rebuilt(request: TimingRequest, package: str, flat: List[Any], report: Report) -> Callable[[], Any]:
+    """A call of another build of the model."""
+    changed = request.copy()
+    changed["package"] = package
+    loader = load(changed, report)
+
+    def call() -> Any:
+        with torch.no_grad():
+            return loader.run(list(flat))
+
+    return call
 
 
 def pairs(
@@ -105,6 +111,7 @@ def pairs(
     often = max(int(BLOCK_S / max(timed(plain, 1), 1e-6)), 1)
     firsts: List[float] = []
     seconds: List[float] = []
+    others = busy_of_others()
     began = time.monotonic()
     while len(firsts) < LEAST or (len(firsts) < MOST and time.monotonic() - began < budget_s):
         firsts.append(timed(plain, often))
@@ -113,9 +120,20 @@ def pairs(
     ratios = sorted(first / second for first, second in zip(firsts, seconds))
     low, _, high = statistics.quantiles(ratios, n=4)
     middle = statistics.median(ratios)
-    return events.PairsTimed(
-        name, statistics.median(firsts), statistics.median(seconds), middle, low, high, len(ratios), same
-    )
+    medians = statistics.median(firsts), statistics.median(seconds)
+    busy = (busy_of_others() - others) / (time.monotonic() - began) / (os.cpu_count() or 1)
+    return events.PairsTimed(name, *medians, middle, low, high, len(ratios), same, max(busy, 0.0))
+
+
+def busy_of_others() -> float:
+    """Processor seconds of all other processes since the machine started; 0 where that is not known."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            user, nice, system = (int(each) for each in file.readline().split()[1:4])
+    except (OSError, ValueError):
+        return 0.0
+    own = os.times()
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK") - own.user - own.system
 
 
 def timed(call: Callable[[], Any], often: int) -> float:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from mcp_server.cost.signals import signals_of
+from mcp_server.package.view import view_package
 from tests.conftest import ROOT, ZooPackage
 from tests.support.command import CLI, environment
 
@@ -65,6 +67,46 @@ def test_a_load_is_timed_with_and_without_the_test_of_the_processor(zoo: ZooPack
     found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow-load")
     assert found["outcome"] in ("fault", "no_fault") and "TORCHINDUCTOR_VEC_ISA_OK=1" in found["summary"]
     assert (found["outcome"] == "fault") == (found["confidence"] == "proven")
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        ("plugin", {"decomposed tanh", "custom operators"}),
+        ("select", {"sorting"}),
+        ("ranker", set()),
+        ("norms", set()),
+    ],
+)
+def test_a_package_shows_what_may_cost_time(zoo: ZooPackage, model: str, expected: set[str]) -> None:
+    """Signals are read from the package; one without such work shows none."""
+    view = view_package(zoo(model), "model")
+    assert {found.signal.name for found in signals_of(view)} == expected
+
+
+class Unrolled(torch.nn.Module):  # type: ignore[misc]
+    """A loop that export unrolls."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            x = (x * 0.5).sin()
+        return x
+
+
+def test_a_build_names_the_line_of_an_unrolled_loop(tmp_path: Path) -> None:
+    """The parts of the build are told, and the line with the nodes, with how often it was traced."""
+    exported = tmp_path / "m.ep.pt2"
+    torch.export.save(torch.export.export(Unrolled(), (torch.randn(8),)), exported)
+    found = diagnosed(tmp_path, "--exported", str(exported), "--symptom", "slow-build", "--budget-s", "60")
+    assert found["category"] == "cost", found
+    assert any("the C++ compiler: " in each["fact"] for each in found["evidence"])
+    assert any("100% of nodes, 20 passes" in each["fact"] for each in found["evidence"])
+
+
+def test_a_build_needs_its_program(zoo: ZooPackage, tmp_path: Path) -> None:
+    """A package alone cannot be built again; the error says what to give."""
+    found = diagnosed(tmp_path, str(zoo("ranker")), "--symptom", "slow-build")
+    assert "timing a build needs the exported program" in json.dumps(found)
 
 
 def test_what_is_slow_needs_inputs(zoo: ZooPackage, tmp_path: Path) -> None:

@@ -1,0 +1,193 @@
+"""`--symptom slow-build`: which part of a build takes the time, and the build with that part left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from mcp_server.cost.load import ISA_OK
+from mcp_server.cost.verdicts import LEAST_WIN, Win, likely, no_loss, proven, told
+from mcp_server.errors import ProblemError
+from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict, WorkloadBase
+from mcp_server.plurals import counted
+from mcp_server.runtime.context import Context
+from mcp_server.worker.events import BuildTimed, TracedLine
+
+LEAST_SHARE = 0.2  # of a build: a smaller part is not worth a change
+LEAST_TIMES = 16  # a line that the trace comes by more often is the body of a loop
+LEAST_OF_NODES = 0.4
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+TUNING = ("max_autotune", "max_autotune_gemm", "max_autotune_pointwise", "coordinate_descent_tuning")
+
+
+async def diagnose_build(
+    context: Context,
+    workload: WorkloadBase,
+    program: Path,
+    configs: dict[str, object],
+    *,
+    budget_s: float,
+) -> Verdict:
+    """The build with an empty cache, then without the part that takes most. Raises `ProblemError`."""
+    build = _Build(context, workload, program, budget_s)
+    first = await build.timed(configs)
+    cost, evidence = context.cost.cost, _seen(first)
+    changes = _changes(first, configs)
+    for change in changes if budget_s > 3 * first.seconds else []:
+        win = await build.without(first, configs, change)
+        if win is not None:
+            party = Component(kind="environment", name=change.name)
+            gain = f"{change.what[:1].upper()}{change.what[1:]}, it takes {told(win.after)}."
+            summary = f"{_told(first)} {change.why} {gain}"
+            return proven(win, change.headline, summary, party, cost(), evidence)
+    loops = [each for each in first.lines if each.times >= LEAST_TIMES and each.share >= LEAST_OF_NODES]
+    if loops:
+        return _unrolled(context, first, loops[0])
+    if changes and budget_s <= 3 * first.seconds:
+        change = changes[0]
+        party = Component(kind="environment", name=change.name)
+        why = f"that takes two more builds, so give --budget-s {math.ceil(4 * first.seconds)} or more."
+        fix, summary = Fix(text=change.fix, after=change.code), f"{_told(first)} {change.why}"
+        return likely(change.headline, summary, party, fix, why, cost(), evidence)
+    return no_loss(f"{_told(first)} No change won time.", cost(), evidence)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Options and variables of a build that leave a part of it out."""
+
+    name: str
+    headline: str
+    why: str
+    what: str
+    fix: str
+    code: str
+    configs: dict[str, object]
+    env: dict[str, str]
+    note: str = ""
+
+
+def _changes(first: BuildTimed, configs: dict[str, object]) -> list[_Change]:
+    """Those whose part takes a fifth of the build, the largest first."""
+    tuned = [name for name in TUNING if configs.get(name)]
+    rows = []
+    if tuned:
+        listed = ", ".join(tuned)
+        change = _Change(
+            tuned[0],
+            "autotuning takes most of the build",
+            f"Autotuning takes {told(first.tuning)}.",
+            f"without {listed}",
+            f"compile without {listed}, or keep the results of autotuning in {CACHE}",
+            "",
+            {name: value for name, value in configs.items() if name not in tuned},
+            {},
+            "kernels are no longer chosen by their time",
+        )
+        rows.append((first.tuning, change))
+    change = _Change(
+        ISA_OK,
+        "the build compiles tests of the processor",
+        f"With an empty cache, tests of the vector instructions take {told(first.testing)}.",
+        f"with {ISA_OK}=1",
+        f"keep {CACHE} from one build to the next, or set {ISA_OK}=1 where the compiler is known to work",
+        f"{ISA_OK}=1",
+        configs,
+        {ISA_OK: "1"},
+        "the instructions are no longer tested",
+    )
+    rows.append((first.testing, change))
+    rows.sort(key=lambda each: -each[0])
+    return [change for seconds, change in rows if seconds >= LEAST_SHARE * first.seconds]
+
+
+class _Build:
+    """Builds of one program, each in a process with an empty compile cache."""
+
+    def __init__(self, context: Context, workload: WorkloadBase, program: Path, budget_s: float) -> None:
+        limit = min(workload.timeout_s, budget_s)
+        self.context, self.program = context, program
+        self.workload = workload.model_copy(update={"timeout_s": limit})
+
+    async def timed(self, configs: dict[str, object], env: Mapping[str, str] | None = None) -> BuildTimed:
+        """One build. Raises `ProblemError` where it fails, or does not end in time."""
+        folder = self.context.fresh("build")
+        request = {
+            "exported": str(self.program),
+            "package_path": str(folder / "model.pt2"),
+            "inductor_configs": configs,
+        }
+        around = {CACHE: str(folder / "cache"), **(env or {})}
+        unset = () if ISA_OK in around else (ISA_OK,)
+        run = await self.context.worker(
+            "time_build", request, env=around, unset=unset, workload=self.workload
+        )
+        found = run.last(BuildTimed)
+        if found is None:
+            raise ProblemError(
+                f"the build could not be timed: {run.why} ({run.phase.replace('_', ' ')})",
+                value=str(self.program),
+                allowed="a program that compiles within budget_s; without symptom, its failure is diagnosed",
+            )
+        return found
+
+    async def without(self, first: BuildTimed, configs: dict[str, object], change: _Change) -> Win | None:
+        """The build changed, and as it is again; None where that won no time."""
+        second = await self.timed(change.configs, change.env)
+        if first.seconds / second.seconds < LEAST_WIN:
+            return None
+        third = await self.timed(configs)
+        if third.seconds / second.seconds < LEAST_WIN:
+            return None
+        ratio = min(first.seconds, third.seconds) / second.seconds
+        spread = f"the build is at least {ratio:.1f} times as fast"
+        return Win(
+            change.what,
+            first.seconds,
+            second.seconds,
+            third.seconds,
+            spread,
+            change.fix,
+            change.code,
+            "build",
+            change.note,
+        )
+
+
+def _unrolled(context: Context, first: BuildTimed, line: TracedLine) -> Verdict:
+    """A loop of Python, each pass of which becomes code of its own."""
+    place = ModelLocation(file=line.file, line=line.line, code=line.code)
+    times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
+    return likely(
+        "a loop is compiled once for each pass",
+        f"{_told(first)} {times}, and makes {line.share:.0%} of the graph: a Python loop is unrolled.",
+        Component(kind="op", name=line.code, model_locations=[place]),
+        Fix(
+            text="compute all passes at once: stack the weights, and use one batched operation; or compile "
+            "the body of the loop alone, and call it in the loop",
+            before=line.code,
+        ),
+        "only a change of the model could remove it.",
+        context.cost.cost(),
+        _seen(first),
+    )
+
+
+def _told(first: BuildTimed) -> str:
+    """The time of the build and of its two largest parts."""
+    largest = sorted(first.parts.items(), key=lambda each: -each[1])[:2]
+    parts = " and ".join(f"{told(seconds)} in {part}" for part, seconds in largest)
+    return f"The build takes {told(first.seconds)}, {parts}."
+
+
+def _seen(first: BuildTimed) -> list[Evidence]:
+    """Each part, and the lines with most nodes."""
+    parts = {**first.parts, "the test of vector instructions": first.testing, "autotuning": first.tuning}
+    facts = [f"{part}: {told(seconds)} ({seconds / first.seconds:.0%})" for part, seconds in parts.items()]
+    facts += [
+        f"{PurePath(line.file).name}:{line.line}: {line.share:.0%} of nodes, {counted(line.times, 'pass')}"
+        for line in first.lines
+    ]
+    return [Evidence(step="time_build", fact=fact) for fact in facts]

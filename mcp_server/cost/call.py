@@ -1,0 +1,239 @@
+"""`--symptom slow`: where the time of a call goes, and which change wins it back, timed in pairs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio.to_thread
+
+from mcp_server.cost.forwarders import build_forwarders
+from mcp_server.cost.signals import Found, signals_of
+from mcp_server.cost.verdicts import LEAST_WIN, Win, likely, no_loss, proven, told
+from mcp_server.errors import ProblemError
+from mcp_server.model import Component, Evidence, Fix, PackageWorkload, Verdict
+from mcp_server.package.launches import Launch
+from mcp_server.package.view import PackageView, view_package
+from mcp_server.plurals import counted
+from mcp_server.runtime.context import Context
+from mcp_server.tools.requests import run_request
+from mcp_server.worker.events import LaunchTime, PairsTimed
+
+MOST_SHOWN = 5
+MOST_BUILDS = 2
+ONE_THREAD = "one thread"
+MOST_BUSY = 0.15  # of all processors, by other processes
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A change of the process that may win time: what to write, and what it costs."""
+
+    fix: str
+    code: str
+    note: str = ""
+
+
+LEVERS = {
+    ONE_THREAD: Lever(
+        "run this model with one thread: its kernels are too small for more", "torch.set_num_threads(1)"
+    ),
+    "flushed denormals": Lever(
+        "flush denormal numbers to zero, or scale the inputs that are below 1e-38",
+        "torch.set_flush_denormal(True)",
+        "numbers below 1.2e-38 become 0",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What was measured of a call."""
+
+    view: PackageView
+    signals: list[Found]
+    pairs: list[PairsTimed]
+    launches: list[LaunchTime]
+
+    @property
+    def plain(self) -> str:
+        return f"A call takes {told(self.pairs[0].plain)}"
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        return [_seen(each) for each in self.pairs] + [
+            _of_launch(each) for each in self.launches[:MOST_SHOWN]
+        ]
+
+    @property
+    def remarks(self) -> list[str]:
+        """Gains that are no fix, and why."""
+        said = [
+            f"{each.name}: {each.ratio:.2f} times as fast, but other outputs: no fix."
+            for each in self.pairs
+            if each.low >= LEAST_WIN and not each.same
+        ]
+        busy = [each.others for each in self.pairs if each.name == ONE_THREAD and each.others > MOST_BUSY]
+        said += [f"Threads were not judged: other processes used {each:.0%} of processors." for each in busy]
+        return said
+
+    @property
+    def winning(self) -> list[PairsTimed]:
+        """Changes that are faster beyond the noise, with the same outputs.
+
+        Beside other work one thread waits for no other, whatever the package does.
+        """
+        known = {*LEVERS, *(each.signal.name for each in self.signals)}
+        won = [each for each in self.pairs if each.name in known and each.low >= LEAST_WIN and each.same]
+        return [each for each in won if each.name != ONE_THREAD or each.others <= MOST_BUSY]
+
+    def share(self, found: Found) -> float:
+        """The part of a call that the launches of a signal take, of what was timed; 0 where nothing was."""
+        names = {each.symbol if each.kind == "cpp" else each.callee for each in found.launches}
+        return sum(each.seconds / each.whole for each in self.launches if each.name in names and each.whole)
+
+
+async def diagnose_call(
+    context: Context, workload: PackageWorkload, program: Path | None, *, budget_s: float
+) -> Verdict:
+    """A verdict of the category `cost`, or `no_fault` with the numbers. Raises `ProblemError`."""
+    if workload.inputs is None:
+        raise ProblemError("timing a call needs inputs", allowed="inputs=FILE of torch.save, or specs")
+    view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
+    signals = signals_of(view)
+    others = await _built(context, workload, program, signals) if program is not None else {}
+    library = await build_forwarders(context, view)
+    request: dict[str, object] = {**run_request(workload), "seconds": min(budget_s / 8, 12.0)}
+    request["others"] = {name: str(path) for name, path in others.items()}
+    if library is not None:
+        request["forwarders"] = str(library)
+    env = {"LD_PRELOAD": str(library)} if library is not None else {}
+    run = await context.worker("time_call", request, env=env, workload=workload, alone=True)
+    pairs = run.all(PairsTimed)
+    if not pairs:
+        raise ProblemError(f"the call could not be timed: {run.why}")
+    launches = sorted(run.all(LaunchTime), key=lambda each: -each.seconds)
+    return _verdict(context, Timed(view, signals, pairs, launches), program is not None)
+
+
+async def _built(
+    context: Context, workload: PackageWorkload, program: Path, signals: list[Found]
+) -> dict[str, Path]:
+    """The program compiled again with the options of its signals; what does not compile is left out."""
+    out = context.fresh("others")
+    wanted = [each.signal for each in signals if each.signal.configs is not None][:MOST_BUILDS]
+    built = {}
+    for number, signal in enumerate(wanted):
+        path = out / f"{number}.pt2"
+        request = {
+            "exported": str(program),
+            "package_path": str(path),
+            "inductor_configs": dict(signal.configs or {}),
+        }
+        try:
+            await context.worker("compile", request, workload=workload)
+        except ProblemError:
+            continue
+        if path.exists():
+            built[signal.name] = path
+    return built
+
+
+def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
+    cost = context.cost.cost()
+    by_name = {each.signal.name: each for each in timed.signals}
+    left = _left(timed, may_build)
+    if timed.winning:
+        best = max(timed.winning, key=lambda each: each.ratio)
+        verdict = _won(context, best, by_name.get(best.name), timed)
+    elif left:
+        found, share = left[0]
+        first, signal = found.launches[0], found.signal
+        part = f"{counted(len(found.launches), 'launch')} of {_name(first, timed.view)}"
+        takes = f"{share:.0%} of it in {part}" if share else f"launch {first.index} in each"
+        verdict = likely(
+            signal.headline,
+            f"{timed.plain}, {takes}: {signal.headline}.",
+            _party(first, timed.view),
+            Fix(text=signal.fix, after=signal.code),
+            "give the exported program (--exported), which is compiled again."
+            if signal.configs is not None and not may_build
+            else "only a change of the model could remove it.",
+            cost,
+            timed.evidence,
+        )
+    else:
+        tried = ", ".join(f"{each.name} {each.ratio:.2f}" for each in timed.pairs)
+        first_time = timed.launches[0] if timed.launches else None
+        top = f"; most of it in {first_time.name} ({told(first_time.seconds)})" if first_time else ""
+        summary = f"{timed.plain}{top}. No change won time (ratio of paired medians: {tried})."
+        verdict = no_loss(summary, cost, timed.evidence)
+    further = {each.signal.headline: each.signal.fix for each, _ in left}
+    further.pop(verdict.headline, None)
+    more = [f"Also: {headline}. {fix[:1].upper()}{fix[1:]}." for headline, fix in further.items()]
+    return verdict.model_copy(update={"remarks": [*verdict.remarks, *timed.remarks, *more]})
+
+
+def _left(timed: Timed, may_build: bool) -> list[tuple[Found, float]]:
+    """The signals that no build decided about, with the share of their launches: the largest first."""
+    built = {each.name for each in timed.pairs}
+    left = [
+        (each, timed.share(each))
+        for each in timed.signals
+        if each.signal.name not in built and not (each.signal.configs is not None and may_build)
+    ]
+    left = [(each, share) for each, share in left if share >= each.signal.share]
+    return sorted(left, key=lambda each: (each[0].signal.share != 0.0, -each[1]))
+
+
+def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) -> Verdict:
+    lever = LEVERS.get(best.name)
+    spread = (
+        f"{best.ratio:.2f} times as fast (quartiles {best.low:.2f} to {best.high:.2f}, {best.pairs} pairs)"
+    )
+    party = Component(kind="environment", name=best.name)
+    headline, fix, code, note = f"the call is slow without {best.name}", "", "", ""
+    if found is not None:
+        party = _party(found.launches[0], timed.view)
+        headline, fix, code = found.signal.headline, found.signal.fix, found.signal.code
+    elif lever is not None:
+        fix, code, note = lever.fix, lever.code, lever.note
+    win = Win(
+        f"with {best.name}",
+        best.plain,
+        best.changed,
+        best.plain,
+        f"the call is {spread}",
+        fix,
+        code,
+        note=note,
+        same=" and gave the same outputs",
+    )
+    summary = f"{timed.plain}. With {best.name} it takes {told(best.changed)}: {spread}."
+    return proven(win, headline, summary, party, context.cost.cost(), timed.evidence)
+
+
+def _party(launch: Launch, view: PackageView) -> Component:
+    return Component(
+        kind="kernel",
+        name=_name(launch, view),
+        launch_index=launch.index,
+        model_locations=view.locations(launch.index),
+    )
+
+
+def _name(launch: Launch, view: PackageView) -> str:
+    """The kernel, or the operator that the proxy executor calls."""
+    return view.package.proxy_target(launch.proxy_index) or launch.kernel
+
+
+def _seen(each: PairsTimed) -> Evidence:
+    same = "the same outputs" if each.same else "other outputs"
+    text = f"{each.name}: {told(each.plain)} and {told(each.changed)}, ratio {each.ratio:.2f}"
+    return Evidence(step="time_call", fact=f"{text} [{each.low:.2f} {each.high:.2f}], {same}")
+
+
+def _of_launch(each: LaunchTime) -> Evidence:
+    share = each.seconds / each.whole if each.whole else 0.0
+    times = counted(round(each.calls), "call")
+    return Evidence(step="time_call", fact=f"{each.name}: {told(each.seconds)} ({share:.0%}), {times}")

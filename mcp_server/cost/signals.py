@@ -1,0 +1,176 @@
+"""What a package shows without a run that may cost time in every call, and what would win it back."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from mcp_server.package.launches import Launch
+from mcp_server.package.view import PackageView
+
+LARGE = 4096  # elements: less is no work worth keeping
+MANY = 48  # launches of one operator: work that one launch can do
+_NO_VECTORS = "INVALID_VEC_ISA"
+_SORTS = re.compile(r"_(?:sort|argsort|sort_stable|topk|kthvalue)(?:_|$)")
+_PRODUCTS = re.compile(r"_(?:mm|addmm|bmm|baddbmm|linear)(?:_|$)")
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A kind of work that a package shows.
+
+    `find` gives its launches. `configs` are the options of a build that may do without the work, None where
+    no option does. Without such a build the signal is told where its launches take `share` of a call.
+    """
+
+    name: str
+    headline: str
+    find: Callable[[PackageView], list[Launch]]
+    fix: str
+    code: str = ""
+    configs: dict[str, object] | None = None
+    share: float = 0.3
+
+
+@dataclass(frozen=True)
+class Found:
+    signal: Signal
+    launches: list[Launch] = field(default_factory=list)
+
+
+def work_on_constants(view: PackageView) -> list[Launch]:
+    """Launches that compute from weights alone, in every call: they depend on no input."""
+    large = {each.name for each in view.package.constants if math.prod(each.shape) > LARGE}
+    return [each for each in _without_inputs(view) if large.intersection(each.reads)]
+
+
+def made_in_each_call(view: PackageView) -> list[Launch]:
+    """Launches that make a large tensor from nothing, such as a mask or positions."""
+    constants = {each.name for each in view.package.constants}
+    return [
+        each
+        for each in _without_inputs(view)
+        if not constants.intersection(each.reads)
+        and any(_elements(view, name) > LARGE for name in each.writes)
+    ]
+
+
+def _without_inputs(view: PackageView) -> Iterable[Launch]:
+    return (each for each in view.wrapper.launches if not view.flow.backward_from(each.index).inputs)
+
+
+def _elements(view: PackageView, name: str) -> int:
+    """Elements of a buffer; 0 where a size is not a number."""
+    sizes = view.wrapper.buffers[name].sizes if name in view.wrapper.buffers else None
+    if sizes is None or not all(size.rstrip("L").isdecimal() for size in sizes):
+        return 0
+    return math.prod(int(size.rstrip("L")) for size in sizes)
+
+
+def _in_source(pattern: str) -> Callable[[PackageView], list[Launch]]:
+    """Launches of kernels whose source has this text."""
+    wanted = re.compile(pattern)
+
+    def find(view: PackageView) -> list[Launch]:
+        kernels = [(each, view.wrapper.kernel_named(each.kernel)) for each in view.wrapper.launches]
+        return [each for each, kernel in kernels if kernel is not None and wanted.search(kernel.source)]
+
+    return find
+
+
+def _without_vectors(view: PackageView) -> list[Launch]:
+    is_plain = _NO_VECTORS in view.package.metadata.isa and view.package.device_type == "cpu"
+    return [each for each in view.wrapper.launches if each.kind == "cpp"] if is_plain else []
+
+
+def _called(pattern: re.Pattern[str], least: int = 1) -> Callable[[PackageView], list[Launch]]:
+    """Launches of operators of these names, if there are `least` of them."""
+
+    def find(view: PackageView) -> list[Launch]:
+        found = [each for each in view.wrapper.launches if pattern.search(each.callee)]
+        return found if len(found) >= least else []
+
+    return find
+
+
+SIGNALS = (
+    Signal(
+        "folded constants",
+        "work on constants in every call",
+        work_on_constants,
+        "compile with folding of constants: a launch computes from weights alone in every call",
+        'inductor_configs={"aot_inductor.use_runtime_constant_folding": True}',
+        {"aot_inductor.use_runtime_constant_folding": True},
+        share=0.0,
+    ),
+    Signal(
+        "frozen weights",
+        "work on constants in every call",
+        work_on_constants,
+        "compile with frozen weights: a launch computes from weights alone in every call",
+        'inductor_configs={"freezing": True}',
+        {"freezing": True},
+        share=0.0,
+    ),
+    Signal(
+        "vector instructions",
+        "kernels without vector instructions",
+        _without_vectors,
+        "build again where the compiler's test of vector instructions passes: this build found none",
+        configs={},
+    ),
+    Signal(
+        "decomposed tanh",
+        "tanh computed one number at a time",
+        _in_source(r"\btanh\("),
+        "compile tanh as a decomposition, which the compiler turns into vector code",
+        'inductor_configs={"cpp.use_decompose_tanh": True}',
+        {"cpp.use_decompose_tanh": True},
+        share=0.6,
+    ),
+    Signal(
+        "a tensor made in each call",
+        "a tensor made anew in every call",
+        made_in_each_call,
+        "make the tensor once, in __init__, and keep it as a buffer",
+        'self.register_buffer("mask", mask)',
+        share=0.15,
+    ),
+    Signal(
+        "custom operators",
+        "an operator that cannot be fused",
+        lambda view: [each for each in view.wrapper.launches if each.proxy_index is not None],
+        "write the operator with plain ones of torch, which the compiler fuses",
+    ),
+    Signal(
+        "sorting",
+        "a sort takes most of the call",
+        _called(_SORTS),
+        "if only the largest or smallest values are used, ask for those alone",
+        "x.amax(dim)  # or x.topk(k, dim)",
+    ),
+    Signal(
+        "double precision",
+        "kernels compute in double precision",
+        _in_source(r"\bdouble\s*\*"),
+        "keep buffers and numbers in float32: one float64 tensor makes what follows double",
+        "tensor.float()",
+        share=0.4,
+    ),
+    Signal(
+        "many small products",
+        "many small launches for one operation",
+        _called(_PRODUCTS, MANY),
+        "do what a loop does for each element at once: stack the weights, and multiply in one batch",
+        "torch.bmm(x, torch.stack(weights))",
+        share=0.4,
+    ),
+)
+
+
+def signals_of(view: PackageView) -> list[Found]:
+    """The signals of a package, those that a build may prove first."""
+    found = (Found(signal, signal.find(view)) for signal in SIGNALS)
+    return [each for each in found if each.launches]
