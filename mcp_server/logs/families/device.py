@@ -188,7 +188,7 @@ TABLE.consequence(
 )
 TABLE.error(
     "no_kernel_image",
-    r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version)",
+    r"(?P<status>no kernel image is available for execution on the device|no binary for GPU|cudaErrorNoKernelImageForDevice|CUDA_ERROR_NO_BINARY_FOR_GPU|PTX was compiled with an unsupported toolchain|unsupported PTX version|invalid device function|invalid kernel file|cudaErrorInvalidDeviceFunction)",
     ("arch_mismatch",),
     "The package's kernels were built for a different GPU architecture. That shows at the first launch, not at load.",
     "CUDA driver error: no kernel image is available for execution on the device",
@@ -304,18 +304,6 @@ TABLE.consequence(
 
 _XID = r"NVRM: Xid \([^)]*\): "
 
-TABLE.error(
-    "device_function",
-    (
-        r"CUDA (?:driver )?error: (?P<status>invalid device function|invalid kernel file|shared object initialization failed)",
-        r"(?P<status>cudaErrorInvalidDeviceFunction)",
-    ),
-    ("arch_mismatch", "environment"),
-    "A kernel was built for no architecture that this GPU can run: of torch itself, or of what it loaded.",
-    "RuntimeError: CUDA error: invalid device function",
-    advice="check_machine",
-    not_proven="Whether torch, an extension or a package lacks the code: some cards are in no build.",
-)
 TABLE.symptom(
     "gpu_page_fault",
     (_XID + r"(?P<xid>13|31|43|45), (?P<detail>.*)",),

@@ -188,15 +188,6 @@ CHECKS.cause(
     advice="locate",
     sites="uninitialised",
 )
-CHECKS.noise(
-    "leak_sanitizer",
-    r"LeakSanitizer: detected memory leaks",
-    ("illegal_memory_access",),
-    "Memory was not freed at exit; not a fault of the call.",
-    "==1==ERROR: LeakSanitizer: detected memory leaks",
-    advice="run_again",
-    stage="teardown",
-)
 TABLE.error(
     "illegal_instruction",
     (_shell("Illegal instruction"), r"(?P<detail>[Ii]llegal instruction|SIGILL)", _exit("132|-4")),
