@@ -60,7 +60,7 @@ def read_capture(directory: Path) -> captured.Captured:
         assertions=_single(lines, "assertion_failed", captured.CapturedAssertion),
         replays=_single(lines, "graph_input_gone", captured.FreedInput),
         cross_stream_frees=_single(lines, "input_let_go", captured.FreedInput),
-        ends=_single(lines, "program_failed", captured.CapturedEnd),
+        ends=_single(lines, "program_failed", captured.FailedCheck),
     )
 
 

@@ -287,7 +287,7 @@ class VariableChange(Phase):
 
 
 class FailedCheck(Phase):
-    """A check of the script that failed, or another exception that ended the program.
+    """A check of the script that failed, or another exception that ended a process which had compiled.
 
     `refilled`: by load, the constants managed by the program whose values had changed.
     """
@@ -303,10 +303,6 @@ class CapturedAssertion(FailedCheck):
 
     file: Path | None = None
     calls: list[int] = Field(default_factory=list)
-
-
-class CapturedEnd(FailedCheck):
-    """An exception that ended a process which had compiled."""
 
 
 class CapturedProcess(JournalRecord):
@@ -341,7 +337,7 @@ class Captured(Record):
     assertions: list[CapturedAssertion] = Field(default_factory=list)
     replays: list[FreedInput] = Field(default_factory=list)
     cross_stream_frees: list[FreedInput] = Field(default_factory=list)
-    ends: list[CapturedEnd] = Field(default_factory=list)
+    ends: list[FailedCheck] = Field(default_factory=list)
 
     @property
     def failing(self) -> CapturedCall | None:

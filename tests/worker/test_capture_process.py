@@ -342,7 +342,7 @@ def written() -> dict[str, set[str]]:
         (("calling", "called", "call_failed"), captured.CapturedCall),
         (("input_let_go", "graph_input_gone"), captured.FreedInput),
         (("assertion_failed",), captured.CapturedAssertion),
-        (("program_failed",), captured.CapturedEnd),
+        (("program_failed",), captured.FailedCheck),
         (("attempted",), captured.CapturedAttempts),
     ],
 )
