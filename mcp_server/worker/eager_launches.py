@@ -12,7 +12,6 @@ from typing import Any, Callable, Iterator, Mapping, Sequence, cast
 
 import torch
 
-from .eager_values import Recorder
 from .events import LaunchJudged
 from .launch_nodes import Known, ProgramGraph, overwrite, reshaped
 from .loading import constants_of, load_exported, update_program
@@ -95,7 +94,7 @@ class Replacement:
         if hidden:
             raise Refused(HIDDEN.format(launch, hidden))
         with torch.no_grad():
-            values = self.graph.values(places, self.known, self.leaves, self.report, Recorder)
+            values = self.graph.values(places, self.known, self.leaves, self.report)
         for name, value in zip(wanted, values):
             overwrite(tensors[name], value)
         if wanted:

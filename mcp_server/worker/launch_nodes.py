@@ -135,13 +135,12 @@ class ProgramGraph:
         known: Mapping[Known, torch.Tensor],
         leaves: Sequence[Any],
         report: Report,
-        kind: type[Recorder] = Recorder,
     ) -> list[torch.Tensor]:
         """Values of nodes (name, place, product) in eager mode, of `known` values and else of the inputs.
 
         To a known product only the bias is added.
         """
-        recorder = kind(self.module, frozenset(), 0, report)
+        recorder = Recorder(self.module, frozenset(), 0, report)
         env = recorder.env
         env.update(zip(self.inputs, leaves))
         env.update(self.whole_values(known))

@@ -65,13 +65,10 @@ def _restore(module: torch.nn.Module, state: State) -> None:
 
 def _drafted(failing: Failing) -> List[Place]:
     """The lines at which `draft_export` narrows a size or meets a value, the innermost of each."""
-    draft = getattr(torch.export, "draft_export", None)
-    if draft is None:
-        return []
     found = []
     with contextlib.suppress(Exception), torch.no_grad(), _without_trace_log():
         shapes = failing.options.get("dynamic_shapes")
-        program = draft(
+        program = torch.export.draft_export(
             failing.module, failing.args, failing.kwargs or None, dynamic_shapes=shapes, strict=False
         )
         for each in program._report.failures:

@@ -191,7 +191,7 @@ def registrations(failing: Failing, text: str) -> Iterator[Change]:
         result = failing.module(*failing.args, **failing.kwargs)
     for value in (*failing.args, *failing.kwargs.values(), result):
         kind = type(value)
-        if hasattr(kind, "__dataclass_fields__") and hasattr(torch.export, "register_dataclass"):
+        if hasattr(kind, "__dataclass_fields__"):
             how, register = "torch.export.register_dataclass", torch.export.register_dataclass
         elif isinstance(value, tuple) and hasattr(kind, "_fields"):
             how, register = "torch.utils._pytree._register_namedtuple", pytree._register_namedtuple
