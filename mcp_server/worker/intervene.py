@@ -19,13 +19,13 @@ import torch
 from .compare import compare_calls, differing, faults, faults_of_part, input_change, text_of, wide
 from .eager_launches import Replacement
 from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
-from .inputs import apply, arrange, flatten, load_file, read
+from .inputs import apply, flatten, load_file
 from .loading import load_captured, update_package
 from .process import on_stack, synchronize, take_if_used
 from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction.minimise import minimise_while
 from .report import Refused, Report, facts
-from .run import as_captured, expectation, run_check
+from .run import as_captured, expectation, inputs_of, run_check
 from .tensors import describe, only_tensors, unequal, unravel
 
 
@@ -153,8 +153,7 @@ class Caller:
         """The leaves of the call, read from the file or made from specs the first time."""
         source = step.get("file") or str(request.get("inputs"))
         if source not in self._inputs:
-            found = arrange(load_file(source), source) if step.get("file") else read(request.get("inputs"))
-            self._inputs[source] = flatten(found, loader.get_call_spec()[0])
+            self._inputs[source] = flatten(inputs_of(step, request), loader.get_call_spec()[0])
         return self._inputs[source]
 
 

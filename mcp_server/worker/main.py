@@ -51,11 +51,11 @@ READING = {"forks": True, "left_at_once": True}
 OPERATIONS = {
     "probe": Operation("machine.operate"),
     "describe_inputs": Operation("inputs.operate_describe_inputs", **READING),
-    "run": Operation("run.operate_run", **RUNNING),
+    "run": Operation("run.operate", **RUNNING),
     "compile": Operation("compiling.operate_compile", compiles=True),
     "compare_launches": Operation("compare_launches.operate", leases=True, left_at_once=True),
     "interpret": Operation("interpret.operate", leases=True, **READING),
-    "replay": Operation("run.operate_replay", **RUNNING),
+    "replay": Operation("run.operate", **RUNNING),
     "repeat": Operation("compare_launches.operate_repeat", loads=True, leases=True, forks=True),
     "intervene": Operation("intervene.operate", left_at_once=True, **RUNNING),
     "recompile_triton": Operation("compiling.operate_recompile_triton"),

@@ -36,7 +36,7 @@ from .probes import (
     tensor_of,
 )
 from .process import capturing, synchronize
-from .protocol import ObserveRequest
+from .protocol import ObserveRequest, ReplayRequest
 from .report import Refused, Report
 from .tensors import MASK, describe, dtype_name, first_non_finite, first_outside, is_strided
 
@@ -50,7 +50,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
     if request.get("handoff"):
         request = received(request, report)
         if not request["probes"]:
-            run.operate_run(request, report)
+            run.operate(cast(ReplayRequest, request), report)
             return
     before = mapped_files()
     observer = Observer(request, report)
@@ -64,7 +64,7 @@ def operate(request: ObserveRequest, report: Report) -> None:
             library.subscribe(observer.take, observer.mask())
 
     try:
-        run.operate_run(request, report, attach)
+        run.operate(cast(ReplayRequest, request), report, attach)
     finally:
         observer.close()
 

@@ -14,8 +14,8 @@ import torch
 
 from . import events
 from .compare import Limits, compare_all, compare_calls, distance
-from .inputs import apply, arrange, flatten, load_file, read, reporting_changes
-from .loading import load, load_captured, update_package
+from .inputs import Inputs, apply, arrange, flatten, load_file, read, reporting_changes
+from .loading import load_captured, update_package
 from .process import limited, on_stack, synchronize, take_if_used, with_settings
 from .protocol import ReplayRequest, RunRequest, Step
 from .report import Refused, Report
@@ -26,61 +26,49 @@ CHECK_LIMIT_S = 120.0  # of one run of the command
 TEXT_LIMIT = 2000  # characters of what it printed
 
 
-def operate_run(request: RunRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
-    """Call `package`, each time with fresh inputs, since it may mutate them; `loaded` follows the load."""
-    expected = expectation(request.get("expect"))  # a bad file is refused before the workload runs
-    loader = load(request, report)
-    loaded()
-    if request.get("inputs") is None:
-        return
-    in_spec = loader.get_call_spec()[0]
-    result: Any = None
-    for index in range(request.get("calls", 1)):
-        report.phase("reading_inputs")
-        flat = apply(flatten(read(request["inputs"]), in_spec), request.get("changes", ()))
-        if index == 0:
-            report.event(events.Given(leaf_facts(flat, layout)))
-        operators = watching(request.get("operators"), report)
-        with operators, reporting_changes(request.get("tell_changes", {}), flat, report):
-            result = call(partial(loader.run, flat), index, report)
-    judge(request, expected, result, report)
+def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] = lambda: None) -> None:
+    """Load the package, and call it as `run` asks, or do each of the steps of a captured program (`replay`).
 
-
-def operate_replay(request: ReplayRequest, report: Report) -> None:
-    """Load as captured, and do each of the steps; then compare the last call with what the program had.
-
-    What the user says about the outputs goes before what the program compared them with.
+    `loaded` follows the load. Each call has fresh inputs, since it may mutate them. What the user says about
+    the outputs goes before what the program compared them with.
     """
-    expected = expectation(request.get("expect"))
-    loader = load_captured(request, report, weights=False)
+    expected = expectation(request.get("expect"))  # a bad file is refused before the workload runs
+    captured = "steps" in request
+    loader = load_captured(request, report, weights=not captured)
+    loaded()
+    calls = request.get("calls", 1) if request.get("inputs") is not None else 0
+    steps = request["steps"] if captured else [Step(do="call")] * calls
     alive: list[Any] = []
     result: Any = None
-    steps = request.get("steps", [])
     for index, step in enumerate(steps):
         if step["do"] == "constants":
             alive.append(update_package(loader, step, report, request))
             continue
-        # What the request changes, it changes of the last call.
-        changed = request if index == len(steps) - 1 else ReplayRequest()
-        report.phase("reading_inputs", step["file"])
-        flat = flatten(arrange(load_file(step["file"]), step["file"]), loader.get_call_spec()[0])
+        # What the request changes, it changes of the last captured call.
+        changed = request if not captured or index == len(steps) - 1 else ReplayRequest()
+        report.phase("reading_inputs", step.get("file", ""))
+        flat = flatten(inputs_of(step, request), loader.get_call_spec()[0])
         flat = apply(flat, changed.get("changes", ()))
         report.event(events.Given(leaf_facts(flat, layout)))
         made = partial(call, partial(loader.run, flat), index, report)
-        with (
-            as_captured(request, step, report),
-            reporting_changes(changed.get("tell_changes", {}), flat, report),
-        ):
+        told = reporting_changes(changed.get("tell_changes", {}), flat, report)
+        with as_captured(request, step, report), told:
             for _ in range(2 if changed.get("twice") else 1):
                 result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
     if result is None:
         return
-    if expected is not None or request.get("check"):
-        judge(request, expected, result, report)
-    elif request.get("actual"):
+    if request.get("actual") and expected is None and not request.get("check"):
         sides = load_file(request["actual"])
         report.event(as_expected(sides["expected"], only_tensors(result), given=False))
         report.event(compare_all(sides["actual"], result))
+    else:
+        judge(request, expected, result, report)
+
+
+def inputs_of(step: Step, request: RunRequest) -> Inputs:
+    """The inputs of a call: of the captured one, else those of the request."""
+    file = step.get("file")
+    return arrange(load_file(file), file) if file else read(request.get("inputs"))
 
 
 @contextlib.contextmanager
