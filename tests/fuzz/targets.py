@@ -11,6 +11,8 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.output import clean
@@ -21,11 +23,15 @@ from mcp_server.logs.log import read_log
 from mcp_server.logs.printer import read_printout
 from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_nodes
 from mcp_server.package.assertion import read_assertion
+from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.defects import read_library
 from mcp_server.package.exported import read_exported
 from mcp_server.package.members import ZipContainer, refuse_unsafe
 from mcp_server.package.problems import PackageError
+from mcp_server.package.prover import find_kernel_defects
 from mcp_server.package.signature import TreeSpecError, leaf_paths, read_signature, read_treespec
+from mcp_server.package.terms.asserts import find_asserts
+from mcp_server.package.terms.program import read_program
 from mcp_server.package.view import PackageView
 from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.commands import read_recorded, safe_flags
@@ -98,6 +104,26 @@ def _package(path: Path) -> object:
     return PackageView(package).wrapper if package.wrapper_text else None
 
 
+def _wrapper(data: bytes) -> object:
+    """Everything that is asked of a wrapper and of its kernels, in sizes that no machine has."""
+    wrapper = read_wrapper(_text(data))
+    flow, lines = Dataflow(wrapper.run), wrapper.text.count("\n") + 1
+    for launch in wrapper.launches:
+        flow.backward_from(launch.index)
+        flow.through(launch.index)
+        wrapper.grid(launch)
+    for kernel in wrapper.kernels.values():
+        find_asserts(kernel.source)
+        read_program(kernel)
+    assert all(1 <= problem.line <= lines for problem in wrapper.problems)
+    package = SimpleNamespace(device_type="cuda")
+    view = cast(PackageView, SimpleNamespace(wrapper=wrapper, package=package, label=str))
+    symbols = [each.name for each in wrapper.symbols.values() if each.kind in ("size", "stride")]
+    for size in (0, -3, 1 << 70):
+        find_kernel_defects(view, dict.fromkeys(symbols, size))
+    return wrapper
+
+
 TARGETS: dict[str, Target] = {
     "log": Target(lambda data: read_log(_lines(data)), seeds=("**/*.plain.txt", "**/*.log")),
     "sanitizer": Target(lambda data: read_sanitizer(_lines(data)), seeds=("**/*memcheck*.txt",)),
@@ -111,7 +137,7 @@ TARGETS: dict[str, Target] = {
         (ValueError,),
         made=lambda: [CAPTURE],
     ),
-    "wrapper": Target(lambda data: read_wrapper(_text(data)), seeds=("wrappers/**/*",)),
+    "wrapper": Target(_wrapper, seeds=("wrappers/**/*",)),
     "inputs": Target(
         lambda data: (read_signature(_text(data)), read_constants(_text(data))), seeds=("wrappers/**/*",)
     ),

@@ -38,6 +38,30 @@ def test_cut_recordings(name: str) -> None:
             TARGETS[name].tolerates(data[:end])
 
 
+PIECES = (
+    *(b"(", b")", b"{", b"}", b'"', b"'", b"/*", b"*/", b'R"('),
+    *(b",", b"\n", b"\\", b"=", b"0", b"-"),
+)
+
+
+def changed(data: bytes, dice: random.Random) -> bytes:
+    """Pieces put in, and stretches doubled or taken out, in one to four places."""
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(data) + 1)
+        data = data[:at] + dice.choice((*PIECES, data[at : at + 40] * 2)) + data[at + dice.randrange(30) :]
+    return data
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_damaged_recordings(name: str) -> None:
+    """Real output with bytes that are lost, doubled or changed is tolerated."""
+    dice = random.Random(31)
+    whole = [data for data in list(seeds(TARGETS[name]))[:20] if len(data) < 20_000 or name == "wrapper"]
+    for _ in range(1000 if THOROUGH else 30):
+        data = dice.choice(whole)
+        TARGETS[name].tolerates((damaged if data.startswith(b"PK") else changed)(data, dice))
+
+
 @pytest.mark.parametrize("name", ["wrapper", "inputs", "commands", "journal", "capture", "treespec", "sweep"])
 @pytest.mark.parametrize("digits", [b"9" * 5000, b"9" * 12], ids=["unreadable", "huge"])
 def test_numbers_beyond_all_bounds(name: str, digits: bytes) -> None:

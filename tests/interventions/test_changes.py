@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from mcp_server.diagnosis.interventions.input import read_change, spell
 from mcp_server.errors import ProblemError
 from mcp_server.worker import intervene
-from mcp_server.worker.inputs import apply, chosen
+from mcp_server.worker.inputs import apply
 from mcp_server.worker.intervene import Search
 from mcp_server.worker.protocol import Change, Where
 from mcp_server.worker.report import Refused
+
+NAN, INF = float("nan"), float("inf")
 
 
 def changed(tensor: torch.Tensor, **change: Any) -> torch.Tensor:
@@ -46,30 +48,28 @@ def test_only_the_chosen_elements_change(choice: dict[str, object], places: list
     assert before.tolist() == [[0, 1, 2], [3, 4, 5]] and after.dtype == before.dtype
 
 
-def test_clamping_keeps_dtype_strides_and_the_elements_within() -> None:
+NOT_FINITE = torch.tensor([1.0, NAN, -INF])
+TABLE = torch.arange(6).view(2, 3)
+
+
+@pytest.mark.parametrize(
+    ("before", "change", "after"),
+    [
+        (torch.tensor([[5, -3], [40, 9]]).t(), {"low": 0.0, "high": 31.0}, [[5, 31], [0, 9]]),
+        (NOT_FINITE, {"value": 0, "where": {"nan": True}}, [1.0, 0.0, -INF]),
+        (NOT_FINITE, {"value": 2, "where": {"equals": "-inf"}}, [1.0, NAN, 2.0]),
+        (NOT_FINITE, {"value": 0, "where": {"non_finite": True}}, [1.0, 0.0, 0.0]),
+        (TABLE, {"change": "drop_rows", "dim": 1, "rows": [0, 2]}, [[1], [4]]),
+        (TABLE, {"change": "pad", "dim": 0, "size": 3, "value": -1}, [[0, 1, 2], [3, 4, 5], [-1, -1, -1]]),
+        (TABLE, {"change": "pad", "dim": 1, "size": 2}, [[0, 1], [3, 4]]),
+    ],
+    ids=["clamp", "nan", "infinity", "not finite", "drop rows", "pad", "cut"],
+)
+def test_what_a_change_makes(before: torch.Tensor, change: dict[str, Any], after: list[Any]) -> None:
     """A whole-number tensor stays one under a limit that is none, and a transposed one stays transposed."""
-    before = torch.tensor([[5, -3], [40, 9]]).t()
-    after = changed(before, low=0.0, high=31.0, where={"below": 0, "above": 31})
-    assert after.tolist() == [[5, 31], [0, 9]] and after.dtype == torch.int64
-    assert after.stride() == before.stride()
-
-
-def test_what_is_not_finite_is_chosen_by_name() -> None:
-    """NaN alone, or all that is not finite."""
-    values = torch.tensor([1.0, float("nan"), float("-inf")])
-    assert changed(values, value=0, where={"nan": True}).tolist() == [1.0, 0.0, float("-inf")]
-    assert changed(values, value="nan", where={"equals": "-inf"}).isnan().tolist() == [False, True, True]
-    assert changed(values, value=0, where={"non_finite": True}).tolist() == [1.0, 0.0, 0.0]
-
-
-def test_rows_are_dropped_and_padded() -> None:
-    """Along the dimension that is named."""
-    before = torch.arange(6).view(2, 3)
-    (dropped,) = apply([before], [{"change": "drop_rows", "input": 0, "dim": 1, "rows": [0, 2]}])
-    (padded,) = apply([before], [{"change": "pad", "input": 0, "dim": 0, "size": 3, "value": -1}])
-    (cut,) = apply([before], [{"change": "pad", "input": 0, "dim": 1, "size": 2}])
-    assert dropped.tolist() == [[1], [4]]
-    assert padded.tolist() == [[0, 1, 2], [3, 4, 5], [-1, -1, -1]] and cut.tolist() == [[0, 1], [3, 4]]
+    made = changed(before, **change)
+    torch.testing.assert_close(made, torch.tensor(after), equal_nan=True, check_stride=False)
+    assert made.stride() == before.stride() or made.shape != before.shape
 
 
 @pytest.mark.parametrize(
@@ -139,25 +139,13 @@ def test_what_is_spelled_is_read_again(change: Change) -> None:
     assert read_change(spell(change, "args[1]"), lambda name: {"args[1]": 1}[name]) == change
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "clamp 0 9",
-        "args[1]: clamp - -",
-        "args[1]: clamp 9 0",
-        "args[1]: squash 3",
-        "args[1]: set",
-        "args[1]: set 0 where",
-        "args[1]: set 0 where < 1 and > 2",
-        "args[1]: cast",
-        "args[1]: contiguous now",
-        "args[1]: set one",
-        "args[1]: set 0 every 2 of 3",
-        "args[1]: set 'open",
-        "order a,b",
-        "",
-    ],
-)
+NO_CHANGES = [
+    *("clamp - -", "clamp 9 0", "squash 3", "set", "set 0 where", "set 0 where < 1 and > 2", "cast"),
+    *("contiguous now", "set one", "set 0 every 2 of 3", "set 'open"),
+]
+
+
+@pytest.mark.parametrize("text", ["clamp 0 9", "order a,b", "", *(f"args[1]: {each}" for each in NO_CHANGES)])
 def test_what_is_no_change_is_refused_with_the_forms_that_are(text: str) -> None:
     """The error repeats the text and lists the forms."""
     with pytest.raises(ProblemError) as refused:
@@ -200,19 +188,12 @@ def test_exactly_the_needed_elements_are_found(needed: set[int]) -> None:
     assert found.calls == call.calls <= intervene.MOST_CALLS + 1
 
 
-def test_a_change_that_cures_nothing_needs_no_element() -> None:
-    """One call shows that; the search stops."""
+def test_what_is_not_searched() -> None:
+    """One call shows that a change cures nothing; elements of another shape or dtype have no counterpart."""
     call = Call({0})
-    found = Search([torch.zeros(4)], [torch.tensor([0.0, 1, 1, 1])], call)
-    assert found.run() == [] and call.calls == 1
-
-
-def test_a_changed_layout_is_not_searched() -> None:
-    """Elements of another shape or dtype have no counterpart."""
-    call = Call(set())
-    assert Search([torch.zeros(4)], [torch.zeros(5)], call).run() == []
-    assert Search([torch.zeros(4)], [torch.zeros(4).double()], call).run() == []
-    assert call.calls == 0
+    assert Search([torch.zeros(4)], [torch.tensor([0.0, 1, 1, 1])], call).run() == [] and call.calls == 1
+    for other in (torch.zeros(5), torch.zeros(4).double()):
+        assert Search([torch.zeros(4)], [other], call).run() == [] and call.calls == 1
 
 
 def test_a_search_that_has_used_its_calls_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,42 +204,3 @@ def test_a_search_that_has_used_its_calls_gives_what_it_has(monkeypatch: pytest.
     places = found.run()
     assert found.calls <= 10 and 2 < len(places) < 2 * SIZE
     assert found.outputs(places) is not None
-
-
-CHOICES = st.fixed_dictionaries(
-    {},
-    optional={
-        "flat": st.lists(st.integers(0, 11), max_size=6),
-        "index": st.tuples(st.integers(0, 2), st.integers(0, 3)).map(list),
-        "rows": st.lists(st.integers(0, 2), max_size=3),
-        "stride": st.integers(1, 5),
-        "offset": st.integers(0, 3),
-        "where": st.sampled_from([{"below": 3}, {"above": 8}, {"below": 3, "above": 8}, {"equals": 5}]),
-    },
-)
-
-
-def fulfils(change: dict[str, Any], place: int) -> bool:
-    """Whether the element of `arange(12).reshape(3, 4)` is chosen by each key of the change."""
-    where, offset = change.get("where"), change.get("offset", 0)
-    conditions = {
-        "flat": place in change.get("flat", ()),
-        "index": [*divmod(place, 4)] == change.get("index"),
-        "rows": place // 4 in change.get("rows", ()),
-        "stride": place >= offset and (place - offset) % change.get("stride", 1) == 0,
-    }
-    if where is not None:
-        below, above = place < int(where.get("below", 0)), place > int(where.get("above", 11))
-        conditions["where"] = below or above or place == where.get("equals")
-    return all(holds for key, holds in conditions.items() if key in change or key == "where")
-
-
-@given(CHOICES)
-def test_what_several_keys_choose_fulfils_them_all(change: dict[str, Any]) -> None:
-    """Only the chosen elements get the new value; the others and the strides stay."""
-    tensor = torch.arange(12).reshape(3, 4)
-    wanted = [fulfils(change, place) for place in range(12)]
-    asked = Change.read({"change": "elements", **change})
-    assert chosen(tensor, asked).reshape(-1).tolist() == wanted
-    (made,) = apply([tensor.t()], [{"change": "elements", "input": 0, "flat": [1], "value": 99}])
-    assert made.stride() == (1, 4) and (made != tensor.t()).nonzero().tolist() == [[0, 1]]

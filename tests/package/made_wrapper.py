@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from tests.recorded import RECORDINGS
+
 _HEAD = """\
 #include <torch/csrc/inductor/aoti_include/cuda.h>
 namespace torch::aot_inductor {
@@ -10,13 +12,8 @@ namespace torch::aot_inductor {
 
 _RUN = """\
 void AOTInductorModel::run_impl(
-    AtenTensorHandle*
-        input_handles, // array of input AtenTensorHandle; handles
-                        // are stolen; the array itself is borrowed
-    AtenTensorHandle*
-        output_handles, // array for writing output AtenTensorHandle; handles
-                        // will be stolen by the caller; the array itself is
-                        // borrowed
+    AtenTensorHandle* input_handles,
+    AtenTensorHandle* output_handles,
     DeviceStreamType stream,
     AOTIProxyExecutorHandle proxy_executor
 ) {
@@ -35,69 +32,9 @@ void AOTInductorModel::run_impl(
     static constexpr int64_t int_array_1[] = {16L, 1L};
 """
 
-_KERNEL = """
-template <typename in_ptr0_type_, typename in_ptr1_type_, typename out_ptr0_type_, typename kernels_type_>
-static inline void call_triton_poi_fused_add_mul_@N@(
-    const in_ptr0_type_& in_ptr0,
-    const in_ptr1_type_& in_ptr1,
-    const out_ptr0_type_& out_ptr0,
-    int64_t ks0,
-    int64_t xnumel,
-    int32_t device_idx_,
-    cudaStream_t stream_,
-    kernels_type_& kernels_,
-    const std::optional<std::string>& cubin_dir_ = std::nullopt
-){
-    /*
-    async_compile.triton('triton_poi_fused_add_mul_@N@', '''
-    import triton
-    import triton.language as tl
-
-    from torch._inductor.runtime import triton_helpers, triton_heuristics
-    from torch._inductor.runtime.triton_helpers import libdevice, math as tl_math
-    from torch._inductor.runtime.hints import AutotuneHint, ReductionHint, TileHint, DeviceProperties
-    triton_helpers.set_driver_to_gpu()
-
-    @triton_heuristics.pointwise(
-        size_hints={'x': 2048}, filename=__file__,
-        triton_meta={'signature': {'in_ptr0': '*i64', 'in_ptr1': '*fp32', 'out_ptr0': '*fp32', 'ks0': 'i64',
-            'xnumel': 'i32', 'XBLOCK': 'constexpr'}, 'device': DeviceProperties(type='cuda', index=0, cc=90,
-            multi_processor_count=132, major=9, regs_per_multiprocessor=65536, warp_size=32), 'constants': {}},
-        inductor_meta={'grid_type': 'Grid1D', 'kernel_name': 'triton_poi_fused_add_mul_@N@',
-            'mutated_arg_names': [], 'num_load': 2, 'num_store': 1, 'assert_indirect_indexing': True,
-            'no_x_dim': False, 'atomic_add_found': False, 'num_reduction': 0, 'autotune_local_cache': True,
-            'autotune_pointwise': True, 'autotune_remote_cache': None, 'force_disable_caches': False},
-        min_elem_per_thread=0
-    )
-    @triton.jit
-    def triton_poi_fused_add_mul_@N@(in_ptr0, in_ptr1, out_ptr0, ks0, xnumel, XBLOCK : tl.constexpr):
-        xoffset = tl.program_id(0) * XBLOCK
-        xindex = xoffset + tl.arange(0, XBLOCK)[:]
-        xmask = xindex < xnumel
-        x0 = xindex
-        tmp0 = tl.load(in_ptr0 + (x0 // 16), xmask, eviction_policy='evict_last')
-        tmp1 = ks0
-        tmp2 = tmp0 + tmp1
-        tmp3 = tmp0 < 0
-        tmp4 = tl.where(tmp3, tmp2, tmp0)
-        tl.device_assert(((0 <= tmp4) & (tmp4 < ks0)) | ~(xmask), "index out of bounds: 0 <= tmp4 < ks0")
-        tmp6 = tl.load(in_ptr1 + (x0 + 16*tmp4), xmask)
-        tmp7 = tmp6 * 2.0
-        tl.store(out_ptr0 + (x0), tmp7, xmask)
-    ''', device_str='cuda')
-    */
-    uint32_t grid_0 = ((xnumel + (128 - 1)) / (128));
-    uint32_t grid_1 = 1;
-    uint32_t grid_2 = 1;
-    if (grid_0 == 0 || grid_1 == 0 || grid_2 == 0) return;
-    if (kernels_.triton_poi_fused_add_mul_@N@ == nullptr) {
-        kernels_.triton_poi_fused_add_mul_@N@ = loadKernel("/cache/aa/cubin@N@.cubin", "triton_poi_fused_add_mul_@N@", 0, cubin_dir_);
-    }
-    CUdeviceptr var_0 = reinterpret_cast<CUdeviceptr>(in_ptr0.data_ptr());
-    void* kernel_args_[] = {&var_0};
-    launchKernel(kernels_.triton_poi_fused_add_mul_@N@, grid_0, grid_1, grid_2, 4, 0, kernel_args_, stream_);
-}
-"""
+_RECORDED = (RECORDINGS / "wrappers" / "jagged.torch-2.11-cuda.cpp").read_text(encoding="utf-8")
+_START, _END = _RECORDED.index("template <typename in_ptr0_type_, typename in_ptr1_type_"), "\n}\n"
+_KERNEL = _RECORDED[_START : _RECORDED.index(_END, _START) + len(_END)].replace("index_mul_0", "add_mul_@N@")
 
 _ALLOCATE = """\
     AtenTensorHandle buf@N@_handle;
@@ -109,7 +46,7 @@ _TRITON = """\
     // Topologically Sorted Source Nodes: [add_@N@, mul_@N@], Original ATen: [aten.add, aten.mul]
     // [Provenance debug handles] triton_poi_fused_add_mul_@N@:@H@
     int64_t triton_poi_fused_add_mul_@N@_xnumel = 16L*s77;
-    call_triton_poi_fused_add_mul_@N@(arg1_1, buf@P@, buf@N@, s77, triton_poi_fused_add_mul_@N@_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
+    call_triton_poi_fused_add_mul_@N@(arg1_1, buf@P@, buf@N@, s77, s77, triton_poi_fused_add_mul_@N@_xnumel, this->device_idx_, stream, kernels, this->cubin_dir_);
 """
 
 _EXTERN = """\

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import pickle
 import stat
@@ -15,11 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mcp_server.package.archive import open_package
-from mcp_server.package.defects import Library, LibraryError, read_library, same_models
+from mcp_server.package.defects import Library, read_library, same_models
 from mcp_server.package.members import ZipContainer, read_bytes, refuse_unsafe
 from mcp_server.package.problems import PackageError
 from tests.conftest import ZooPackage
@@ -144,8 +141,8 @@ def test_what_a_package_lacks_or_contradicts(
     if change is sources_only:
         assert package.library is None and package.weights.place == "unknown"
     if change is load_a_cubin:
-        mended = changed(package.path, package.path, added("model/cd12.cubin", b"x"))
-        assert open_package(mended).defects == ()
+        with_cubin = changed(package.path, package.path, added("model/cd12.cubin", b"x"))
+        assert open_package(with_cubin).defects == () and len(found) == 1
 
 
 def test_weights_outside_the_library(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -301,26 +298,6 @@ def test_too_long_a_text_is_not_read(tmp_path: Path) -> None:
     with pytest.raises(PackageError) as caught:
         read_bytes(container, GOOD, limit=99)
     assert caught.value.slug == "too_large"
-
-
-@settings(max_examples=40, deadline=None)
-@given(at=st.floats(0, 1), flips=st.lists(st.tuples(st.floats(0, 1), st.integers(1, 255)), max_size=6))
-def test_cut_or_flipped_archives_never_crash(
-    tmp_path_factory: pytest.TempPathFactory, at: float, flips: list[tuple[float, int]]
-) -> None:
-    """A mangled archive is a PackageError or a package whose texts can be asked for."""
-    path = tmp_path_factory.mktemp("mangled") / "m.pt2"
-    text = b'inputs_info_[0].name = "arg0_1";\n' * 20
-    write(path, {GOOD: text, "m/data/aotinductor/model/a.wrapper_metadata.json": b"{}"}, zipfile.ZIP_DEFLATED)
-    data = bytearray(path.read_bytes())
-    for place, mask in flips:
-        data[int(place * (len(data) - 1))] ^= mask
-    path.write_bytes(data[: max(1, int(at * len(data)))] if at < 0.9 else data)
-    try:
-        package = open_package(path)
-        assert isinstance(package.signature.problems, tuple) and isinstance(package.defects, tuple)
-    except PackageError as error:
-        assert error.slug and error.what
 
 
 def zip64(path: Path) -> bytearray:
@@ -504,13 +481,6 @@ def read(path: Path) -> Library:
         return read_library(stream)
 
 
-def test_a_shared_and_a_static_cxx_runtime_are_told_apart(directory: Path) -> None:
-    """What `readelf -d` lists decides: libstdc++.so.6, or none of it."""
-    shared, static = read(build(directory)), read(build(directory, "-static-libstdc++"))
-    assert shared.cxx_runtime == "libstdc++.so.6" and static.cxx_runtime is None
-    assert shared.machine == static.machine
-
-
 def test_the_blob_is_where_the_symbols_say(zoo: ZooPackage) -> None:
     """The bytes at the offset are the weights: the first parameter of a seeded model."""
     package = open_package(zoo("ranker"))
@@ -523,9 +493,14 @@ def test_the_blob_is_where_the_symbols_say(zoo: ZooPackage) -> None:
 
 
 def test_appended_weights_are_located(zoo: ZooPackage, directory: Path) -> None:
-    """A library with mapped weights behind its image makes the place `appended`, found by their header."""
+    """A library with mapped weights behind its image makes the place `appended`, found by their header.
+
+    What `readelf -d` lists tells a shared C++ runtime from a static one.
+    """
     library = build(directory)
-    assert read(library).mapped_weights_bytes is None and read(library).constants_bytes == 16
+    shared, static = read(library), read(build(directory, "-static-libstdc++"))
+    assert shared.cxx_runtime == "libstdc++.so.6" and static.cxx_runtime is None
+    assert shared.mapped_weights_bytes is None and shared.constants_bytes == 16
     data = library.read_bytes() + bytes(4096) + struct.pack("<q", 42)
     package = changed(
         zoo("ranker"),
@@ -534,18 +509,3 @@ def test_appended_weights_are_located(zoo: ZooPackage, directory: Path) -> None:
     )
     weights = open_package(package).weights
     assert (weights.place, weights.bytes) == ("appended", 4096)
-
-
-@settings(max_examples=60, deadline=None)
-@given(at=st.floats(0, 1), flips=st.lists(st.tuples(st.integers(0, 400), st.integers(1, 255)), max_size=8))
-def test_a_damaged_library_never_crashes(directory: Path, at: float, flips: list[tuple[int, int]]) -> None:
-    """A cut library, or one with damaged headers: facts or a LibraryError."""
-    library = directory / "lib.so"
-    data = bytearray((library if library.exists() else build(directory)).read_bytes())
-    for place, mask in flips:
-        data[place] ^= mask
-    try:
-        found = read_library(io.BytesIO(bytes(data[: int(at * len(data))] if at < 0.8 else data)))
-        assert isinstance(found, Library)
-    except LibraryError as error:
-        assert str(error)

@@ -224,11 +224,3 @@ def test_a_converted_element_is_the_element(language: str, value: str, plain: bo
     lines = {"Triton": f"tmp1 = tl.full([1], 7, tl.int64)\ntmp4 = {value}", "C++": f"auto tmp4 = {value};"}
     form = read_form(f"{LOAD[language]}\n{lines[language]}", language)
     assert (form.is_plain if form is not None else None) is plain
-
-
-@given(st.text(alphabet="tmp0123 =+-*(),<?:wherxin_[]\n", max_size=200))
-def test_damaged_kernels_do_not_raise(source: str) -> None:
-    """Any text has a form or none."""
-    for language in LOAD:
-        form = read_form(source, language, "tmp1")
-        assert form is None or isinstance(form, IndexForm)

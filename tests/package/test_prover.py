@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import numpy as np
 import pytest
@@ -23,7 +21,6 @@ from mcp_server.package.mismatch import GivenTensor, symbol_values
 from mcp_server.package.prover import find_kernel_defects, largest_sizes, never_stored
 from mcp_server.package.terms.accesses import Spans, lanes, read_accesses
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.package.wrapper import read_wrapper
 from mcp_server.probes.rewrite import with_barrier, with_wide_indices, with_wide_integers
 from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
@@ -188,25 +185,6 @@ def test_the_mark_of_32_bits(tmp_path: Path) -> None:
         fault = joined(directory.name, directory)
         assert fault is not None and fault.missed is not None
         assert is_a_turn_away(fault.missed) == wrapped
-
-
-BROKEN = st.sampled_from(
-    ("(", "1e400", "tl.load(", " // 0", "for i in range(0, x0):\n", "in_out_ptr0", "**", "*", "'")
-)
-
-
-@given(edits=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 12), BROKEN), max_size=6))
-def test_damaged_text_is_left_open(edits: list[tuple[float, int, str]]) -> None:
-    """Whatever a file holds, in sizes that no machine has: an answer, and in time."""
-    text = (RECORDINGS / "wrappers" / "views.torch-2.11-cuda.cpp").read_text()
-    for place, length, new in edits:
-        at = int(place * len(text))
-        text = text[:at] + new + text[at + length :]
-    package = SimpleNamespace(device_type="cuda")
-    view = cast(PackageView, SimpleNamespace(wrapper=read_wrapper(text), package=package, label=str))
-    symbols = view.wrapper.symbols.values()
-    for size in (0, -3, 1 << 70):
-        find_kernel_defects(view, {s.name: size for s in symbols if s.kind in ("size", "stride")})
 
 
 @pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.name)

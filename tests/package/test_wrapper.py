@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.provenance import read_provenance
-from mcp_server.package.terms.asserts import find_asserts
 from mcp_server.package.terms.blocks import Statement, split_arguments, split_body
 from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.wrapper import Wrapper, read_wrapper
@@ -119,22 +118,8 @@ def test_a_context_guard_gives_its_launch_a_stack() -> None:
 
 TEXTS = (make_wrapper(6), *(p.read_text(encoding="utf-8") for p in sorted(WRAPPERS.glob("*.cpp"))))
 WHOLE = {text: len(read_wrapper(text).launches) for text in TEXTS}
-PIECES = [*"(){};,&'\n\\", '"', "/*", "*/", "//", "std::move(", 'R"(', "buf0"]
 
 _texts = st.sampled_from(TEXTS)
-
-
-def use_all(wrapper: Wrapper) -> None:
-    """Everything that a query would ask of it."""
-    flow = Dataflow(wrapper.run)
-    for launch in wrapper.launches:
-        flow.backward_from(launch.index)
-        flow.through(launch.index)
-        wrapper.grid(launch)
-    for kernel in wrapper.kernels.values():
-        find_asserts(kernel.source)
-    lines = wrapper.text.count("\n") + 1
-    assert all(1 <= problem.line <= lines for problem in wrapper.problems)
 
 
 @settings(max_examples=60, deadline=None)
@@ -146,17 +131,6 @@ def test_a_cut_wrapper_says_that_it_is_cut(text: str, data: st.DataObject) -> No
     wrapper = read_wrapper(text[: data.draw(st.integers(start, end))])
     assert wrapper.problems
     assert len(wrapper.launches) <= WHOLE[text]
-    use_all(wrapper)
-
-
-@settings(max_examples=100, deadline=None)
-@given(_texts, st.lists(st.tuples(st.floats(0, 1), st.sampled_from(PIECES), st.integers(0, 30)), max_size=4))
-def test_a_mutated_wrapper_never_crashes(text: str, edits: list[tuple[float, str, int]]) -> None:
-    """Pieces put in and stretches taken out anywhere: reading and every query still come to an end."""
-    for where, piece, removed in edits:
-        at = int(where * len(text))
-        text = text[:at] + piece + text[at + removed :]
-    use_all(read_wrapper(text))
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,16 +1,25 @@
-"""Recorded commands become safe argument lists."""
+"""Recorded commands become safe argument lists; what cannot be rebuilt is told with its reason."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from functools import partial
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
+from mcp_server.model import PackageWorkload
+from mcp_server.probes.build import instrument
+from mcp_server.probes.cache import Cache
 from mcp_server.probes.commands import (
+    Instrumented,
+    Options,
     Toolchain,
     choose_compiler,
     compile_command,
@@ -18,6 +27,9 @@ from mcp_server.probes.commands import (
     read_recorded,
     safe_flags,
 )
+from mcp_server.runtime.context import Context
+from mcp_server.tools.trace_launches import trace_launches
+from tests.conftest import ZooPackage
 
 TOOLCHAIN = Toolchain("2.13.0", ("/t/include",), ("/c/include",))
 RECORDED = (
@@ -37,58 +49,25 @@ def test_flags_that_decide_the_code_are_kept_and_paths_of_another_machine_are_no
     assert flags.dropped == ()
 
 
-def test_only_the_original_library_is_linked() -> None:
-    """It brings along what it needs; a library that it does not need may be out of a C++ host's reach."""
+def test_the_last_command_counts_and_its_headers_are_those_of_its_device() -> None:
+    """torch appends a pair at each compile into the same cache. Only the original library is linked."""
+    later = SOURCE + SOURCE.replace("-O1", "-O1 -DLATER")
+    with_cuda, without = (safe_flags(read_recorded(s)) for s in (later, SOURCE.replace("-D  USE_CUDA ", "")))
+    assert "-DLATER" in with_cuda.kept
+    found = [compile_command("g++", each, TOOLCHAIN, "a.cpp", "a.o") for each in (with_cuda, without)]
+    assert ["-I/c/include" in argv for argv in found] == [True, False]
+    # It brings along what it needs; a library that it does not need may be out of a C++ host's reach.
     argv = link_command("g++", ["a.o"], Path("/w/old.original"), "a.so")
     assert [word for word in argv if word.startswith("-l")] == ["-l:old.original"]
     assert argv.index("-Wl,--no-as-needed") < argv.index("-l:old.original")
 
 
-def test_cuda_headers_are_added_for_a_cuda_wrapper_only() -> None:
-    """The CUDA include directory follows the define USE_CUDA."""
-    with_cuda = safe_flags(read_recorded(SOURCE))
-    without = safe_flags(read_recorded(SOURCE.replace("-D  USE_CUDA ", "")))
-    assert "-I/c/include" in compile_command("g++", with_cuda, TOOLCHAIN, "a.cpp", "a.o")
-    assert "-I/c/include" not in compile_command("g++", without, TOOLCHAIN, "a.cpp", "a.o")
-
-
-def test_the_last_command_counts() -> None:
-    """torch appends a pair at each compile into the same cache."""
-    later = SOURCE + SOURCE.replace("-O1", "-O1 -DLATER")
-    assert "-DLATER" in safe_flags(read_recorded(later)).kept
-
-
-def test_a_wrapper_without_commands_is_refused_with_a_way_out() -> None:
-    """No recorded command is a problem that names the next call."""
-    with pytest.raises(ProblemError) as caught:
-        read_recorded("int main() {}")
-    assert caught.value.next_call
-
-
 HOSTILE = [
-    "-fplugin=/tmp/evil.so",
-    "-fplugin-arg-x=1",
-    "@/tmp/response",
-    "-B/tmp/tools",
-    "-wrapper",
-    "-specs=/tmp/specs",
-    "-Wl,-plugin,/tmp/evil.so",
-    "-Wp,-fplugin=/tmp/evil.so",
-    "-Wa,--x",
-    "-Xlinker",
-    "-fuse-ld=/tmp/evil",
-    "-imacros",
-    "-include-pch",
-    "-T/tmp/script.ld",
-    "-dumpdir",
-    "-save-temps",
-    "-fdump-tree-all",
-    "--sysroot=/tmp/evil",
-    "-I$(touch /tmp/x)",
-    "-D'A=`x`'",
-    "-DA=B;touch",
-    "-l:evil.so",
-    "/tmp/evil.o",
+    *("-fplugin=/tmp/evil.so", "-fplugin-arg-x=1", "@/tmp/response", "-B/tmp/tools", "-wrapper"),
+    *("-specs=/tmp/specs", "-Wl,-plugin,/tmp/evil.so", "-Wp,-fplugin=/tmp/evil.so", "-Wa,--x", "-Xlinker"),
+    *("-fuse-ld=/tmp/evil", "-imacros", "-include-pch", "-T/tmp/script.ld", "-dumpdir", "-save-temps"),
+    *("-fdump-tree-all", "--sysroot=/tmp/evil", "-I$(touch /tmp/x)", "-D'A=`x`'", "-DA=B;touch"),
+    *("-l:evil.so", "/tmp/evil.o"),
 ]
 
 
@@ -112,14 +91,136 @@ def test_any_recorded_words_give_only_flags_of_known_forms(words: list[str]) -> 
         assert "plugin" not in word or word.startswith(("-D", "-I/"))
 
 
-def test_a_recorded_compiler_path_is_never_run() -> None:
-    """Only a name on PATH is used, whatever path the package records."""
-    assert choose_compiler(["/tmp/evil/g++"], os.environ).startswith("/usr")
-    assert "evil" not in choose_compiler(["/tmp/evil-compiler"], os.environ)
-
-
-def test_a_compiler_that_is_not_there_is_a_problem_with_a_way_out() -> None:
-    """Without a compiler on PATH the error names what is allowed."""
+def test_what_is_not_there_is_a_problem_with_a_way_out() -> None:
+    """A compiler on PATH, and a command in the wrapper: the error names what is allowed or the next call."""
     with pytest.raises(ProblemError) as caught:
         choose_compiler([], {**os.environ, "CXX": "no-such-compiler-g++", "PATH": "/no/such/directory"})
     assert caught.value.allowed and caught.value.next_call
+    # Only a name on PATH is used, whatever path the package records.
+    assert choose_compiler(["/tmp/evil/g++"], os.environ).startswith("/usr")
+    assert "evil" not in choose_compiler(["/tmp/evil-compiler"], os.environ)
+    with pytest.raises(ProblemError) as caught:
+        read_recorded("int main() {}")
+    assert caught.value.next_call
+
+
+# What does not fit is told with its reason, and looked at in another way where there is one.
+
+
+COMPILER = shutil.which("g++")
+
+# A compiler that says where its libraries are, and compiles nothing.
+BROKEN = f"""#!/bin/sh
+case "$1" in -print-file-name=*) exec {COMPILER} "$@" ;; esac
+echo "x.wrapper.cpp:1:1: fatal error: cannot execute 'cc1plus'" >&2
+exit 1
+"""
+
+
+def rebuilt(package: Path, context: Context, directory: Path) -> Instrumented:
+    """With an empty cache."""
+    return anyio.run(lambda: instrument(package, Options(), context, cache=Cache(directory / "cache")))
+
+
+@pytest.fixture
+def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A machine without a compiler; gives the directory that PATH names."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.delenv("CXX", raising=False)
+    return programs
+
+
+def program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.parametrize(
+    "cxx, chosen",
+    [
+        ("{}/my-compiler", "{}/my-compiler"),
+        ("ccache {}/my-compiler -B/opt", "{}/my-compiler"),
+        ("/nonexistent/g++", ""),
+        ("'", ""),
+    ],
+)
+def test_cxx_comes_before_other_compilers_unless_it_is_not_there(
+    cxx: str, chosen: str, tmp_path: Path
+) -> None:
+    """$CXX as for torch; a path that names nothing does not stop a rebuild that g++ can do."""
+    assert COMPILER is not None
+    (tmp_path / "my-compiler").symlink_to(COMPILER)
+    environ = {**os.environ, "CXX": cxx.format(tmp_path)}
+    assert choose_compiler(["g++"], environ) == (chosen.format(tmp_path) or COMPILER)
+
+
+@pytest.mark.slow
+def test_no_compiler_is_a_reason_and_no_crash(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """The problem names what was looked for and what works without it; no half-built entry stays."""
+    with pytest.raises(ProblemError, match=r"no C\+\+ compiler") as caught:
+        rebuilt(zoo("ranker"), context, tmp_path)
+    workload = PackageWorkload(package=zoo("ranker"), inputs=zoo("ranker").with_name("ranker.inputs.pt"))
+    with pytest.raises(ProblemError, match="no C"):  # without probes there is no journal: no empty trace
+        anyio.run(partial(trace_launches, context, workload, cache=Cache(tmp_path / "cache")))
+    assert caught.value.allowed and caught.value.next_call
+    assert not list((tmp_path / "cache").glob("*.building"))
+
+
+@pytest.mark.slow
+def test_a_compiler_that_fails_is_told_with_its_own_words(
+    zoo: ZooPackage, context: Context, no_compiler: Path, tmp_path: Path
+) -> None:
+    """The first error of the compiler is in the problem."""
+    program(no_compiler / "g++", BROKEN)
+    with pytest.raises(ProblemError, match="cannot execute 'cc1plus'"):
+        rebuilt(zoo("ranker"), context, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_torch_without_headers_is_told(
+    zoo: ZooPackage, context: Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An installation that was stripped of its include directory."""
+    stripped = tmp_path / "stripped" / "torch"
+    stripped.mkdir(parents=True)
+    (stripped / "version.py").write_text("__version__ = '2.13.0'\n")
+    (stripped / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(stripped.parent))
+    with pytest.raises(ProblemError, match=r"no C\+\+ headers.*torch 2\.13\.0"):
+        rebuilt(zoo("ranker"), context, tmp_path)
+
+
+# Keeps the words of each call and a variable of the workload. It compiles nothing, to be quick, and refuses
+# to link only: a refused compile would stop the one beside it, perhaps before it was called.
+RECORDING = """#!/bin/sh
+echo "$WORKLOAD $*" >> {calls}
+case "$*" in
+-print-file-name*) exec {compiler} "$@" ;;
+*.o) for object; do :; done; : > "$object" && exit 0 ;;
+esac
+echo "error: refused by the test" >&2
+exit 1
+"""
+
+
+@pytest.mark.slow
+def test_the_workloads_compiler_builds_in_its_environment(zoo: ZooPackage, tmp_path: Path) -> None:
+    """CXX and PATH of the workload decide, not those of the server, and the compiler sees its variables."""
+    assert COMPILER is not None
+    programs, calls = tmp_path / "programs", tmp_path / "calls"
+    programs.mkdir()
+    program(programs / "own-g++", RECORDING.format(calls=calls, compiler=COMPILER))
+    path = f"{programs}:{os.environ['PATH']}"
+    env = {"CXX": "own-g++", "PATH": path, "WORKLOAD": "mine"}
+    context, cache = Context(tmp_path / "job", Path(sys.executable)), Cache(tmp_path / "cache")
+    with pytest.raises(ProblemError, match="refused by the test"):
+        anyio.run(lambda: instrument(zoo("ranker"), Options(), context, cache=cache, env=env))
+    said = calls.read_text().splitlines()
+    assert all(line.startswith("mine ") for line in said)
+    assert any("-print-file-name=libstdc++.so" in line for line in said)
+    assert any(".wrapper.cpp -o wrapper.o" in line for line in said)
+    assert any("runtime.cpp -o runtime.o" in line for line in said)

@@ -1,8 +1,9 @@
-"""A C++ host without Python gets the journal too: its writer is in the rebuilt library."""
+"""A C++ host without Python gets the journal too, and a journal can be read wherever it ends."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -12,17 +13,18 @@ from pathlib import Path
 import anyio
 import pytest
 from elftools.elf.elffile import ELFFile
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mcp_server.logs.journal import Journal, read_journal_file
+from mcp_server.logs.journal import Journal, read_journal, read_journal_file
 from mcp_server.model import CommandWorkload, PackageWorkload
 from mcp_server.probes.cache import Cache
 from mcp_server.runtime.context import Context
 from mcp_server.tools.trace_launches import trace_launches
 from tests.conftest import ZooPackage
+from tests.recorded import RECORDINGS
 from tests.support.verdicts import verdict
 from tools.made import MADE
-
-pytestmark = pytest.mark.slow
 
 SOURCE = Path(__file__).with_name("host.cpp")
 BINARY = MADE / "host"
@@ -76,6 +78,7 @@ def run_host(
     return done, read_journal_file(Path(prepared.environment["AOTI_DEBUG_JOURNAL"]))
 
 
+@pytest.mark.slow
 def test_a_host_without_python_writes_the_journal(
     host: Path, zoo: ZooPackage, cache: Cache, context: Context
 ) -> None:
@@ -90,18 +93,20 @@ def test_a_host_without_python_writes_the_journal(
     assert ids is not None and (ids.dtype, ids.shape) == ("int64", (8, 6))
 
 
+@pytest.mark.slow
 def test_a_segmentation_fault_in_a_host_leaves_the_launch_and_the_address(
     host: Path, zoo: ZooPackage, cache: Cache, context: Context
 ) -> None:
     """The journal ends inside the first launch; the input that may not be read is its first argument."""
     done, journal = run_host(host, zoo, cache, context, "unmapped")
-    assert done.returncode == -signal.SIGSEGV
     ending = journal.ending
-    assert ending.how == "died" and ending.launch is not None and ending.launch.launch == 0
+    assert done.returncode == -signal.SIGSEGV and ending.how == "died"
+    assert ending.launch is not None and ending.launch.launch == 0
     given = ending.launch.arguments[0].tensor
     assert given is not None and f"unmapped {given.pointer:#x}" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "category", "confidence", "named"),
     [
@@ -117,3 +122,88 @@ def test_the_package_among_the_arguments_of_a_host_is_read(
     found = verdict(tmp_path, CommandWorkload(argv=argv, cwd=tmp_path))
     assert (found.outcome, found.category, found.confidence) == ("fault", category, confidence)
     assert named in found.summary
+
+
+# The journal can be read wherever it ends.
+
+GOLD = RECORDINGS / "journals"
+
+
+def read(name: str) -> str:
+    return (GOLD / name).read_text()
+
+
+def test_a_finished_call_is_read_whole() -> None:
+    """Launches, arguments, times and the return of a recorded call of the ranker."""
+    journal = read_journal(read("returned.jsonl").splitlines())
+    assert [launch.kernel for launch in journal.launches][:2] == [
+        "cpp_fused_embedding_0",
+        "aoti_torch_cpu_addmm_out",
+    ]
+    first = journal.launches[0]
+    table = first.arguments[1]
+    assert (table.name, table.parameter, table.role) == ("table_weight", "in_ptr1", "read")
+    assert table.tensor is not None
+    assert (table.tensor.dtype, table.tensor.shape, table.tensor.stride) == ("float32", (32, 16), (16, 1))
+    assert table.tensor.storage_offset == 0
+    assert first.arguments[-1].value == 8
+    assert first.seconds is not None and 0 < first.seconds < 1
+    assert journal.ending.how == "returned" and journal.ending.launch == journal.launches[-1]
+
+
+@pytest.mark.parametrize("torch", ["2.8", "2.15"])
+def test_journals_written_with_other_torches_read_the_same(torch: str) -> None:
+    """The `branch` of the zoo, recorded by tests.releases: the launches of the side taken, each
+    tensor described although torch 2.8 has no function that tells whether it is defined."""
+    journal = read_journal(read(f"branch.torch-{torch}.jsonl").splitlines())
+    assert journal.cut_lines == 0 and journal.ending.how == "returned"
+    first = [launch.arguments[0].name for launch in journal.launches]
+    assert first == ["arg0_1", "true_graph_0_arg0_1", "true_graph_0_buf1", "buf4"]
+    arguments = [argument for launch in journal.launches for argument in launch.arguments]
+    assert all(argument.tensor is not None or argument.value is not None for argument in arguments)
+    assert journal.launches[2].kernel == "aoti_torch_cpu_mm_out"
+
+
+def test_the_ending_is_the_launch_that_did_not_come_back() -> None:
+    """A journal that is cut after a launch's beginning died during it; a call that threw is no death.
+
+    The fault line written by the synchronous mode closes the launch with the device's text.
+    """
+    lines = read("returned.jsonl").splitlines()
+    begun = next(i for i, line in enumerate(lines) if '"phase":"before","launch":3' in line)
+    error = "cudaErrorIllegalAddress: an illegal memory access"
+    fault = json.dumps({**json.loads(lines[begun + 1]), "event": "fault", "error": error})
+    for more, how in (([], "died"), ([lines[begun + 1]], "between"), ([fault], "fault")):
+        ending = read_journal([*lines[: begun + 1], *more]).ending
+        assert ending.how == how and ending.launch is not None and ending.launch.launch == 3
+        assert ending.launch.fault == (error if how == "fault" else "")
+    ending = read_journal(read("threw.jsonl").splitlines()).ending
+    assert ending.how == "threw" and ending.launch is not None
+    assert ending.launch.kernel == "cpp_fused_embedding_0"
+
+
+@given(st.integers(min_value=0, max_value=len(read("returned.jsonl"))))
+def test_every_prefix_of_a_journal_parses(size: int) -> None:
+    """A kill leaves a prefix: at most its last line is unreadable, and nothing that was written is lost."""
+    text = read("returned.jsonl")[:size]
+    journal = read_journal(text.splitlines())
+    whole = [line for line in text.split("\n")[:-1] if '"phase":"before"' in line]
+    assert journal.cut_lines <= 1
+    assert len(journal.launches) >= len(whole)
+
+
+@given(st.lists(st.text() | st.just('{"event":"launch","pid":1}') | st.just("[]") | st.just("null")))
+def test_foreign_lines_are_counted_and_raise_nothing(lines: list[str]) -> None:
+    """Text that is no journal gives an empty journal."""
+    journal = read_journal(lines)
+    assert journal.launches == () and journal.ending.how == "not_started"
+    assert journal.cut_lines == sum(bool(line.strip()) for line in lines)
+
+
+def test_the_older_half_of_a_rotated_journal_is_read_first(tmp_path: Path) -> None:
+    """`path.1` holds what came before; a missing file is an empty journal."""
+    lines = read("returned.jsonl").splitlines(keepends=True)
+    (tmp_path / "j.jsonl.1").write_text("".join(lines[:4]))
+    (tmp_path / "j.jsonl").write_text("".join(lines[4:]))
+    assert read_journal_file(tmp_path / "j.jsonl").launches == read_journal(lines).launches
+    assert read_journal_file(tmp_path / "none.jsonl").runs == ()

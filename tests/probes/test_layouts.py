@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -21,7 +22,7 @@ from mcp_server.probes.commands import Instrumented, Options
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.worker import events
 from tests.conftest import CACHE, ZooPackage, compiled_once
-from tests.package.archives import changed, members_of, without, write
+from tests.package.archives import Members, changed, members_of, name_ending, without, write
 from tests.served import served
 from tests.zoo.names import THOROUGH, thorough
 
@@ -85,29 +86,28 @@ def test_an_unpacked_directory_becomes_a_package(
     assert total(context, done.package, "model", inputs) == total(context, zoo("ranker"), "model", inputs)
 
 
-def test_a_package_without_its_library_is_refused_with_a_way_out(
-    zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
+def spoil(members: Members) -> None:
+    """A syntax error outside all launches, which cannot be blamed on probes."""
+    name = name_ending(members, ".wrapper.cpp")
+    members[name] = members[name].replace(b"namespace torch::aot_inductor {", b"namespace torch {{", 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"), [(without(".wrapper.so"), None), (spoil, "(?s)does not compile.*error")]
+)
+def test_a_broken_package_is_refused_with_a_way_out(
+    zoo: ZooPackage,
+    context: Context,
+    cache: Cache,
+    tmp_path: Path,
+    change: Callable[[Members], object],
+    said: str | None,
 ) -> None:
-    """No wrapper.so: the problem names what to do instead, and no half-built entry stays."""
-    broken = changed(zoo("ranker"), tmp_path / "broken.pt2", without(".wrapper.so"))
-    with pytest.raises(ProblemError) as caught:
+    """Without its library, or with the compiler's words."""
+    broken = changed(zoo("ranker"), tmp_path / "broken.pt2", change)
+    with pytest.raises(ProblemError, match=said) as caught:
         rebuilt(broken, context, cache)
     assert caught.value.next_call
-
-
-def test_a_wrapper_that_does_not_compile_is_refused_with_the_compilers_words(
-    zoo: ZooPackage, context: Context, cache: Cache, tmp_path: Path
-) -> None:
-    """A syntax error outside all launches cannot be blamed on probes."""
-
-    def spoil(members: dict[str, bytes]) -> None:
-        name = next(n for n in members if n.endswith(".wrapper.cpp"))
-        members[name] = members[name].replace(b"namespace torch::aot_inductor {", b"namespace torch {{", 1)
-
-    broken = changed(zoo("ranker"), tmp_path / "spoiled.pt2", spoil)
-    with pytest.raises(ProblemError, match="does not compile") as caught:
-        rebuilt(broken, context, cache)
-    assert caught.value.next_call and "error" in caught.value.what
 
 
 FORMS = ["folding", "mapped", "blob", "files", "hidden"] if THOROUGH else []

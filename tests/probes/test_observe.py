@@ -1,16 +1,25 @@
-"""Launch arguments are seen as tensors, and only those that are asked for."""
+"""Launches and their arguments are seen, one by one, and in the sanitised build of their kernels."""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 import anyio
 import pytest
 
 from mcp_server.errors import ProblemError
+from mcp_server.jobs.command import Command
+from mcp_server.logs.journal import read_journal_file
+from mcp_server.model import PackageWorkload, TensorSpec
+from mcp_server.probes.cache import Cache
+from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context, WorkerRun
+from mcp_server.tools.locate_fault import locate_fault
+from mcp_server.tools.trace_launches import Trace, trace_launches
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import OddElement
 from tests.conftest import ZooPackage
@@ -46,25 +55,22 @@ def test_the_first_bad_output_is_told_with_good_inputs(
 
 
 def test_values_match_what_the_model_computes(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
-    """The last launch's output and the model's output have one checksum; a view has its own shape."""
-    done = observe(context, rebuild("ranker").package, inputs_of(zoo("ranker")))
+    """The last launch's output and the model's output have one checksum; a view has its own shape.
+
+    Launches, phases and names restrict the events.
+    """
+    package, inputs = rebuild("ranker").package, inputs_of(zoo("ranker"))
+    done = observe(context, package, inputs)
     called = done.last(events.Called)
     assert called is not None
     last = [e for e in done.all(events.Argument) if e.phase == "after"][-1]
     assert last.checksum == called.outputs[0].checksum
     weight = next(e for e in done.all(events.Argument) if e.name == "hidden_weight")
     assert (weight.shape, weight.stride) == ([16, 32], [1, 16])
-
-
-def test_a_selection_leaves_out_the_rest(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
-    """Launches, phases and names restrict the events."""
-    done = observe(
-        *(context, rebuild("ranker").package, inputs_of(zoo("ranker"))),
-        launches=[1, 2],
-        phases=["after"],
-        names=["buf1", "out_ptr0"],
-    )
-    seen = [(e.launch, e.phase, e.name) for e in done.all(events.Argument)]
+    some = {"launches": [1, 2], "phases": ["after"], "names": ["buf1", "out_ptr0"]}
+    seen = [
+        (e.launch, e.phase, e.name) for e in observe(context, package, inputs, **some).all(events.Argument)
+    ]
     assert seen == [(1, "after", "buf1"), (2, "after", "buf3")]
 
 
@@ -136,9 +142,6 @@ def test_several_runners_and_threads_are_kept_apart(
     zoo: ZooPackage, rebuild: Rebuild, context: Context, tmp_path: Path
 ) -> None:
     """Sixty calls from three threads: every call has its five launches in order, on one thread."""
-    from mcp_server.jobs.command import Command
-    from mcp_server.logs.journal import read_journal_file
-
     script = tmp_path / "threads.py"
     script.write_text(THREADS)
     argv = (sys.executable, str(script), str(rebuild("ranker").package), str(inputs_of(zoo("ranker"))), "3")
@@ -150,3 +153,71 @@ def test_several_runners_and_threads_are_kept_apart(
     assert all([launch.launch for launch in run.launches] == [0, 1, 2, 3, 4] for run in runs)
     assert all({launch.thread for launch in run.launches} == {run.thread} for run in runs)
     assert len({run.thread for run in runs}) == 3
+
+
+# Launches told one by one, and the sanitised build of their kernels, which sees what asserts do not.
+
+
+def trace(context: Context, cache: Cache, package: Path, inputs: Path | None, **options: object) -> Trace:
+    workload = PackageWorkload(package=package, inputs=inputs)
+    return anyio.run(lambda: trace_launches(context, workload, cache=cache, **options))  # type: ignore[arg-type]
+
+
+def test_a_good_run_is_traced_whole(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context, cache: Cache
+) -> None:
+    """Two calls of five launches, with arguments, wrapper lines and the model's own lines."""
+    rebuild("ranker")
+    package = zoo("ranker")
+    seen = trace(context, cache, package, package.with_name("ranker.inputs.pt"), calls=2)
+    assert (seen.how, seen.total, seen.calls, seen.cached) == ("returned", 10, 2, True)
+    first = seen.launches[0]
+    assert first.kernel == "cpp_fused_embedding_0" and first.arguments[-1] == "ks0 = 8"
+    assert first.arguments[1].startswith("table_weight in_ptr1 read float32 (32, 16) stride (16, 1) at 0x")
+    assert [place.code for place in first.model] == ["rows = self.table(ids)"]
+    table = next(a for a in seen.artifacts if a.path.name == "trace.json")
+    assert [row["launch"] for row in json.loads(table.path.read_text())] == [0, 1, 2, 3, 4] * 2
+
+
+def run(context: Context, zoo: ZooPackage, rebuild: Rebuild, kind: str, options: Options) -> WorkerRun:
+    rebuilt = rebuild("ranker", options)
+    request = {"package": rebuilt.package, "inputs": zoo("ranker").with_name(f"ranker.{kind}.pt")}
+    env = {"LD_PRELOAD": " ".join(rebuilt.preload), "ASAN_OPTIONS": "detect_leaks=0"}
+    return anyio.run(lambda: context.worker("run", request, env=env))
+
+
+BARE = Options(sanitize="address", index_asserts=False)
+
+
+@thorough
+def test_an_overrun_of_one_weight_into_the_next_is_seen(
+    zoo: ZooPackage, rebuild: Rebuild, context: Context
+) -> None:
+    """Row 32 of a 32-row embedding lies inside the blob of all weights: AddressSanitizer sees it only because
+    each weight has an allocation of its own. The report names kernel.cpp and its line."""
+    done = run(context, zoo, rebuild, "bad-index", BARE)
+    report = done.finished.stderr.read_text()
+    assert not done.finished.ok
+    assert "AddressSanitizer: heap-buffer-overflow" in report
+    frame = next(line for line in report.splitlines() if " in cpp_fused_embedding_0 " in line)
+    assert ".kernel.cpp:" in frame
+
+
+@thorough
+def test_undefined_behaviour_is_put_on_its_launch_and_input(
+    zoo: ZooPackage, context: Context, cache: Cache
+) -> None:
+    """An index of 2**60 overflows the product with the row's size before any memory is touched."""
+    huge = TensorSpec(shape=[8, 6], dtype="int64", low=2**60, high=2**60)
+    workload = PackageWorkload(package=zoo("ranker"), inputs=[huge])
+    found = anyio.run(partial(locate_fault, context, workload, tool="ubsan", plain_runs=0, cache=cache))
+    assert found.fault is not None and found.fault.kernel == "cpp_fused_embedding_0"
+    assert "signed integer overflow" in found.fault.text
+    assert found.fault.launch is not None and found.fault.launch.index == 0
+
+
+def test_a_good_run_stays_clean(zoo: ZooPackage, rebuild: Rebuild, context: Context) -> None:
+    """No report, and the outputs' statistics are told as usual."""
+    done = run(context, zoo, rebuild, "inputs", BARE)
+    assert done.finished.ok, done.finished.stderr.read_text()[:2000]
+    assert "AddressSanitizer" not in done.finished.stderr.read_text()

@@ -10,7 +10,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -22,24 +25,17 @@ from mcp_server.probes.build import instrument
 from mcp_server.probes.cache import Cache, digest_file
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context
-from tests.conftest import ROOT, ZooPackage
+from tests.conftest import ROOT, ZooPackage, torch_environment
 from tests.probes.conftest import Rebuild
-from tests.zoo.names import CPU_MODELS, TRIED, thorough
+from tests.zoo.names import CPU_MODELS, THOROUGH, TRIED, thorough
 
 pytestmark = pytest.mark.slow
 
 
 def child(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore", **env}
-    return subprocess.run(
-        [sys.executable, *argv],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-        env=environment,
-        timeout=120,
-    )
+    environment = {**torch_environment(), "PYTHONWARNINGS": "ignore", **env}
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": False, "timeout": 600}
+    return subprocess.run([sys.executable, *argv], cwd=ROOT, env=environment, **options)
 
 
 def inputs_of(package: Path, kind: str = "inputs") -> Path:
@@ -59,29 +55,54 @@ def test_every_model_of_the_zoo_is_the_same_program(
     zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
 ) -> None:
     """Outputs and mutated inputs are bit-identical over three calls, and every launch has probes."""
-    pairs, probed = [], {}
+    source = (ROOT / "tests" / "zoo" / "models.py").read_text()
+    assert sorted(re.findall(r"\bEntry\(\s*\"(\w+)\"", source)) == sorted(CPU_MODELS)  # none is left out
+    probed, pairs = {}, {}
     for name in TRIED:
         original = zoo(name)
         before = digest_file(original)
         rebuilt = rebuild(name)
         assert digest_file(original) == before
         assert rebuilt.skipped == (), name
+        assert rebuild(name).cached and rebuild(name).package == rebuilt.package
         probed[name] = rebuilt.probed["model"]
-        pairs.append(
-            {"original": str(original), "rebuilt": str(rebuilt.package), "inputs": str(inputs_of(original))}
-        )
-    (tmp_path / "pairs.json").write_text(json.dumps(pairs))
-    done = child("-m", "tests.probes.pairs", str(tmp_path / "pairs.json"))
+        pairs[name] = (original, rebuilt.package)
+    assert same(pairs, tmp_path) == dict.fromkeys(TRIED, True)
+    assert probed == {n: len(read_wrapper(open_package(zoo(n)).wrapper_text).launches) for n in TRIED}
+
+
+def same(pairs: Mapping[str, tuple[Path, Path]], directory: Path, device: str = "cpu") -> dict[str, bool]:
+    """Whether a package and its rebuilt one do the same, by name."""
+    told = [
+        {"original": str(one), "rebuilt": str(other), "inputs": str(inputs_of(one)), "device": device}
+        for one, other in pairs.values()
+    ]
+    (directory / "pairs.json").write_text(json.dumps(told))
+    done = child("-m", "tests.probes.pairs", str(directory / "pairs.json"))
     assert done.returncode == 0, done.stderr
-    assert dict(zip(TRIED, json.loads(done.stdout), strict=True)) == dict.fromkeys(TRIED, True)
-    launches = {n: len(read_wrapper(open_package(zoo(n)).wrapper_text).launches) for n in TRIED}
-    assert probed == launches
+    return dict(zip(pairs, json.loads(done.stdout), strict=True))
 
 
-def test_no_model_of_the_zoo_is_left_out() -> None:
-    """The list of names holds every entry of the zoo's source."""
-    source = (ROOT / "tests" / "zoo" / "models.py").read_text()
-    assert sorted(re.findall(r"\bEntry\(\s*\"(\w+)\"", source)) == sorted(CPU_MODELS)
+# Compiling takes a minute a model: only what differs on CUDA, unless AOTI_DEBUG_CUDA_ZOO names a directory of
+# packages made by `tests.zoo.build NAME DIRECTORY cuda`.
+GIVEN = os.environ.get("AOTI_DEBUG_CUDA_ZOO")
+USER_KERNELS = ("user_lookup", "user_shift", "user_spread")
+ON_CUDA = (*CPU_MODELS, *USER_KERNELS) if GIVEN else ("ranker", "loop", "branch", "plugin", *USER_KERNELS[:2])
+
+
+@pytest.mark.gpu
+def test_cuda_models_are_the_same_programs(context: Context, cache: Cache, tmp_path: Path) -> None:
+    """On a GPU, too: outputs of three calls are bit-identical, and every launch has probes."""
+    pairs = {}
+    for name in ON_CUDA:
+        package = Path(GIVEN or tmp_path) / f"{name}.pt2"
+        if not GIVEN:
+            done = child("-m", "tests.zoo.build", name, str(tmp_path), "cuda")
+            assert done.returncode == 0, done.stderr[-4000:]
+        rebuilt = anyio.run(partial(instrument, package, Options(), context, cache=cache))
+        assert rebuilt.skipped == (), name
+        pairs[name] = (package, rebuilt.package)
+    assert same(pairs, tmp_path, "cuda") == dict.fromkeys(ON_CUDA, True)
 
 
 BAD = [
@@ -106,22 +127,22 @@ def test_a_bad_index_ends_the_journal_at_the_guilty_launch(
     assert bound.strip() in done.stderr
 
 
-def test_a_launch_can_be_stopped_at(zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path) -> None:
-    """AOTI_DEBUG_STOP_AT ends the run before that launch, with a text that says so."""
-    done = run_once(
-        rebuild("ranker").package, inputs_of(zoo("ranker")), tmp_path / "j.jsonl", AOTI_DEBUG_STOP_AT="2"
-    )
-    assert done.returncode == 1 and "stopped before launch 2" in done.stderr
-    journal = read_journal_file(tmp_path / "j.jsonl")
-    assert [launch.launch for launch in journal.launches if launch.ended_ns] == [0, 1]
+def test_launches_are_counted_and_can_be_stopped_at(
+    zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
+) -> None:
+    """The body of a while_loop runs three times: same launch numbers, growing sequence.
 
-
-def test_a_loop_counts_its_launches(zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path) -> None:
-    """The body of a while_loop runs three times: same launch numbers, growing sequence."""
-    run_once(rebuild("loop").package, inputs_of(zoo("loop")), tmp_path / "j.jsonl")
+    AOTI_DEBUG_STOP_AT ends the run before that launch, with a text that says so.
+    """
+    package, inputs = rebuild("loop").package, inputs_of(zoo("loop"))
+    run_once(package, inputs, tmp_path / "j.jsonl")
     launches = read_journal_file(tmp_path / "j.jsonl").launches
     assert [launch.launch for launch in launches] == [0, 1, 2] * 3 + [0, 3]
     assert [launch.sequence for launch in launches] == list(range(11))
+    done = run_once(package, inputs, tmp_path / "k.jsonl", AOTI_DEBUG_STOP_AT="2")
+    assert done.returncode == 1 and "stopped before launch 2" in done.stderr
+    journal = read_journal_file(tmp_path / "k.jsonl")
+    assert [launch.launch for launch in journal.launches if launch.ended_ns] == [0, 1]
 
 
 FOREVER = (
@@ -149,40 +170,13 @@ def kill_at_random(package: Path, inputs: Path, journal: Path, seed: int) -> Jou
     return read_journal_file(journal)
 
 
-@pytest.mark.parametrize("seed", range(3))
 def test_a_kill_at_any_moment_leaves_a_journal_that_parses(
-    zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path, seed: int
+    zoo: ZooPackage, rebuild: Rebuild, tmp_path: Path
 ) -> None:
     """At most the last line is cut, and only the last call may be unfinished."""
-    journal = kill_at_random(rebuild("ranker").package, inputs_of(zoo("ranker")), tmp_path / "j", seed)
-    assert journal.launches and journal.cut_lines <= 1
-    assert all(run.end == "returned" for run in journal.runs[:-1])
-    assert all(launch.ended_ns for run in journal.runs[:-1] for launch in run.launches)
-
-
-def test_the_second_rebuild_comes_from_the_cache(
-    zoo: ZooPackage, rebuild: Rebuild, cache: Cache, context: Context
-) -> None:
-    """No compiler runs again; another option is another entry."""
-    first = rebuild("ranker")
-    again = anyio.run(lambda: instrument(zoo("ranker"), Options(), context, cache=cache))
-    assert again.cached and again.package == first.package
-
-
-def test_concurrent_rebuilds_of_one_package_share_one(
-    zoo: ZooPackage, context: Context, tmp_path: Path
-) -> None:
-    """Three tasks with an empty cache: one builds, two are served from it."""
-    results = []
-
-    async def ask() -> None:
-        results.append(await instrument(zoo("ranker"), Options(), context, cache=Cache(tmp_path / "cache")))
-
-    async def main() -> None:
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                tasks.start_soon(ask)
-
-    anyio.run(main)
-    assert sorted(one.cached for one in results) == [False, True, True]
-    assert len({one.package for one in results}) == 1
+    for seed in range(3 if THOROUGH else 1):
+        journal = kill_at_random(rebuild("ranker").package, inputs_of(zoo("ranker")), tmp_path / "j", seed)
+        assert journal.launches and journal.cut_lines <= 1
+        assert all(run.end == "returned" for run in journal.runs[:-1])
+        assert all(launch.ended_ns for run in journal.runs[:-1] for launch in run.launches)
+        (tmp_path / "j").unlink()

@@ -12,7 +12,6 @@ from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy
 import numpy as np
 import pytest
 import torch
@@ -67,14 +66,10 @@ def test_an_input_that_changed_is_raced(later: float, raced: list[int], tmp_path
 # What the hook tells of files that the program packages itself, and of the weights that it compiled.
 
 
-def compiles_in(directory: Path) -> Compiles:
-    journal = Journal(str(directory))
-    return Compiles(Calls(journal, CaptureStore(journal)))
-
-
 def test_the_files_of_each_model_are_told(tmp_path: Path) -> None:
     """By the first file, which is what a compile is told to have written, at the program's line."""
-    packagings = compiles_in(tmp_path)
+    own = Journal(str(tmp_path))
+    packagings = Compiles(Calls(own, CaptureStore(own)))
     files = {"coast": ["/c/a.wrapper.cpp", "/c/a.wrapper.so"], "valley": "/c/b.so"}
     packagings.packaging(tmp_path / "all.pt2", files)
     packagings.packaging(str(tmp_path / "one.pt2"), ["/c/a.wrapper.cpp"])
@@ -85,14 +80,10 @@ def test_the_files_of_each_model_are_told(tmp_path: Path) -> None:
     assert every.package == tmp_path / "all.pt2" and every.stack[0].file == __file__
     assert every.files == {"coast": Path("/c/a.wrapper.cpp"), "valley": Path("/c/b.so")}
     assert one.files == {"model": Path("/c/a.wrapper.cpp")}
-
-
-def test_a_graph_module_has_weights_as_a_program_has(tmp_path: Path) -> None:
-    """`aot_compile` is given a module; anything else that is compiled has none."""
-    compiles = compiles_in(tmp_path)
+    # `aot_compile` is given a module, which has weights; anything else that is compiled has none.
     for program in (torch.fx.symbolic_trace(torch.nn.Linear(3, 2)), None):
-        compiles.compiling("aot_compile", program)
-        compiles.thread.inside = False
+        packagings.thread.inside = False
+        packagings.compiling("aot_compile", program)
     assert [set(each.digests) for each in read_capture(tmp_path).compiles] == [{"weight", "bias"}, set()]
 
 
@@ -213,57 +204,44 @@ def test_inputs_of_first_and_latest_calls_are_kept(tmp_path: Path, monkeypatch: 
 # Outputs that change with an input which the program uses again.
 
 
-def loop(*, keep: bool, copied: bool, written: bool, calls: int = 4) -> list[list[int]]:
-    """What is told at the last of some calls whose second output is a view of their input."""
+KEPT_BY_PYTORCH = [[0, 1, 1], [1, 1, 1]]
+
+
+@pytest.mark.parametrize(
+    ("keep", "copied", "written", "numpy", "told"),
+    [
+        pytest.param(True, False, True, False, KEPT_BY_PYTORCH, id="kept views"),
+        pytest.param(False, False, True, False, [], id="let go"),
+        pytest.param(True, True, True, False, [], id="copies"),
+        pytest.param(True, False, False, False, [], id="an input that stays as it is"),
+        # Its writes are not counted, and each call may get a new tensor over the same memory: the values
+        # of the oldest output tell.
+        pytest.param(True, False, True, True, [[0, 1, 1]], id="numpy, kept"),
+        pytest.param(False, False, True, True, [], id="numpy, let go"),
+        pytest.param(True, False, False, True, [], id="numpy, as it is"),
+    ],
+)
+def test_kept_views_of_an_input_that_is_written_anew(
+    keep: bool, copied: bool, written: bool, numpy: bool, told: list[list[int]]
+) -> None:
+    """Each output that the program still holds is told with its call and the input, at the last of four."""
     aliases, window, kept = Aliases(), torch.zeros(3, 4), []
-    told: list[list[int]] = []
-    for number in range(calls):
+    block, found = np.zeros((3, 4), dtype=np.float32), list[list[int]]()
+    for number in range(4):
         if written:
+            block[:] = number
             window.copy_(torch.full((3, 4), float(number)))
-        told = aliases.overwritten()
-        given = aliases.inputs([torch.ones(1), window])
-        tail = window[:, 2:]
+        found = aliases.overwritten()
+        leaf = torch.from_numpy(block) if numpy else window
+        given = aliases.inputs([torch.ones(1), leaf])
+        tail = leaf[:, 2:]
+        del leaf
         outputs = [window.sum(), tail.clone() if copied else tail]
         aliases.returned(number, given, outputs)
         if keep:
             kept.append(outputs[1])
-    return told
-
-
-@pytest.mark.parametrize(
-    ("keep", "copied", "written", "told"),
-    [
-        (True, False, True, [[0, 1, 1], [1, 1, 1]]),
-        (False, False, True, []),
-        (True, True, True, []),
-        (True, False, False, []),
-    ],
-    ids=["kept views", "let go", "copies", "an input that stays as it is"],
-)
-def test_kept_views_of_an_input_that_is_written_anew(
-    keep: bool, copied: bool, written: bool, told: list[list[int]]
-) -> None:
-    """Each output that the program still holds is told with its call and the input."""
-    assert loop(keep=keep, copied=copied, written=written) == told
-
-
-@pytest.mark.parametrize(("keep", "written"), [(True, True), (False, True), (True, False)])
-def test_what_numpy_writes_is_seen_by_the_values_of_the_oldest_output(keep: bool, written: bool) -> None:
-    """Its writes are not counted, and each call may get a new tensor over the same memory."""
-    aliases, block, kept = Aliases(), np.zeros((3, 4), dtype=np.float32), []
-    told: list[list[int]] = []
-    for number in range(4):
-        if written:
-            block[:] = number
-        told = aliases.overwritten()
-        window = torch.from_numpy(block)
-        given = aliases.inputs([window])
-        output = window[:, 2:]
-        del window
-        aliases.returned(number, given, [output])
-        if keep:
-            kept.append(output)
-    assert told == ([[0, 0, 0]] if keep and written else [])
+        del outputs, tail
+    assert found == told
 
 
 def test_memory_that_is_gone_is_not_read(tmp_path: Path) -> None:
@@ -391,7 +369,7 @@ def given(load: int, constants: dict[str, torch.Tensor]) -> Managed:
 
 def test_other_values_are_seen_where_no_count_tells_of_the_write() -> None:
     """Through numpy, into memory whose views the program let go; the same values again are no change."""
-    raw = numpy.zeros(64, dtype=numpy.float32)
+    raw = np.zeros(64, dtype=np.float32)
     block = torch.from_numpy(raw)
     managed = given(3, {"w": block[:32].view(4, 8), "b": block[32:40]})
     assert managed.refilled(3) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,21 +97,16 @@ def tf32(tensor: torch.Tensor) -> torch.Tensor:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10_000), st.integers(1, 300), st.sampled_from([torch.float32, torch.bfloat16]))
-def test_the_order_of_a_sum_is_rounding(seed: int, terms: int, dtype: torch.dtype) -> None:
-    """A product summed in another order is within the tolerance, for any length and dtype."""
+def test_the_order_of_a_sum_is_rounding_and_one_wrong_term_is_not(
+    seed: int, terms: int, dtype: torch.dtype
+) -> None:
+    """For any length; a factor of float32 that is off by a tenth departs, and TF32 does not explain it."""
     left, right, want = product(seed, terms, dtype)
     assert measure(in_pieces(left, right), want, 1.0).within
-
-
-@settings(deadline=None, max_examples=60)
-@given(st.integers(0, 10_000), st.integers(16, 300))
-def test_one_wrong_term_is_an_error(seed: int, terms: int) -> None:
-    """A factor that is off by a tenth departs, and TF32 does not explain it."""
-    left, right, want = product(seed, terms, torch.float32)
-    spoiled = left.clone()
-    spoiled[1] += 0.1 * torch.where(spoiled[1] < 0, -1.0, 1.0)
-    found = measure(spoiled @ right, want, 1.0)
-    assert not found.within and found.first[0] == 1 and found.beyond <= 4
+    if terms >= 16 and dtype is torch.float32:
+        left[1] += 0.1 * torch.where(left[1] < 0, -1.0, 1.0)
+        found = measure(left @ right, want, 1.0)
+        assert not found.within and found.first[0] == 1 and found.beyond <= 4
 
 
 def test_tf32_and_narrow_products_are_told_apart() -> None:
@@ -197,14 +193,35 @@ def test_a_call_with_fewer_rows_is_a_part_of_the_whole(
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
-class Chain(nn.Module):  # type: ignore[misc]
-    """Operators that eager rounds one by one, and a fused kernel keeps in float32."""
+class Of(nn.Module):  # type: ignore[misc]
+    """A model without weights."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(5):
-            x = x * 1.7 - torch.sin(x * 2.0)
-            x = x / (1 + x.abs())
-        return x * 8
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    """Operators that eager rounds one by one, and a fused kernel keeps in float32."""
+    for _ in range(5):
+        x = x * 1.7 - torch.sin(x * 2.0)
+        x = x / (1 + x.abs())
+    return x * 8
+
+
+def cancels(x: torch.Tensor) -> torch.Tensor:
+    """Nothing but rounding is left of the first row; the others are well conditioned."""
+    big = x * 1000 + 1
+    return torch.cat([(big[:1] - x[:1] * 1000) - 1, x[1:] * 2])
+
+
+def written_through_a_view(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.view(-1)[3:].add_(1000.0)
+    return y + 1
 
 
 class Block(nn.Module):  # type: ignore[misc]
@@ -222,15 +239,11 @@ class Block(nn.Module):  # type: ignore[misc]
         return x, x.argmax(-1)
 
 
-class Cancels(nn.Module):  # type: ignore[misc]
-    """Nothing but rounding is left of the first row; the others are well conditioned."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        big = x * 1000 + 1
-        return torch.cat([(big[:1] - x[:1] * 1000) - 1, x[1:] * 2])
-
-
-MODELS = {"chain": Chain, "block": Block, "cancels": Cancels}
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "chain": lambda: Of(chain),
+    "block": Block,
+    "cancels": lambda: Of(cancels),
+}
 
 
 @cache
@@ -257,19 +270,8 @@ CASES = (st.sampled_from(sorted(MODELS)), st.integers(0, 10_000), st.sampled_fro
 
 
 @settings(deadline=None, max_examples=40)
-@given(*CASES)
-def test_fewer_roundings_than_eagers_are_rounding(
-    tmp_path_factory: pytest.TempPathFactory, name: str, seed: int, dtype: torch.dtype
-) -> None:
-    """A kernel that keeps intermediate results in float32 is never accused, in whatever dtype."""
-    found, made = computed(name, seed, dtype, tmp_path_factory.mktemp("rounding"))
-    floats = [pair for pair in zip(found, made, strict=True) if pair[1].is_floating_point()]
-    assert [one.unexplained(tensor) for one, tensor in floats] == [0] * len(floats)
-
-
-@settings(deadline=None, max_examples=40)
 @given(*CASES, st.integers(16, 127), st.sampled_from((0.0, math.inf, math.nan, -1.0)))
-def test_one_wrong_element_is_never_rounding(
+def test_fewer_roundings_are_rounding_and_one_wrong_element_is_not(
     tmp_path_factory: pytest.TempPathFactory,
     name: str,
     seed: int,
@@ -277,16 +279,20 @@ def test_one_wrong_element_is_never_rounding(
     place: int,
     value: float,
 ) -> None:
-    """One element that is lost, negated or not finite is seen, whatever the other 127 do."""
+    """A kernel that keeps intermediate results in float32 is never accused, in whatever dtype.
+
+    One element that is lost, negated or not finite is seen, whatever the other 127 do.
+    """
     found, made = computed(name, seed, dtype, tmp_path_factory.mktemp("rounding"))
+    floats = [pair for pair in zip(found, made, strict=True) if pair[1].is_floating_point()]
+    assert [one.unexplained(tensor) for one, tensor in floats] == [0] * len(floats)
     spoilt = made[0].clone().reshape(-1)
     before = float(spoilt[place])
     spoilt[place] = -before if value == -1.0 else value
     # What rounding may do to the element itself: a value of that size is none of this test.
     moves = max(float((one - found[0].exact).abs().reshape(-1)[place]) for one in found[0].moved)
-    if not math.isfinite(value) or abs(before) > 20 * max(
-        moves, float((made[0] - found[0].eager).abs().max())
-    ):
+    rounding = max(moves, float((made[0] - found[0].eager).abs().max()))
+    if not math.isfinite(value) or abs(before) > 20 * rounding:
         assert found[0].unexplained(spoilt.reshape(made[0].shape)) == 1
 
 
@@ -301,14 +307,9 @@ def test_what_rounding_explains_hides_no_other_element(tmp_path: Path) -> None:
     assert index.unexplained(index.eager) == 0 < index.unexplained((index.eager + 1) % 16)
 
 
-class Draws(nn.Module):  # type: ignore[misc]
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + torch.rand_like(x)
-
-
 def test_random_numbers_are_not_judged(tmp_path: Path) -> None:
     """Where eager differs from run to run, a difference says nothing."""
-    module = torch.export.export(Draws(), (torch.ones(8),)).module()
+    module = torch.export.export(Of(lambda x: x + torch.rand_like(x)), (torch.ones(8),)).module()
     assert references(module, [torch.ones(8)], Report(str(tmp_path / "report.jsonl"))) is None
 
 
@@ -326,45 +327,28 @@ def test_the_reference_of_a_check_is_judged_as_well(
     assert [each.unexplained for each in event.outputs] == [0]
 
 
-class Standardised(nn.Module):  # type: ignore[misc]
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return ((x - x.mean(0)) / x.std(0)).mean(0), x.sum(0), x + 1
-
-
-class InPlace(nn.Module):  # type: ignore[misc]
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        y = x * 2
-        y.view(-1)[3:].add_(1000.0)
-        return (y + 1,)
-
-
-class Random(nn.Module):  # type: ignore[misc]
-    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (x.to(torch.float32) * 2, (x > 0) & (x < 1))
-
-
-def outputs_of(model: nn.Module, shape: tuple[int, ...], place: Path) -> list[Any]:
+def outputs_of(model: Callable[[torch.Tensor], Any], shape: tuple[int, ...], place: Path) -> list[Any]:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     report = Report(str(place / "report.jsonl"))
-    module = torch.export.export(model, (x,)).module()
+    module = torch.export.export(Of(model), (x,)).module()
     return expectations(module, [x], None, 1 << 24, report)[1]
 
 
 def test_noise_is_large_where_terms_cancel(tmp_path: Path) -> None:
-    """A mean that is nothing but rounding has noise above its size; a plain sum has far less than its own."""
-    mean, total, plain = outputs_of(Standardised(), (500, 8), tmp_path)
+    """A mean that is nothing but rounding has noise above its size; a plain sum has far less than its own.
+
+    What is written through a view reaches the tensor, and asserts of dtypes hold, with roundings too.
+    """
+    mean, total, plain = outputs_of(
+        lambda x: (((x - x.mean(0)) / x.std(0)).mean(0), x.sum(0), x + 1), (500, 8), tmp_path
+    )
     assert mean.noise > 0.1 * float(mean.eager.abs().mean())
     assert 0 < total.noise < 1e-4 * float(total.eager.abs().mean())
     assert 0 < plain.noise < 2e-7 * float(plain.eager.abs().max())
     assert (total.terms, plain.terms) == (500.0, 1.0)
-
-
-@pytest.mark.parametrize("model", [InPlace(), Random()])
-def test_views_and_dtypes_stay_what_they_are(model: nn.Module, tmp_path: Path) -> None:
-    """What is written through a view reaches the tensor, and asserts of dtypes hold, with roundings too."""
-    for output in outputs_of(model, (2, 3), tmp_path):
-        assert output.exact is not None
-        assert output.noise < 1e-3
+    for model in (written_through_a_view, lambda x: (x.to(torch.float32) * 2, (x > 0) & (x < 1))):
+        for output in outputs_of(model, (2, 3), tmp_path):
+            assert output.exact is not None and output.noise < 1e-3
 
 
 # Counts and extremes of tensors, against a plain count in Python, and where the first bad value is.

@@ -62,13 +62,9 @@ def keys(kind: Any) -> set[str]:
 
 @pytest.mark.parametrize("facts", [FULL, CallFacts("before", "", "raised", error_text="x", poisoned=True)])
 def test_an_event_comes_back_as_it_was(tmp_path: Path, facts: CallFacts) -> None:
-    """Reported by the worker, and read by the server."""
+    """Reported by the worker and read by the server; what an older one has more is passed over."""
     Report(str(tmp_path / "report.jsonl")).event(facts)
     assert read_events(tmp_path / "report.jsonl") == (facts,)
-
-
-def test_an_event_of_an_older_worker_is_read() -> None:
-    """What it has more is passed over, what it lacks has its default."""
     line = {"event": "intervened", "label": "a", "key": "", "ended": "ok", "rows_in_all": 3}
     assert decode(line) == CallFacts("a", "", "ok")
     assert decode({"event": "loading", "loader": "load_package", "t": 0.5}) == Phase("loading")
@@ -98,14 +94,9 @@ def test_the_types_need_nothing_but_the_standard_library(module: str) -> None:
     subprocess.run([sys.executable, "-I", "-S", "-c", code], check=True, timeout=60)
 
 
-@pytest.mark.parametrize("operation", sorted(OPERATIONS))
-def test_every_operation_has_a_typed_request(operation: str) -> None:
-    """What each function of the table takes is a class of the protocol."""
-    assert request_type(operation).__module__ == protocol.__name__
-
-
 def test_the_server_sends_the_keys_that_the_worker_reads(tmp_path: Path) -> None:
     """Of requests, plans, options and parts, each key is one of the class for it."""
+    assert {request_type(operation).__module__ for operation in OPERATIONS} == {protocol.__name__}
     workload = PackageWorkload(package=tmp_path / "m.pt2", inputs=tmp_path / "x.pt")
     assert set(run_request(workload)) | set(OPTIONS) <= keys(protocol.RunRequest)
     assert set(Planned("before").request()) == keys(protocol.PlannedCall)
@@ -139,11 +130,3 @@ def test_python_3_9_and_nothing_but_torch(path: Path) -> None:
     assert set(imported(tree)) <= ALLOWED | sys.stdlib_module_names
     future = any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body)
     assert future or path.name == "__init__.py"
-
-
-def test_every_operation_has_its_file() -> None:
-    """The table of operations names files that have an `operate`."""
-    for place in (operation.function for operation in OPERATIONS.values()):
-        module, _, function = place.rpartition(".")
-        tree = ast.parse((DIRECTORY / f"{module.replace('.', '/')}.py").read_text())
-        assert any(isinstance(node, ast.FunctionDef) and node.name == function for node in tree.body), place

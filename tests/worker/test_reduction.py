@@ -76,15 +76,6 @@ class Branching(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x.cos(), (x,)) * 2
 
 
-class Lookup(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(32, 6)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return self.table(ids).relu()
-
-
 @torch.library.custom_op("reduced::centre", mutates_args=())
 def centre(x: torch.Tensor, scale: float) -> list[torch.Tensor]:
     return [x - x.mean(), x.sum(0) * scale]
@@ -168,24 +159,22 @@ def test_a_size_is_made_smaller_everywhere(
     assert shrinkable(program, Cutter(program, Plan(units), recorded).cut()) == [12, 8, 6]
     (small,) = run(Cutter(program, Plan(units, windows=((8, (0, 4)),)), recorded).cut(), tmp_path)
     torch.testing.assert_close(small, whole[0][:, :4])
-    program, recorded = made(Lookup(), torch.arange(10))
+    program, recorded = made(nn.Sequential(nn.Embedding(32, 6), nn.ReLU()), torch.arange(10))
     assert shrinkable(program, Cutter(program, Plan(tuple(program.units)), recorded).cut()) == [10]
 
 
-def test_values_come_from_a_seed(chain: tuple[Program, Recorded], tmp_path: Path) -> None:
-    """Made values have the shape and the range of the real ones, and no file is needed for them."""
-    program, recorded = chain
-    plan = Plan(tuple(program.units[:1]), seeded=frozenset({"x", "p_inp_weight", "p_inp_bias"}))
-    first = run(Cutter(program, plan, recorded).cut(), tmp_path, plan.seeded)
-    assert not (tmp_path / "inputs.pt").exists()
-    assert torch.equal(first[0], run(Cutter(program, plan, recorded).cut(), tmp_path, plan.seeded)[0])
-
-
-def test_a_branch_keeps_its_subgraphs(made: Made, tmp_path: Path) -> None:
-    """The subgraphs of `cond` become classes of the script."""
+def test_a_branch_keeps_its_subgraphs_and_values_come_from_a_seed(
+    chain: tuple[Program, Recorded], made: Made, tmp_path: Path
+) -> None:
+    """The subgraphs of `cond` become classes of the script; for made values no file is needed."""
     program, recorded = made(Branching(), torch.ones(3))
     outputs = run(Cutter(program, Plan(tuple(program.units)), recorded).cut(), tmp_path)
     torch.testing.assert_close(outputs[0], torch.ones(3).sin() * 2)
+    (tmp_path / "inputs.pt").unlink()
+    program, recorded = chain
+    plan = Plan(tuple(program.units[:1]), seeded=frozenset({"x", "p_inp_weight", "p_inp_bias"}))
+    first, second = (run(Cutter(program, plan, recorded).cut(), tmp_path, plan.seeded) for _ in range(2))
+    assert not (tmp_path / "inputs.pt").exists() and torch.equal(first[0], second[0])
 
 
 def test_bad_and_missing_values_are_no_start(chain: tuple[Program, Recorded]) -> None:
@@ -220,10 +209,7 @@ def test_an_operator_is_replaced_by_its_fake_layout(made: Made, tmp_path: Path) 
     weights, arguments = names["values"]()
     again = export(names["Model"](weights), arguments, strict=False)
     assert "stood_in.centre.default" in str(again.graph)
-
-
-def test_an_operator_of_several_layouts_is_kept(made: Made) -> None:
-    """One that gives other layouts in another place is not replaced: the user's own is needed."""
+    # One that gives other layouts in another place is kept: the user's own is needed.
     program, recorded = made(Centred(twice=True), torch.randn(6, 4))
     with pytest.raises(Uncuttable, match="differ between its uses"):
         stand_ins(Cutter(program, Plan(tuple(program.units)), recorded).cut(), {})
@@ -289,12 +275,19 @@ OTHER = "print('phase: calling', flush=True); raise KeyError('another')"
 
 
 def test_the_first_that_fails_alike_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several that fail the first in order counts, though a later one ended earlier; it is kept."""
+    """Of several that fail the first in order counts, though a later one ended earlier; it is kept.
+
+    A plan that was seen to be healthy, or to fail, is not run again.
+    """
     slow = "import time; time.sleep(0.5); " + FAILS
     scripts(monkeypatch, {"healthy": "", "other": OTHER, "slow": slow, "quick": FAILS})
     tried = trials_in(tmp_path)
     plans = [Plan((name,)) for name in ("uncuttable", "other", "healthy", "slow", "quick")]
     assert tried.first_failing(plans) == 3
+    report = tmp_path / "report.jsonl"
+    before = read_events(report)
+    assert tried.first_failing(plans) == 3 and tried.first_failing([Plan(("healthy",))]) is None
+    assert read_events(report) == before  # nothing is tried twice
     (*_, kept) = stream_events(tmp_path / "report.jsonl", Kept)
     assert (kept.real, kept.bytes) == (["slow"], 8)
     assert slow == (tmp_path / "best" / "repro.py").read_text()
@@ -302,17 +295,6 @@ def test_the_first_that_fails_alike_is_kept(tmp_path: Path, monkeypatch: pytest.
         "best",
         Path(kept.directory).name,
     }
-
-
-def test_nothing_is_tried_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that was seen to be healthy, or to fail, is not run again."""
-    scripts(monkeypatch, {"healthy": "", "fails": FAILS})
-    tried = trials_in(tmp_path)
-    for _ in range(2):
-        assert tried.first_failing([Plan(("healthy",)), Plan(("fails",))]) == 1
-        assert tried.first_failing([Plan(("healthy",))]) is None
-    events = read_events(tmp_path / "report.jsonl")
-    assert [event.event for event in events].count("candidate") == 2
 
 
 def test_the_end_of_the_search_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,10 @@
-"""Tensors in files: packed for a replay, described without running anything, written as safetensors."""
+"""Tensors in files and as text: packed for a replay, described, written as safetensors and as JSON."""
 
 from __future__ import annotations
 
 import io
+import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +16,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from mcp_server.worker import inputs as worker_inputs
+from mcp_server.worker.encode import encode_all, encode_layout, encode_output, frames
 from mcp_server.worker.events import Argument, Inputs
 from mcp_server.worker.observe import _NAMES, Saver, stem, write
-from mcp_server.worker.report import Refused
+from mcp_server.worker.report import Encoded, Refused, encode, plain
 from mcp_server.worker.saved_calls import TooLarge, pack, pack_leaves, restore
-from mcp_server.worker.tensors import checksum, describe, sharing, storage_bytes
+from mcp_server.worker.tensors import checksum, describe, layout, sharing, storage_bytes
 from tests.worker.support import here, saved
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]
@@ -179,3 +182,68 @@ def test_nothing_is_saved_beyond_the_cap(tmp_path: Path) -> None:
     assert saver.save(facts, torch.ones(2)) is not None
     assert saver.refused == 1 and saver.left == 2
     assert len(stem(999, "triton_" + "x" * 400, "y" * 100, "before")) < 230
+
+
+# The short ways to JSON give what the long way gives.
+
+_SCALARS = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=20))
+_JSON = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner))
+
+
+@given(_JSON)
+def test_encoding_is_that_of_json(value: Any) -> None:
+    """Whatever the value, the text reads as its plain form."""
+    assert json.loads(encode(value)) == json.loads(json.dumps(plain(value)))
+
+
+BASE = torch.zeros(64)
+VIEWS = [BASE[:4], BASE[1:5], BASE[16:20], BASE[:8:2], BASE[:4].to(torch.int32), BASE[:4].double()]
+OTHERS = [torch.zeros(8, 8)[1:, ::2], torch.zeros(0, 5), torch.zeros(2, 2).to_sparse(), torch.tensor(1.5)]
+
+
+def test_a_told_layout_is_the_layout() -> None:
+    """Told twice, so that the second text is the remembered one; those that differ in one fact are two."""
+    for tensor in (*VIEWS, *OTHERS):
+        assert [json.loads(encode_layout(tensor)) for _ in range(2)] == [plain(layout(tensor))] * 2
+    assert len({encode_layout(view) for view in VIEWS}) == len(VIEWS)
+
+
+HALVES = [400.0] * 100
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "nan", "inf"),
+    [
+        pytest.param([1.0, -2.0], torch.float32, 0, 0, id="finite"),
+        pytest.param([math.nan, 1.0], torch.float32, 1, 0, id="nan"),
+        pytest.param([math.inf, -math.inf, 1.0], torch.float32, 0, 2, id="infinities that cancel"),
+        pytest.param([3e38, 3e38], torch.float32, 0, 0, id="a sum that overflows"),
+        pytest.param(HALVES, torch.float16, 0, 0, id="large halves"),
+        pytest.param(HALVES, torch.bfloat16, 0, 0, id="large short floats"),
+        pytest.param(HALVES, torch.complex64, 0, 0, id="complex"),
+        pytest.param(HALVES, torch.float8_e4m3fn, 0, 0, id="small floats"),
+    ],
+)
+def test_counts_of_outputs(values: list[float], dtype: torch.dtype, nan: int, inf: int) -> None:
+    """A sum that is not finite is counted again, element by element."""
+    told = encode_output(torch.tensor(values).to(dtype), "", True)
+    assert (json.loads(told.text)["nan"], json.loads(told.text)["inf"]) == (nan, inf)
+    assert told.odd is bool(nan or inf)
+
+
+def test_an_unreadable_output_and_one_that_is_no_tensor() -> None:
+    """What the device said is kept; a plain value is told by its repr."""
+    broken = encode_output(torch.zeros(2), "an illegal memory access", True)
+    assert broken.odd and broken.unreadable and "illegal" in json.loads(broken.text)["unreadable"]
+    told = encode_output(7, "", True)
+    assert json.loads(encode_all([told.text, told.text])) == [{"value": "7"}] * 2
+
+
+def test_frames_name_the_calling_line_each_time() -> None:
+    """Two calls on one line give one text, a call on another line another."""
+    told: list[Encoded] = [frames() for _ in range(2)]
+    other = frames()
+    first, second = json.loads(told[0])[0], json.loads(other)[0]
+    assert told[0] is told[1]
+    assert (first["file"], second["line"]) == (__file__, first["line"] + 1)
+    assert first["code"].startswith("told: list[Encoded]")
