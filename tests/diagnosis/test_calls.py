@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from mcp_server.diagnosis.causes import fixed_arguments, input_mismatch
 from mcp_server.diagnosis.causes.input_mismatch import guarded
 from mcp_server.diagnosis.interventions.base import Effect, SideEffects
-from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence, confirmed_by, fix_of
 from mcp_server.memory_faults.records import Fault, MissedArgument
 from mcp_server.model import Category, Cost, Fix
 from mcp_server.package.exported import ExportedFacts
-from mcp_server.package.mismatch import GivenTensor, Mismatch, compare_structure
+from mcp_server.package.mismatch import GivenTensor, Mismatch
 from mcp_server.tools.check_devices import Given
 from mcp_server.tools.locate_fault import LocatedFault
 from mcp_server.worker.capture.events import TensorFacts
@@ -38,77 +36,51 @@ from tests.diagnosis.support import (
 X, SCALE = GivenTensor("float32", (8, 16)), GivenTensor("float32", (8, 16))
 
 
-def test_inputs_that_fit_accuse_nobody(zoo: ZooPackage) -> None:
-    """Inputs as compiled give no hypothesis, also when the call fails."""
+CHANGES: tuple[tuple[GivenTensor, Category, Change], ...] = (
+    (replace(X, dtype="float64"), "input_mismatch", Change("cast", input=0, dtype="float32")),
+    (replace(X, stride=(1, 8)), "input_mismatch", Change("restride", input=0, stride=(16, 1))),
+    (replace(X, device="cuda:0"), "device_mismatch", Change("move", input=0, device="cpu")),
+    (replace(X, shape=(8, 15)), "input_mismatch", Change("resize", input=0, dim=1, size=16)),
+    (replace(X, shape=(65, 16)), "shape_out_of_range", Change("resize", input=0, dim=0, size=64)),
+)
+
+
+def test_a_mismatch_brings_the_test_that_mends_it(zoo: ZooPackage) -> None:
+    """Each kind of mismatch is put on its input, with the one change that removes it; a fit on none."""
+    for given, category, change in CHANGES:
+        case = failing(package_case(zoo("logarithm"), given, SCALE))
+        found = [h for h in input_mismatch.detect_contract(case) if h.guilty.input_index == 0]
+        assert [(h.category, h.intervention and h.intervention.changes[0]) for h in found] == [
+            (category, change)
+        ]
     assert list(input_mismatch.detect_contract(failing(package_case(zoo("ranker"), GOOD_IDS)))) == []
 
 
-CHANGES: list[tuple[GivenTensor, Category, dict[str, object]]] = [
-    (
-        replace(X, dtype="float64"),
-        "input_mismatch",
-        {"change": "cast", "input": 0, "dtype": "float32"},
-    ),
-    (
-        replace(X, stride=(1, 8)),
-        "input_mismatch",
-        {"change": "restride", "input": 0, "stride": (16, 1)},
-    ),
-    (
-        replace(X, device="cuda:0"),
-        "device_mismatch",
-        {"change": "move", "input": 0, "device": "cpu"},
-    ),
-    (
-        replace(X, shape=(8, 15)),
-        "input_mismatch",
-        {"change": "resize", "input": 0, "dim": 1, "size": 16},
-    ),
-    (
-        replace(X, shape=(65, 16)),
-        "shape_out_of_range",
-        {"change": "resize", "input": 0, "dim": 0, "size": 64},
-    ),
-]
-
-
-@pytest.mark.parametrize(("given", "category", "change"), CHANGES, ids=lambda value: str(value)[:40])
-def test_a_mismatch_brings_the_test_that_mends_it(
-    zoo: ZooPackage, given: GivenTensor, category: Category, change: dict[str, Any]
-) -> None:
-    """Each kind of mismatch is put on its input, with the one change that removes it."""
-    found = [
-        h
-        for h in input_mismatch.detect_contract(failing(package_case(zoo("logarithm"), given, SCALE)))
-        if h.guilty.input_index == 0
-    ]
-    assert [h.category for h in found] == [category]
-    assert found[0].intervention is not None and found[0].intervention.changes[0] == Change(**change)
-
-
 def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None:
-    """A check that names another input confirms nothing; one that names this input does."""
+    """As is a refusal of the exported program; a check that names another input confirms nothing."""
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
     for place, confirmed in ((1, False), (0, True)):
         text = f"Error: input_handles[{place}]: unmatched dtype, expected: 4(at::kLong), but got: 3"
         case.runs["checked"] = run("checked", text)
         (found,) = input_mismatch.detect_contract(case)
         assert (Instrument.RUNTIME_CHECK in found.instruments) == confirmed
-
-
-def test_a_range_is_harmless_until_something_fails(zoo: ZooPackage) -> None:
-    """A suspicious size on a healthy run is weak and harmless: compiled ranges give false alarms."""
-    case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6)))
-    case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
+    case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
+    assert list(from_eager(case)) == []
     (found,) = input_mismatch.detect_contract(case)
-    assert found.weak and not found.harmful
+    assert Instrument.EAGER in found.instruments
+    assert "self.table(ids)" in found.guilty.model_locations[0].code
 
 
 @pytest.mark.parametrize(("rows", "sure"), [(65, True), (1, False)])
 def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, rows: int, sure: bool) -> None:
-    """Memory read past its end speaks for a size that is too large; past that input, for any size of it."""
+    """Memory read past its end speaks for a size that is too large; past that input, for any size of it.
+
+    Until something failed such a size is weak and harmless: compiled ranges give false alarms.
+    """
     case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(rows, 6)))
     case.mismatches = tuple(m.model_copy(update={"severity": "suspicious"}) for m in case.mismatches)
+    (found,) = input_mismatch.detect_contract(case)
+    assert found.weak and not found.harmful
     fault = Fault(tool="asan", kind="heap-buffer-overflow", text="READ of size 4", kernel="k")
     case.located = LocatedFault(
         found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
@@ -118,24 +90,10 @@ def test_a_bad_access_makes_only_a_size_above_its_range_sure(zoo: ZooPackage, ro
     missed = MissedArgument(
         parameter="in_ptr1", variable=case.compiled_inputs[0].name, label="input 0", kind="input"
     )
-    past = case.located.model_copy(update={"fault": fault.model_copy(update={"missed": missed})})
-    case.located = past
+    case.located = case.located.model_copy(update={"fault": fault.model_copy(update={"missed": missed})})
     (found,) = input_mismatch.detect_contract(case)
     assert Instrument.MEMORY_CHECKER in found.instruments and not found.weak
-
-
-def test_a_program_that_ended_well_is_at_fault_where_it_read_past_an_input(zoo: ZooPackage) -> None:
-    """Its outputs told nobody; without a bad access a size that does not fit stays harmless there."""
-    case = package_case(zoo("ranker"), replace(GOOD_IDS, shape=(65, 6)))
-    case.runs |= {"script": run("script"), "plain": run("plain")}
-    case.mismatches = tuple(m.model_copy(update={"severity": "fatal"}) for m in case.mismatches)
-    assert silent_suspicion(case)
-    (found,) = input_mismatch.detect_contract(case)
-    assert not found.harmful
-    fault = Fault(tool="asan", kind="heap-buffer-overflow", text="READ of size 4", kernel="k")
-    case.located = LocatedFault(
-        found=True, tool=None, summary="", fault=fault, instrumented=False, cost=Cost()
-    )
+    case.runs |= {"script": run("script"), "plain": run("plain")}  # it ended well, and told nobody
     (found,) = input_mismatch.detect_contract(case)
     assert found.harmful
 
@@ -203,12 +161,6 @@ def test_a_wrong_order_is_tried_in_the_right_one(
     assert order_of == (None if expected is None else tuple(expected))
 
 
-def test_a_flat_call_has_no_structure_to_differ(zoo: ZooPackage) -> None:
-    """The comparison of structures says nothing where no paths are known."""
-    case = package_case(zoo("ranker"), GOOD_IDS)
-    assert case.package is not None and list(compare_structure(case.package.signature, ())) == []
-
-
 def fixed_case(value: str) -> DiagnosisState:
     case = DiagnosisState(None)
     case.exported = ExportedFacts(fixed=((1, 3),))
@@ -219,22 +171,20 @@ def fixed_case(value: str) -> DiagnosisState:
 
 
 def test_a_number_that_was_fixed_at_export() -> None:
-    """A number that is not the exported one is named with both values; the same number is not."""
+    """Another number than the exported one is named with both; the same one, or a tensor, is not.
+
+    It makes only numbers wrong: a call that raises by itself fails for something else.
+    """
     assert list(fixed_arguments.detect_fixed_arguments(fixed_case("3"))) == []
-    (found,) = fixed_arguments.detect_fixed_arguments(fixed_case("4"))
+    case = fixed_case("4")
+    (found,) = fixed_arguments.detect_fixed_arguments(case)
     assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
     assert found.category == "input_mismatch" and found.harmful
-
-
-def test_a_number_that_a_package_does_not_read_makes_no_call_raise() -> None:
-    """Only numbers can be wrong for it: a call that raises by itself fails for something else."""
-    case = fixed_case("4")
-    case.runs["plain"] = run("plain", "Error: index out of bounds: 0 <= tmp1 < 6L", ending="exit")
+    case.runs["plain"] = run("plain", "Error: index out of bounds: 0 <= tmp1 < 6L")
     (found,) = fixed_arguments.detect_fixed_arguments(case)
     assert not found.harmful
-    case.runs["plain"] = run("plain")
-    (found,) = fixed_arguments.detect_fixed_arguments(case)
-    assert found.harmful
+    case.leaves[1] = TensorFacts(kind="tensor", value="4")
+    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
 
 
 def test_a_number_of_an_earlier_call_that_was_fixed_at_export() -> None:
@@ -292,13 +242,6 @@ def test_the_dimension_that_a_guard_is_about(text: str, place: tuple[int, str, i
     assert seen == place
 
 
-def test_a_tensor_in_a_fixed_place_is_not_judged() -> None:
-    """Where a tensor was passed its value is not known, and nothing is claimed."""
-    case = fixed_case("4")
-    case.leaves[1] = TensorFacts(kind="tensor", value="4")
-    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
-
-
 GUARDS: list[tuple[str, Category]] = [
     ("Guard failed: x.size()[0] <= 64", "shape_out_of_range"),
     ("Guard failed: x.size()[0] % 2 == 0", "shape_out_of_range"),
@@ -313,19 +256,3 @@ def test_a_refused_guard_names_its_category(text: str, category: Category) -> No
     case.interpreted = worker_run({"event": "guard_failed", "text": text})
     (found,) = from_eager(case)
     assert found.category == category and found.instruments == {Instrument.EAGER}
-
-
-def test_a_refusal_confirms_the_mismatch_that_says_more(zoo: ZooPackage) -> None:
-    """Where the comparison already names the input, the refusal is its second source, not another cause."""
-    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
-    case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
-    assert list(from_eager(case)) == []
-    (found,) = input_mismatch.detect_contract(case)
-    assert Instrument.EAGER in found.instruments
-
-
-def test_a_bad_input_is_shown_where_the_model_reads_it(zoo: ZooPackage) -> None:
-    """Beside the line of the call, which only a capture knows, stands the line of the model that is hit."""
-    case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")))
-    (found,) = input_mismatch.detect_contract(case)
-    assert "self.table(ids)" in found.guilty.model_locations[0].code

@@ -32,6 +32,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.diagnosis.verdict import confidence, fix_of, is_bystander, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.runtime.context import Context
+from mcp_server.tools.divergence import Kind
 from mcp_server.tools.reduce.failing import FailureShown
 from mcp_server.tools.switches import Bisected, Decision, Workaround
 from mcp_server.worker.events import ConstantDiffers
@@ -109,29 +110,14 @@ def test_rounding_accuses_nobody(zoo: ZooPackage) -> None:
     assert found.weak and not found.harmful
 
 
-@pytest.mark.parametrize("kind", ["tf32", "nondeterministic", "uninitialised"])
-def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage, kind: Any) -> None:
-    """TF32, chance and unset memory are no decisions of the compiler."""
-    case = diverged(zoo, kind)
-    assert compiler_suspect(detect(case), case) is None
-
-
-def test_other_weights_leave_the_compiler_alone(zoo: ZooPackage) -> None:
-    """A package of another model gives other numbers whatever the compiler decides."""
-    case = suspected(zoo)
-    assert case.with_eager is not None
+def test_other_explanations_leave_the_compiler_alone(zoo: ZooPackage) -> None:
+    """TF32, chance, unset memory and other weights are no decisions of the compiler."""
+    kinds: tuple[Kind, ...] = ("tf32", "nondeterministic", "uninitialised")
+    cases = [diverged(zoo, kind) for kind in kinds] + [suspected(zoo)]
+    assert cases[-1].with_eager is not None
     other = ConstantDiffers(name="inp.weight", launch=0, elements=64, different=3)
-    case.with_eager = case.with_eager.model_copy(update={"other_constants": [other]})
-    assert compiler_suspect(detect(case), case) is None
-
-
-def test_it_is_searched_for_where_the_budget_has_room(zoo: ZooPackage) -> None:
-    """The search is worth its time for a program; a short budget gets the command instead."""
-    case = suspected(zoo)
-    search = BisectCompiler()
-    assert search.gain(case, case.suspects) > 0 and search.seconds >= case.seconds_left and search.extra
-    case.with_eager = None
-    assert search.gain(case, detect(case)) == 0
+    cases[-1].with_eager = cases[-1].with_eager.model_copy(update={"other_constants": [other]})
+    assert [compiler_suspect(detect(case), case) for case in cases] == [None] * 4
 
 
 def test_the_next_step_is_the_search(zoo: ZooPackage) -> None:
@@ -158,33 +144,27 @@ def relaxed(zoo: ZooPackage, value: object) -> DiagnosisState:
     return case
 
 
-def test_an_option_that_allows_other_numbers_is_tried_and_proven(zoo: ZooPackage) -> None:
-    """Compiled without it the program gives eager's numbers; before that trial it is only possible."""
+@pytest.mark.parametrize("effect", [Effect.GONE, Effect.SAME])
+def test_an_option_that_allows_other_numbers_is_tried(zoo: ZooPackage, effect: Effect) -> None:
+    """Compiled without it the program gives eager's numbers, or fails as before; till then it is possible."""
     case = relaxed(zoo, True)
     (found,) = detect_relaxed_math(case)
     assert confidence(found, case) == "possible" and CompileCarefully().gain(case, []) > 0
     key, code = options_key(relaxed_options(case)), "inductor_configs={...}"
-    trial = compiled_again(key, "without it", FailureShown(kind="departs"), Effect.GONE, code)
-    case.trials[trial.intervention.key] = trial
-    best = ranked(detect(case), case)[0]
-    assert best.guilty.name.endswith("cpp.enable_unsafe_math_opt_flag")
-    fix = fix_of(best, case)
-    assert confidence(best, case) == "proven" and fix is not None and fix.after == code
-
-
-def test_an_option_that_changes_nothing_is_cleared(zoo: ZooPackage) -> None:
-    """The call fails in the same way without it; a careful value is no option to suspect."""
-    case = relaxed(zoo, True)
-    key = options_key(relaxed_options(case))
-    trial = compiled_again(key, "without it", FailureShown(kind="departs"), Effect.SAME, "")
+    trial = compiled_again(key, "without it", FailureShown(kind="departs"), effect, code)
     case.trials[trial.intervention.key] = trial
     (found,) = detect_relaxed_math(case)
-    assert is_bystander(found, case)
+    assert is_bystander(found, case) == (effect is Effect.SAME)
+    if effect is Effect.GONE:
+        best = ranked(detect(case), case)[0]
+        assert best.guilty.name.endswith("cpp.enable_unsafe_math_opt_flag")
+        fix = fix_of(best, case)
+        assert confidence(best, case) == "proven" and fix is not None and fix.after == code
     assert not list(detect_relaxed_math(relaxed(zoo, False)))
 
 
-def test_a_compile_that_fails_is_tried_with_careful_options() -> None:
-    """A compile failure of torch's own making; not one of the user's operator, and not a call's failure."""
+def test_a_failure_of_the_compilers_own_is_tried_with_careful_options(zoo: ZooPackage) -> None:
+    """A compile that failed, or a bad access of a generated kernel; not an operator or a weak suspect."""
     case = DiagnosisState(ScriptWorkload(script=Path("serve.py")))
     made = phase(1, how="aoti_compile_and_package", outcome="failed")
     case.capture = capture(compiles=[made])
@@ -195,14 +175,10 @@ def test_a_compile_that_fails_is_tried_with_careful_options() -> None:
     assert generated_suspect([own], case) is None
     case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package")])
     assert generated_suspect([failed], case) is None
-
-
-def test_a_bad_access_of_a_generated_kernel_is_tried(zoo: ZooPackage) -> None:
-    """The kernel that the compiler wrote, with inputs that fit; a weak suspicion is not worth compiles."""
+    kernel = Component(kind="kernel", name="cpp_fused_embedding_0", launch_index=0)
+    bad = Suspect("illegal_memory_access", kernel, "launch 0 reads beyond", CausalLevel.FAULT_SITE)
     case = package_case(zoo("ranker"))
     case.workload = ScriptWorkload(script=Path("serve.py"))
-    party = Component(kind="kernel", name="cpp_fused_embedding_0", launch_index=0)
-    bad = Suspect("illegal_memory_access", party, "launch 0 reads beyond", CausalLevel.FAULT_SITE)
     assert generated_suspect([bad], case) is bad
     assert generated_suspect([replace(bad, weak=True)], case) is None
 
@@ -211,12 +187,14 @@ def test_what_the_options_did_not_explain_is_said(zoo: ZooPackage) -> None:
     """Nothing is accused, the options are cleared in one sentence, and the whole search stays possible."""
     case = suspected(zoo)
     suspect = compiler_suspect(case.suspects, case)
-    assert suspect is not None
+    assert suspect is not None and BisectCompiler().gain(case, case.suspects) > 0
     summary = "No option of the compiler was found behind the failure (it): it stays."
     keep(case, suspect, bisected(outcome="not_found", decisions=[], workaround=None, summary=summary))
     assert summary in case.notes and not list(detect_decision(case)) and not case.trials
     case.budget_s = 900
     assert BisectCompiler().gain(case, case.suspects) > 0
+    case.with_eager = None
+    assert BisectCompiler().gain(case, detect(case)) == 0
 
 
 PROD = """
@@ -270,28 +248,22 @@ def read(case: DiagnosisState, directory: Path) -> float:
     return action.gain(case, ())
 
 
-def test_the_kernel_and_its_line(tmp_path: Path) -> None:
-    """The verdict has the kernel's name and the text of the assertion's line."""
-    path = tmp_path / NAME
-    path.write_text(SOURCE)
-    case = case_of(path)
-    assert read(case, tmp_path) == 1.0
-    (found,) = index_out_of_bounds.detect_generated(case)
-    assert (found.guilty.kind, found.guilty.name) == ("kernel", "triton_poi_fused_index_2")
-    assert any("device_assert" in evidence.fact for evidence in found.evidence)
-
-
 @pytest.mark.parametrize(
-    "name, text", [("secret.py", SOURCE), (NAME, "PASSWORD = 1\n" * 9), (NAME, ""), (NAME, None)]
+    "name, text, told",
+    [(NAME, SOURCE, True), ("secret.py", SOURCE, False), (NAME, "PASSWORD = 1\n" * 9, False)],
 )
-def test_no_other_file_is_read(tmp_path: Path, name: str, text: str | None) -> None:
-    """A path that a program prints is no leave to quote what stands there."""
+def test_the_kernel_and_its_line(tmp_path: Path, name: str, text: str, told: bool) -> None:
+    """Of a generated file alone: a path that a program prints is no leave to quote what stands there."""
     path = tmp_path / name
-    if text is not None:
-        path.write_text(text)
+    path.write_text(text)
     case = case_of(path)
     read(case, tmp_path)
-    assert case.generated is None and list(index_out_of_bounds.detect_generated(case)) == []
+    found = list(index_out_of_bounds.detect_generated(case))
+    assert [(each.guilty.kind, each.guilty.name) for each in found] == [
+        ("kernel", "triton_poi_fused_index_2")
+    ] * told
+    assert (case.generated is not None) == told
+    assert all(any("device_assert" in e.fact for e in each.evidence) for each in found)
 
 
 REFUSED = """triton.compiler.errors.CompilationError: at 3:24:
@@ -383,28 +355,20 @@ def stopped(*at: dict[str, str], text: str = TEXT) -> DiagnosisState:
     return case
 
 
-def test_the_operator_is_named_with_its_line() -> None:
-    """Before the line that compiles; the program's own error over it is no check of its results."""
-    (found,) = log_text.detect_from_log(stopped(AT))
-    assert (found.category, found.guilty.kind, found.guilty.name) == (
-        "compile_failure",
-        "op",
-        "desk::longest",
-    )
-    assert [line.line for line in found.guilty.model_locations] == [9, 63]
-    assert any("the compiler was at desk::longest" in each.fact for each in found.evidence)
-
-
 @pytest.mark.parametrize(
-    "case",
+    ("case", "kind", "lines"),
     [
-        stopped(),
-        stopped(AT, {**AT, "operator": "aten.neg.default"}),
-        stopped(AT, text="RuntimeError: another compile"),
+        (stopped(AT), "op", [9, 63]),
+        (stopped(), "script", [63]),
+        (stopped(AT, {**AT, "operator": "aten.neg.default"}), "script", [63]),
+        (stopped(AT, text="RuntimeError: another compile"), "script", [63]),
     ],
+    ids=["one", "none seen", "several fused", "another error"],
 )
-def test_no_operator_is_named_where_several_may_be_meant(case: DiagnosisState) -> None:
-    """None seen, several fused ones, or a compile with another error: the line of the compile stays."""
+def test_the_operator_at_which_a_compile_stopped(case: DiagnosisState, kind: str, lines: list[int]) -> None:
+    """Before the line that compiles, which stays where several operators may be meant."""
     (found,) = log_text.detect_from_log(case)
-    assert (found.category, found.guilty.kind) == ("compile_failure", "script")
-    assert found.guilty.model_locations[0].line == 63
+    assert (found.category, found.guilty.kind) == ("compile_failure", kind)
+    assert [line.line for line in found.guilty.model_locations][: len(lines)] == lines
+    assert (found.guilty.name == "desk::longest") == (kind == "op")
+    assert any("the compiler was at desk::longest" in each.fact for each in found.evidence) == (kind == "op")

@@ -18,7 +18,6 @@ pytestmark = pytest.mark.slow
 
 
 INDICES = [
-    ("ranker", 0, "32 at [0, 5] (allowed: 0..31)", 0, "self.table(ids)"),
     ("jagged", 1, "9 at [3] (allowed: -6..5)", 0, "values[starts]"),
     pytest.param("scatter", 1, "300 at [7] (allowed: -12..11)", 2, "index_put", marks=thorough),
 ]
@@ -35,23 +34,6 @@ def test_a_bad_index_is_put_on_the_input(
     assert (found.guilty.kind, found.guilty.input_index, found.guilty.value) == ("input", place, value)
     assert found.crashing.launch_index == launch
     assert code in found.guilty.model_locations[0].code
-
-
-def test_a_wrong_dtype_is_put_on_the_input(zoo: ZooPackage, tmp_path: Path) -> None:
-    """int32 where int64 is compiled: not the index check that fails because of it."""
-    found = of_package(zoo, tmp_path, "ranker", "bad-dtype")
-    assert (found.category, found.confidence) == ("input_mismatch", "proven"), found.summary
-    assert found.guilty is not None and found.guilty.value == "int32 (compiled: int64)"
-    assert found.fix is not None and found.fix.after == "args[0] = args[0].to(torch.int64)"
-
-
-def test_nan_is_put_on_the_launch_that_made_it(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The logarithm of a negative value: its launch, the element and the model's line."""
-    found = of_package(zoo, tmp_path, "logarithm", "bad-nan")
-    assert (found.category, found.confidence) == ("nan_or_inf", "proven"), found.summary
-    assert found.guilty is not None and found.guilty.kind == "kernel"
-    assert (found.guilty.launch_index, found.guilty.value) == (1, "nan at [0, 5]")
-    assert "torch.log(scale)" in found.guilty.model_locations[0].code
 
 
 def test_a_healthy_call_has_no_fault(zoo: ZooPackage, tmp_path: Path) -> None:

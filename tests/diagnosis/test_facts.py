@@ -1,8 +1,11 @@
-"""Sentences of verdicts are true: what they say of values is computed again from the tensors themselves."""
+"""Verdicts of bad calls: the cause, sentences that are true of the tensors, and a proof that runs."""
 
 from __future__ import annotations
 
+import ast
 import re
+import resource
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +18,24 @@ from torch.utils import _pytree
 
 from mcp_server import brief
 from mcp_server.diagnosis.diagnose import diagnose
+from mcp_server.diagnosis.kept_files import MOST_LINES
 from mcp_server.diagnosis.symptom import Symptom
-from mcp_server.model import PackageWorkload, Verdict
+from mcp_server.model import PROOF_FILE, PackageWorkload, Verdict
 from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tests.served import served
 
-KINDS = [("ranker", "bad-index"), ("ranker", "bad-dtype"), ("logarithm", "bad-nan")]
+# Category, kind of the cause, its value, and code at its line of the model.
+CAUSES = {
+    ("ranker", "bad-index"): (
+        "index_out_of_bounds",
+        "input",
+        "32 at [0, 5] (allowed: 0..31)",
+        "self.table(ids)",
+    ),
+    ("ranker", "bad-dtype"): ("input_mismatch", "input", "int32 (compiled: int64)", "self.table(ids)"),
+    ("logarithm", "bad-nan"): ("nan_or_inf", "kernel", "nan at [0, 5]", "torch.log(scale)"),
+}
 ELEMENT = re.compile(r"args\[(?P<place>\d+)\]\[(?P<index>[\d, ]+)\] = (?P<value>[-\w.]+)")
 FIRST = re.compile(r"Element \[(?P<index>[\d, ]+)\] of input (?P<place>\d+) \(.*?\) is (?P<value>-?\d+)\.")
 TABLE = re.compile(r"constant (?P<name>[\w.]+) of shape \[(?P<rows>\d+), .*where 0 to (?P<last>\d+) are")
@@ -40,6 +54,7 @@ class Case:
         loaded = torch.load(given)
         self.args: list[Any] = list(loaded["args"] if isinstance(loaded, dict) else loaded)
         self.package, self.program = package, torch.export.load(exported)
+        self.cause = CAUSES[package.stem, inputs]
         context = Context(directory=folder, python=Path(sys.executable))
         workload = PackageWorkload(package=package, inputs=given)
         self.found: Verdict = served(
@@ -51,10 +66,36 @@ class Case:
         return [each for each in _pytree.tree_leaves(call(*self.args)) if isinstance(each, torch.Tensor)]
 
 
-@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+@pytest.fixture(scope="module", params=CAUSES, ids="-".join)
 def case(request: pytest.FixtureRequest, zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Case:
     name, inputs = request.param
     return Case(zoo(name), inputs, tmp_path_factory.mktemp("job"))
+
+
+def test_the_cause_is_named(case: Case) -> None:
+    """Category, the component with its value, and the line of the model."""
+    guilty = case.found.guilty
+    assert guilty is not None and case.found.confidence == "proven", case.text
+    assert (case.found.category, guilty.kind, guilty.value) == case.cause[:3]
+    assert case.cause[3] in guilty.model_locations[0].code
+
+
+def test_the_proof_fails_passes_and_fails(case: Case) -> None:
+    """At most 25 lines that need only torch and less than 10 s print what the verdict claims."""
+    (proof,) = (each for each in case.found.artifacts if each.path.name == PROOF_FILE)
+    text = proof.path.read_text()
+    assert text.count("\n") <= MOST_LINES
+    nodes = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Import | ast.ImportFrom)]
+    assert {alias.name.partition(".")[0] for each in nodes for alias in each.names} == {"torch"}
+    before = processor_seconds()
+    done = subprocess.run([sys.executable, proof.path], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["fails", "passes", "fails"], done
+    assert processor_seconds() - before < 10, "in seconds of a processor: others use the machine, too"
+
+
+def processor_seconds() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_each_element_has_the_value_that_is_told(case: Case) -> None:

@@ -1,13 +1,19 @@
-"""Fixes as code: the idiom for a line of the model, and an argument changed where the call is made."""
+"""Fixes as code: the idiom for a line, an argument changed where the call is made, a change in a proof."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import torch
 
-from mcp_server.diagnosis.origin.idiom import idiom_of, operand_text
+from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
+from mcp_server.diagnosis.interventions.input import Leaf, cast, exchange, keep_in_range, replace_element
+from mcp_server.diagnosis.kept_files import change_code
+from mcp_server.diagnosis.origin.idiom import idiom_of
 from mcp_server.diagnosis.words import at_call_site
 from mcp_server.model import Fix
+from mcp_server.worker.protocol import Change
 
 ZERO = "log(0) is -inf, and 0 * -inf is nan"
 DIVISION = "divisor = p.sum(-1)\ny = p / torch.where(divisor == 0, 1, divisor)"
@@ -60,13 +66,6 @@ def test_an_idiom_is_finite_where_the_line_is_not_and_else_equal(
     assert torch.allclose(before[good], after[good], rtol=1e-6, atol=0)
 
 
-def test_the_operand_is_named_as_the_model_names_it() -> None:
-    """Of the only such operation in a line."""
-    assert operand_text("h = (p * p.log()).sum(-1)", "log") == "p"
-    assert operand_text("h = torch.log(w / s)", "log") == "w / s"
-    assert operand_text("h = p.log() + q.log()", "log") == operand_text("h = (", "log") == ""
-
-
 @pytest.mark.parametrize(
     ("line", "after"),
     [
@@ -84,3 +83,25 @@ def test_an_argument_is_changed_where_the_call_is_made(line: str, after: str | N
     assert at_call_site(fix, line, 2) == expected
     assigned = fix.model_copy(update={"after": "args[0] = args[0].to(torch.float32)"})
     assert at_call_site(assigned, line, 2).after == (after or assigned.after)
+
+
+IDS = Leaf(0, "args[0]")
+
+
+@pytest.mark.parametrize(
+    ("tried", "code"),
+    [
+        (keep_in_range(IDS, 0, 31), "args[0] = args[0].clamp(0, 31)"),
+        (replace_element(IDS, (2, 0), 1), "args[0][2, 0] = 1"),
+        (cast(IDS, "float32"), "args[0] = args[0].to(torch.float32)"),
+        (exchange((1, 0), ("args[0]", "args[1]")), "args[0], args[1] = args[1], args[0]"),
+        (Intervention("k", Kind.KERNEL, "", options=Options(package=Path("b.pt2"))), "package = 'b.pt2'"),
+        (Intervention("k", Kind.ENVIRONMENT, "", options=Options(env={"A": "1"})), ""),
+        (Intervention("k", Kind.INPUT, "", (Change("align", 0),), after_code="args[0]: own-memory"), ""),
+        (Intervention("k", Kind.INPUT, "", (Change("align", 0),), after_code="import os"), ""),
+        (Intervention("k", Kind.INPUT, "", (Change("align", 0),), after_code="args[0] = load(x)"), ""),
+    ],
+)
+def test_a_change_is_code_or_there_is_no_proof(tried: Intervention, code: str) -> None:
+    """Of the call's arguments and torch only; a spelling of `try-fix` is not Python."""
+    assert change_code(tried) == code

@@ -65,11 +65,6 @@ Current thread 0x00007f18fadc2b80 (most recent call first):
   File "/venv/lib/python3.12/site-packages/torch/_library/custom_ops.py", line 502 in wrapped_fn
 """
 INVALIDATED = "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture"
-ON_DEVICE = """Traceback (most recent call last):
-  File "/srv/heat_map.py", line 36, in show
-    return grid.numpy() * 4
-TypeError: can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor
-"""
 ILLEGAL, ASSERTED = "an illegal memory access was encountered", "device-side assert triggered"
 
 
@@ -116,14 +111,6 @@ def test_one_thread_with_streams_or_graphs_may_race(seen: dict[str, object], ope
     assert "illegal_memory_access" in found and ("concurrency" in found) == open_too
 
 
-def test_a_tensor_that_numpy_cannot_read_is_the_scripts_affair() -> None:
-    """It lies on the device, whatever the package computed: a log alone settles that."""
-    case = DiagnosisState(None)
-    case.log, case.log_source = read_log(ON_DEVICE.splitlines()), "run.log"
-    (found,) = log_text.detect_from_log(case)
-    assert (found.category, found.weak) == ("script_error", False)
-
-
 MEMORY = "Exception in aoti_torch: CUDA out of memory. Tried to allocate 2.29 GiB."
 RAISED = [
     "Traceback (most recent call last):",
@@ -134,15 +121,7 @@ RAISED = [
 
 @pytest.mark.parametrize(
     ("after", "fatal"),
-    [
-        (["split 300000 after RuntimeError", "server stopped"], False),
-        (
-            ["frame #2: <unknown function> + 0x445e2 (0x7f)", "Error: aoti_torch_empty_strided(2)"],
-            True,
-        ),
-        (RAISED, True),
-        ([], True),
-    ],
+    [(["split 300000 after RuntimeError", "server stopped"], False), (RAISED, True), ([], True)],
 )
 def test_an_error_that_the_program_handled_ended_nothing(after: list[str], fatal: bool) -> None:
     """Up to torch 2.12 every error is printed where it arises; a program that answers it goes on printing."""
@@ -162,23 +141,18 @@ def on_second_card(zoo: ZooPackage) -> DiagnosisState:
     return case
 
 
-def test_a_call_that_fails_with_an_input_elsewhere_is_likely_and_proven_by_moving_it(zoo: ZooPackage) -> None:
-    """The counter-test moves the input to the device of the load, and nothing else."""
-    case = failing(on_second_card(zoo), FAULT)
+def test_a_call_with_an_input_elsewhere_is_proven_by_moving_it(zoo: ZooPackage) -> None:
+    """And no fault where it works: cards that reach each other's memory compute the right numbers."""
+    case = on_second_card(zoo)
+    case.runs["plain"] = run("plain", "", called())
     (found,) = input_mismatch.detect_contract(case)
+    assert found.weak and not found.harmful
+    (found,) = input_mismatch.detect_contract(failing(case, FAULT))
     assert (found.category, found.guilty.input_index, found.weak) == ("device_mismatch", 0, False)
     assert found.intervention is not None
     assert found.intervention.changes == (Change("move", input=0, device="cuda:0"),)
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
-
-
-def test_a_call_that_works_with_an_input_elsewhere_is_no_fault(zoo: ZooPackage) -> None:
-    """Cards that reach each other's memory compute the right numbers."""
-    case = on_second_card(zoo)
-    case.runs["plain"] = run("plain", "", called())
-    (found,) = input_mismatch.detect_contract(case)
-    assert found.weak and not found.harmful
 
 
 @pytest.mark.parametrize(
@@ -212,24 +186,24 @@ def test_memory_that_the_package_reads_on_another_card(
 
 
 @pytest.mark.parametrize(
-    ("loaded_on", "devices", "error", "call"),
+    ("loaded_on", "second", "error", "call"),
     [
-        (1, ["cuda:1", "cuda:0"], FAULT, 2),
-        (1, ["cuda:1", "cuda:1"], FAULT, None),
-        (1, ["cuda:1", "cuda:0"], "expected 3 inputs", None),
-        (None, ["cuda:1", "cuda:0"], FAULT, None),
-        (1, ["cuda:1", "cpu"], FAULT, None),
+        (1, "cuda:0", FAULT, 2),
+        (1, "cuda:1", FAULT, None),
+        (1, "cuda:0", "expected 3 inputs", None),
+        (None, "cuda:0", FAULT, None),
+        (1, "cpu", FAULT, None),
     ],
     ids=["another card", "its own", "no error of a device", "a package for the CPU", "host"],
 )
 def test_the_call_with_an_input_on_another_card_is_named_whoever_met_the_error(
-    loaded_on: int | None, devices: list[str], error: str, call: int | None
+    loaded_on: int | None, second: str, error: str, call: int | None
 ) -> None:
     """Two threads share the process: the first call failed, the second reached for another card's memory."""
     case = DiagnosisState(None)
     calls = [
         phase(n + 1, load=1, thread=n, leaves=[{"device": device}]) | {"number": n}
-        for n, device in enumerate(devices, start=1)
+        for n, device in enumerate(("cuda:1", second), start=1)
     ]
     calls[0] |= {"outcome": "failed", "error": {"type": "torch.AcceleratorError", "text": error}}
     loads = [phase(1, loader="x", package="m.pt2", current_device=loaded_on)]
@@ -284,17 +258,13 @@ def seen(**records: object) -> DiagnosisState:
     return case
 
 
-def test_an_input_that_is_still_written_is_a_race() -> None:
-    """The first call whose input changed under it is named, with its line."""
+def test_an_input_that_is_still_written_is_a_race(zoo: ZooPackage) -> None:
+    """The first call whose input changed under it is named, with its line; not if the package writes it."""
     (found,) = concurrency.detect_streams(seen(calls=[call(3), call(5, raced=[1]), call(7, raced=[0])]))
     assert found.category == "concurrency" and found.harmful
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 1)
     assert found.guilty.model_locations[0].line == 5
-
-
-def test_an_input_that_the_package_writes_is_no_race(zoo: ZooPackage) -> None:
-    """`counter` adds to its input in place: it may hold other values after the call."""
-    case = package_case(zoo("counter"))
+    case = package_case(zoo("counter"))  # adds to its input in place
     case.capture = capture(calls=[call(3, raced=[0])])
     assert list(concurrency.detect_streams(case)) == []
 
@@ -307,11 +277,6 @@ def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
     assert found.guilty.input_index == 0
 
 
-def test_calls_in_order_are_no_fault() -> None:
-    """Without a race or a lost input nothing is said."""
-    assert list(concurrency.detect_streams(seen(calls=[call(3), call(5)]))) == []
-
-
 def let_go(*, fails: bool) -> DiagnosisState:
     """A program that let an input go too early, and that failed under the hook or not."""
     case = seen(calls=[call(3)], cross_stream_frees=[phase(9, call=1, input=1)])
@@ -320,19 +285,13 @@ def let_go(*, fails: bool) -> DiagnosisState:
     return case
 
 
-def test_an_input_that_is_let_go_is_no_fault_by_itself() -> None:
-    """The program succeeded under the hook, and nobody ran it alone yet."""
-    case = let_go(fails=False)
-    (found,) = concurrency.detect_streams(case)
-    assert not found.harmful and RunAlone().gain(case, [found]) > 0
-    assert RunAlone().gain(seen(calls=[call(3)]), []) == 0
-
-
 def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
     """It is run without the hook; that it fails there, and not where calls are waited for, is the proof."""
     script = tmp_path / "serve.py"
     script.write_text("import os, sys\nsys.exit('AOTI_DEBUG_CAPTURE' not in os.environ)\n")
     case = let_go(fails=False)
+    (found,) = concurrency.detect_streams(case)
+    assert not found.harmful and RunAlone().gain(case, [found]) > 0
     case.workload = ScriptWorkload(script=script, cwd=tmp_path)
     anyio.run(RunAlone().act, case, Context(tmp_path / "job", Path(sys.executable)))
     assert case.fails_only_alone and case.failed and not case.ended_well

@@ -12,11 +12,10 @@ from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.command import Ending
-from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.package.exported import ExportedFacts
 from mcp_server.worker.protocol import Step
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, failing, package_case, phase, run
+from tests.diagnosis.support import called, capture, failing, package_case, phase, run
 
 GOOD = {"dtype": "float32", "device": "cpu", "shape": [32, 16], "stride": [16, 1]}
 
@@ -30,29 +29,29 @@ def updated(package: Any, leaf: dict[str, Any], outcome: str = "ok") -> Diagnosi
     return case
 
 
-def test_good_constants_accuse_nobody(zoo: ZooPackage) -> None:
-    """An update with the compiled dtype, shape and stride is not the cause of a failure."""
-    assert list(constants.detect(updated(zoo("ranker"), {}))) == []
-
-
-DIFFERENT = [
-    ({"dtype": "float16"}, "dtype float16", True),
-    ({"shape": [31, 16]}, "shape [31, 16]", False),
-    ({"stride": [1, 32]}, "stride (1, 32)", False),
-]
-
-
-@pytest.mark.parametrize(("leaf", "value", "mendable"), DIFFERENT, ids=["dtype", "shape", "stride"])
+@pytest.mark.parametrize(
+    ("leaf", "outcome", "value"),
+    [
+        ({}, "ok", None),
+        ({"dtype": "float16"}, "ok", "dtype float16"),
+        ({"shape": [31, 16]}, "ok", "shape [31, 16]"),
+        ({"stride": [1, 32]}, "ok", "stride (1, 32)"),
+        ({"device": "cuda:0"}, "ok", None),
+        ({"device": "cuda:0"}, "failed", "device cuda:0"),
+    ],
+    ids=["good", "dtype", "shape", "stride", "copied from a device", "refused from a device"],
+)
 def test_a_constant_that_differs_is_named(
-    zoo: ZooPackage, leaf: dict[str, Any], value: str, mendable: bool
+    zoo: ZooPackage, leaf: dict[str, Any], outcome: str, value: str | None
 ) -> None:
-    """Name, given and compiled value are reported; only a cast of a dtype is tried."""
-    (found,) = constants.detect(updated(zoo("ranker"), leaf))
-    assert found.category == "constants" and found.guilty.name == "table.weight"
-    assert (found.guilty.value or "").startswith(value)
-    assert (found.intervention is not None) == mendable
-    if found.intervention is not None:
-        assert found.intervention.options.cast == {"table.weight": "float32"}
+    """By name, with the given value; only a dtype can be put right by a cast and tried again."""
+    found = list(constants.detect(updated(zoo("ranker"), leaf, outcome)))
+    assert len(found) == (value is not None)
+    for each in found:
+        assert each.category == "constants" and each.guilty.name == "table.weight"
+        assert (each.guilty.value or "").startswith(value or "")
+        casts = each.intervention.options.cast if each.intervention is not None else {}
+        assert casts == ({"table.weight": "float32"} if "dtype" in leaf else {})
 
 
 def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> None:
@@ -64,17 +63,6 @@ def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> Non
     (found,) = constants.detect(case)
     assert "reads its memory" in found.summary and "copied" not in found.summary
     assert found.fix is not None and "alive" in found.fix.text
-
-
-def test_constants_that_differ_alike_are_named_together(zoo: ZooPackage) -> None:
-    """Who mends one of them only meets the next."""
-    case = updated(zoo("ranker"), {"dtype": "float16"})
-    assert case.capture is not None
-    both = {**case.capture.updates[0].constants, "head.weight": Leaf(dtype="float16")}
-    changed = case.capture.updates[0].model_copy(update={"constants": both})
-    case.capture = case.capture.model_copy(update={"updates": [changed]})
-    first, second = constants.detect(case)
-    assert "dtype of head.weight differs" in first.summary and "table.weight differs" in second.summary
 
 
 @pytest.mark.parametrize(("idle", "loader", "count"), [(True, "", 1), (False, "", 0), (True, "Container", 0)])
@@ -143,29 +131,6 @@ def test_a_tied_weight_that_an_update_leaves_out_is_told(
     assert tied in found.summary and bool(tied) == ("tied" in found.summary)
 
 
-def test_a_constant_left_out_is_possible_where_nobody_knows_its_value(zoo: ZooPackage) -> None:
-    """The update may have left it as it should be."""
-    case = package_case(zoo("ranker"))
-    digests = {"in.weight": "a", "in.bias": "b"}
-    case.capture = capture(
-        compiles=[phase(1, how="aoti_compile_and_package", package="m.pt2", digests=digests)],
-        loads=[phase(2, loader="AOTIModelPackageLoader", package="m.pt2")],
-        updates=[phase(3, load=1, how="load_constants", compiled=[*digests], constants={"in.weight": GOOD})],
-        assertions=[phase(4)],
-    )
-    differs = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
-    case.runs["plain"] = run("plain", "", differs)
-    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
-    assert [confidence(found, case) for found in constants.detect(case)] == ["possible"]
-
-
-@pytest.mark.parametrize(("outcome", "count"), [("ok", 0), ("failed", 1)])
-def test_another_device_counts_when_the_update_failed(zoo: ZooPackage, outcome: str, count: int) -> None:
-    """Constants may be copied from another device, so that one is a cause only of an update that failed."""
-    found = list(constants.detect(updated(zoo("ranker"), {"device": "cuda:0"}, outcome)))
-    assert len(found) == count
-
-
 def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
     """A parameter of the exported model that the package does not hold keeps its old value."""
     case = updated(zoo("ranker"), {})
@@ -174,13 +139,6 @@ def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
     (found,) = constants.detect(case)
     assert found.guilty.name == "gone.weight" and found.fix is not None
     assert found.fix.text == constants.KEEP_ALL
-
-
-def test_missing_and_unknown_names_are_told() -> None:
-    """An update knows which compiled names it left out, and which it gave in vain."""
-    record = phase(1, load=1, how="x", compiled=["a", "b"], constants={"b": GOOD, "c": GOOD})
-    update = CapturedUpdate.model_validate(record)
-    assert (update.missing, update.unknown) == (["a"], ["c"])
 
 
 def threads(single: bool, second_begins: float, second_thread: int = 2) -> DiagnosisState:
@@ -193,22 +151,22 @@ def threads(single: bool, second_begins: float, second_thread: int = 2) -> Diagn
     return case
 
 
-def test_overlapping_calls_without_synchronisation() -> None:
-    """run_single_threaded with two threads inside at once is named, with both threads and the way out."""
-    case = threads(True, 1.5)
-    (found,) = concurrency.detect_concurrency(case)
-    assert found.category == "concurrency" and found.harmful
-    assert "one" in found.evidence[0].fact and "two" in found.evidence[0].fact
-    assert found.only_in_program and confidence(found, case) == "likely"
-
-
 @pytest.mark.parametrize(
-    ("single", "begins", "thread"), [(False, 1.5, 2), (True, 2.5, 2), (True, 1.5, 1)],
-    ids=["synchronised", "one after the other", "one thread"],
-)  # fmt: skip
-def test_calls_that_do_no_harm(single: bool, begins: float, thread: int) -> None:
-    """Synchronised, sequential or nested calls are no concurrency fault."""
-    assert list(concurrency.detect_concurrency(threads(single, begins, thread))) == []
+    ("single", "begins", "thread", "harmful"),
+    [(True, 1.5, 2, True), (False, 1.5, 2, False), (True, 2.5, 2, False), (True, 1.5, 1, False)],
+    ids=["overlapping", "synchronised", "one after the other", "one thread"],
+)
+def test_overlapping_calls_without_synchronisation(
+    single: bool, begins: float, thread: int, harmful: bool
+) -> None:
+    """run_single_threaded with two threads inside at once is named, with both threads."""
+    case = threads(single, begins, thread)
+    found = list(concurrency.detect_concurrency(case))
+    assert len(found) == harmful
+    for each in found:
+        assert each.category == "concurrency" and each.harmful and each.only_in_program
+        assert "one" in each.evidence[0].fact and "two" in each.evidence[0].fact
+        assert confidence(each, case) == "likely"
 
 
 def waiting(*numbers: int) -> DiagnosisState:
@@ -230,14 +188,10 @@ def waiting(*numbers: int) -> DiagnosisState:
 
 
 def test_threads_that_never_come_back() -> None:
-    """Several unfinished calls at the time limit are a hang of calls, with the remedy for several threads."""
+    """Several unfinished calls at the time limit are a hang of calls; one may hang anywhere inside."""
     (found,) = hang.detect_waiting_calls(waiting(1, 2))
     assert found.category == "hang" and found.observed and "2 threads" in found.guilty.name
     assert found.fix is not None and "num_runners" in found.fix.text
-
-
-def test_one_thread_that_never_comes_back_is_less_sure() -> None:
-    """A single unfinished call may hang anywhere inside: not exact."""
     (found,) = hang.detect_waiting_calls(waiting(1))
     assert not found.observed and found.fix is not None and "timeout" in found.fix.text
 
@@ -266,26 +220,19 @@ def test_moved_user_managed_constants() -> None:
     assert found.only_in_program
 
 
-@pytest.mark.parametrize(
-    ("events", "sources"),
-    [
-        ({"event": "compared_expected", "equal": True, "outputs": []}, True),
-        ({"event": "called"}, False),
-    ],
-    ids=["expected", "nothing expected"],
-)
-def test_constants_that_the_program_wrote_after_it_gave_them(
-    events: dict[str, object], sources: bool
-) -> None:
+@pytest.mark.parametrize("expected", [True, False])
+def test_constants_that_the_program_wrote_after_it_gave_them(expected: bool) -> None:
     """A call with the values as given that is what the program expected makes it sure."""
     case = DiagnosisState(None)
     update = phase(1, load=1, how="load_constants", constants={"w": GOOD, "b": GOOD})
     call = phase(2, load=1, thread=1, altered=["w"], file="inputs.pt")
     case.capture = capture(updates=[update], calls=[call])
     case.runs["script"] = run("script", "AssertionError: drift")
-    case.runs["plain"] = run("plain", "", events)
+    case.runs["plain"] = run(
+        "plain", "", {"event": "compared_expected", "equal": True} if expected else called()
+    )
     found = [h.observed for h in constants.detect_altered_constants(case) if h.guilty.name == "w"]
-    assert found == [sources]
+    assert found == [expected]
 
 
 def refilled(
@@ -315,32 +262,19 @@ def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
     assert "when the check failed" in found.evidence[0].fact
 
 
-def test_what_calls_write_themselves_is_no_write_of_the_program(zoo: ZooPackage) -> None:
-    """A buffer of the model that each call changes."""
-    case = refilled(zoo, ["counter"], {"event": "called"})
-    assert constants.written_by_calls(case) == set()
-    counting = package_case(zoo("counter"))
-    assert constants.written_by_calls(counting)
-
-
 BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"
 
 
-def test_a_result_of_another_layout_names_its_operator(zoo: ZooPackage) -> None:
-    """assert_size_stride names the operator; its launch is found in the package."""
+@pytest.mark.parametrize("place", ["torch.ops.aotizoo.halve_rows.default", "input"])
+def test_a_result_of_another_layout_names_its_operator(zoo: ZooPackage, place: str) -> None:
+    """assert_size_stride names the operator, whose launch is in the package; an input is left to others."""
     case = package_case(zoo("plugin"))
-    case.runs["checked"] = run("checked", BAD_FAKE.format("torch.ops.aotizoo.halve_rows.default"))
-    (found,) = custom_op.detect_wrong_layout(case)
-    assert found.guilty.name == "torch.ops.aotizoo.halve_rows.default"
-    assert found.guilty.launch_index is not None
-    assert any("halve_rows" in place.code for place in found.guilty.model_locations)
-
-
-def test_a_layout_check_of_an_input_is_no_operators_fault(zoo: ZooPackage) -> None:
-    """The same text for an input is left to the comparison of the inputs."""
-    case = package_case(zoo("plugin"))
-    case.runs["checked"] = run("checked", BAD_FAKE.format("input"))
-    assert list(custom_op.detect_wrong_layout(case)) == []
+    case.runs["checked"] = run("checked", BAD_FAKE.format(place))
+    found = list(custom_op.detect_wrong_layout(case))
+    assert [each.guilty.name for each in found] == ([place] if place != "input" else [])
+    for each in found:
+        assert each.guilty.launch_index is not None
+        assert any("halve_rows" in line.code for line in each.guilty.model_locations)
 
 
 @pytest.mark.parametrize("name", ["plugin", "ranker"])

@@ -16,17 +16,18 @@ from mcp_server.diagnosis.observe.find_origin import faults
 from mcp_server.diagnosis.observe.launches import silent_suspicion
 from mcp_server.diagnosis.origin.find import Fault as OriginFault
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import CausalLevel, Instrument
+from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence, health_summary, is_bystander
 from mcp_server.logs.log import read_log
 from mcp_server.memory_faults.records import AddressPart, Blame, Fault, FaultLaunch, MissedArgument
 from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
-from mcp_server.worker import events
 from mcp_server.worker.protocol import Change, Where
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
+    DIFFERS,
+    REFERENCE,
     called,
     capture,
     failing,
@@ -54,30 +55,24 @@ def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> Diagn
     return case
 
 
-def test_an_index_that_eager_mode_refuses_too(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The operator that raises is named with the model's line, as a site that is not proof by itself."""
-    case = failing(in_eager(zoo, tmp_path, "ranker", zoo("ranker").with_name("ranker.bad-index.pt")))
-    (found,) = from_eager(case)
-    assert found.category == "index_out_of_bounds"
-    assert "self.table(ids)" in found.guilty.model_locations[0].code
-    assert confidence(found, case) == "likely"
-
-
-def test_the_operator_that_makes_nan_in_eager_mode(zoo: ZooPackage, tmp_path: Path) -> None:
-    """The logarithm is named, and the outputs of the package are a second source where they were seen."""
-    case = in_eager(zoo, tmp_path, "logarithm", zoo("logarithm").with_name("logarithm.bad-nan.pt"))
-    case.runs["plain"] = run("plain", "", called(nan=1))
-    (found,) = from_eager(case)
-    assert found.category == "nan_or_inf" and "log" in found.guilty.name
-    assert found.instruments == {Instrument.EAGER}
-
-
-@pytest.mark.parametrize("name", ["ranker", "logarithm"])
-def test_good_inputs_show_nothing_in_eager_mode(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
-    """A healthy program accuses nobody."""
-    case = in_eager(zoo, tmp_path, name, zoo(name).with_name(f"{name}.inputs.pt"))
-    assert case.interpreted is not None and case.interpreted.last(events.Interpreted) is not None
-    assert list(from_eager(case)) == []
+@pytest.mark.parametrize(
+    ("name", "inputs", "category", "code"),
+    [
+        ("ranker", "bad-index", "index_out_of_bounds", "self.table(ids)"),
+        ("logarithm", "bad-nan", "nan_or_inf", "torch.log(scale)"),
+        ("ranker", "inputs", None, ""),
+    ],
+)
+def test_the_operator_that_fails_in_eager_mode_too(
+    zoo: ZooPackage, tmp_path: Path, name: str, inputs: str, category: str | None, code: str
+) -> None:
+    """It is named with the model's line, as a site that is not proof; good inputs accuse nobody."""
+    case = failing(in_eager(zoo, tmp_path, name, zoo(name).with_name(f"{name}.{inputs}.pt")))
+    found = from_eager(case)
+    assert [each.category for each in found] == ([category] if category else [])
+    for each in found:
+        assert code in each.guilty.model_locations[0].code and confidence(each, case) == "likely"
+        assert each.instruments == {Instrument.EAGER}
 
 
 def test_a_program_refuses_what_its_guards_exclude(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -104,27 +99,19 @@ def test_a_fake_function_that_disagrees() -> None:
     assert "stride [8, 1]" in found.summary and "stride [1, 4]" in found.summary
 
 
-DEPARTS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
-
-
-def test_a_departure_is_harmless_when_nothing_failed(zoo: ZooPackage) -> None:
-    """Package and program differ, which alone is a look to take, not a fault: nothing failed."""
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_departure_is_harmful_where_the_script_found_the_numbers_wrong(
+    zoo: ZooPackage, refused: bool
+) -> None:
+    """That package and program differ is by itself a look to take, not a fault."""
     case = package_case(zoo("ranker"))
-    case.runs["plain"] = run("plain", "", called())
-    case.interpreted = worker_run(DEPARTS)
+    case.runs["plain"] = run("plain", "", called(), *([REFERENCE] if refused else []))
+    if refused:
+        case.runs["script"] = case.runs["plain"]
+    case.interpreted = worker_run(DIFFERS)
     (found,) = from_eager(case)
-    assert (found.category, found.harmful, found.level) == ("wrong_output", False, CausalLevel.SYMPTOM)
-    assert "0.5" in found.summary and silent_suspicion(case)
-
-
-def test_the_scripts_own_reference_is_a_second_source(zoo: ZooPackage) -> None:
-    """A script that found the numbers wrong confirms the divergence, and it is harmful then."""
-    case = package_case(zoo("ranker"))
-    told = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
-    case.runs["plain"] = case.runs["script"] = run("plain", "", called(), told)
-    case.interpreted = worker_run(DEPARTS)
-    (found,) = from_eager(case)
-    assert found.harmful
+    assert (found.category, found.harmful) == ("wrong_output", refused) and "0.5" in found.summary
+    assert refused or silent_suspicion(case)
 
 
 def watched(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
@@ -193,23 +180,14 @@ def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zo
     assert [(h.guilty.kind, h.weak) for h in alive] == [("kernel", True)]
 
 
-def test_an_input_that_held_nan_is_tried_without(zoo: ZooPackage) -> None:
-    """NaN that came in with an input is put on it, and the test is the call with these values replaced."""
-    case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
-    assert case.package is not None
-    (found,) = nan_or_inf.detect_bad_values(case)
-    assert found.guilty.input_index == 1 and found.guilty.launch_index is None
-    assert found.intervention is not None
-    assert found.intervention.changes == (
-        Change("elements", input=1, value=0.0, where=Where(non_finite=True)),
-    )
-
-
-def test_an_input_with_nan_is_proven_by_the_test_alone(zoo: ZooPackage) -> None:
+def test_an_input_that_held_nan_is_proven_by_the_call_without_it(zoo: ZooPackage) -> None:
     """That NaN went in and NaN came out is no proof: a literal may have made the one that came out."""
     case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
     (found,) = nan_or_inf.detect_bad_values(case)
+    assert found.guilty.input_index == 1 and found.guilty.launch_index is None
     assert found.intervention is not None and confidence(found, case) == "likely"
+    replaced = Change("elements", input=1, value=0.0, where=Where(non_finite=True))
+    assert found.intervention.changes == (replaced,)
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
     assert confidence(found, case) == "proven"
 
@@ -232,14 +210,6 @@ def test_nan_in_a_program_that_ended_well(
     assert not healthy or "NaN in its outputs" in health_summary(case)
 
 
-def test_a_mask_that_no_output_shows_is_weak(zoo: ZooPackage) -> None:
-    """Minus infinity inside, with finite outputs, may be intended."""
-    case = watched(zoo, kind="kernel", name="k", launch=1, perhaps_intended=True)
-    assert [found.weak for found in nan_or_inf.detect_bad_values(case)] == [False]
-    case.runs["plain"] = run("plain", "", called())
-    assert [found.weak for found in nan_or_inf.detect_bad_values(case)] == [True]
-
-
 def located(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
     """A failing call with a bad access that a checker put on a launch."""
     case = failing(package_case(zoo("logarithm")))
@@ -255,15 +225,23 @@ def located(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
 INDEX = AddressPart(
     kind="index", parameter="in_ptr0", label="input 1", lowest=0, limit=32, beyond=True, input_index=1
 )
+NO_JOURNAL = FaultLaunch(index=1, kernel="k", kind="kernel", line=9, how="name", certain=False)
 
 
-def test_a_kernel_that_leaves_its_memory(zoo: ZooPackage) -> None:
-    """A blamed kernel is guilty at its launch; two observations of one access are no proof of who made it."""
-    case = located(zoo, blame=Blame(kind="kernel", name="k"))
+@pytest.mark.parametrize(
+    ("said", "launch", "sure"),
+    [("likely", None, "likely"), ("possible", NO_JOURNAL, "possible"), ("likely", NO_JOURNAL, "likely")],
+)
+def test_a_kernel_that_leaves_its_memory(
+    zoo: ZooPackage, said: str, launch: FaultLaunch | None, sure: str
+) -> None:
+    """A blamed kernel is guilty at its launch, and no surer than the checker was without a journal."""
+    blame = Blame.model_validate({"kind": "kernel", "name": "k", "confidence": said})
+    case = located(zoo, blame=blame, **({"launch": launch} if launch else {}))
     (found,) = illegal_memory_access.detect_memory(case)
     assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
     assert Instrument.MEMORY_CHECKER in found.instruments and found.intervention is None
-    assert confidence(found, case) == "likely"
+    assert confidence(found, case) == sure
 
 
 def test_the_launch_of_an_operator_is_the_operators(zoo: ZooPackage) -> None:
@@ -282,20 +260,6 @@ def test_what_an_operator_has_to_mend(zoo: ZooPackage, launch: int, words: str) 
     blame = Blame(kind="op", name="my::op", category="custom_op", launch=launch)
     (found,) = illegal_memory_access.detect_memory(located(zoo, blame=blame))
     assert found.fix is not None and words in found.fix.text
-
-
-@pytest.mark.parametrize(("said", "sure"), [("possible", "possible"), ("likely", "likely")])
-def test_without_a_journal_a_party_that_may_be_guilty_stays_possible(
-    zoo: ZooPackage, said: str, sure: str
-) -> None:
-    """That the call failed adds nothing to a blame that the checker alone gave as possible."""
-    launch = FaultLaunch(index=1, kernel="k", kind="kernel", line=9, how="name", certain=False)
-    case = located(zoo, blame=Blame.model_validate({"kind": "kernel", "name": "k", "confidence": said}))
-    assert case.located is not None and case.located.fault is not None
-    fault = case.located.fault.model_copy(update={"launch": launch})
-    case.located = case.located.model_copy(update={"fault": fault})
-    (found,) = illegal_memory_access.detect_memory(case)
-    assert confidence(found, case) == sure
 
 
 def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
@@ -374,29 +338,16 @@ def test_an_empty_tensor_is_the_kernels_to_mask(zoo: ZooPackage) -> None:
     assert any("is empty" in evidence.fact for evidence in found.evidence)
 
 
-def test_a_fault_that_nothing_names_accuses_nobody(zoo: ZooPackage) -> None:
-    """An access without a kernel and without a launch gives no hypothesis."""
-    assert list(illegal_memory_access.detect_memory(located(zoo, kernel="", launch=None))) == []
-
-
-def test_the_launch_that_does_not_end(zoo: ZooPackage) -> None:
-    """A call that timed out inside a launch is a hang of that kernel."""
-    (found,) = illegal_memory_access.detect_last_launch(traced(zoo, "died", run("plain", ending="timeout")))
-    assert (found.category, found.guilty.launch_index) == ("hang", 1)
-
-
-def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage) -> None:
+@pytest.mark.parametrize(
+    ("how", "text"),
+    [
+        ("threw", "Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"),
+        ("returned", "Segmentation fault"),
+    ],
+)
+def test_the_launch_of_another_error_is_left_to_others(zoo: ZooPackage, how: str, text: str) -> None:
     """A call that ended with an error that no bad access explains is not put on memory."""
-    text = "Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
-    assert list(illegal_memory_access.detect_last_launch(traced(zoo, "threw", run("plain", text)))) == []
-    assert (
-        list(
-            illegal_memory_access.detect_last_launch(
-                traced(zoo, "returned", run("plain", "Segmentation fault"))
-            )
-        )
-        == []
-    )
+    assert list(illegal_memory_access.detect_last_launch(traced(zoo, how, run("plain", text)))) == []
 
 
 def test_a_program_that_changes_its_input_agrees_with_its_package(zoo: ZooPackage, tmp_path: Path) -> None:

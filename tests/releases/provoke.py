@@ -22,14 +22,7 @@ from torch.export import Dim
 
 import tests.zoo.models  # noqa: F401 - registers the custom op
 
-KINDS: dict[str, Callable[[Path, Path], Any]] = {}
 CHECKED = "AOTI_RUNTIME_CHECK_INPUTS"
-
-
-def kind(function: Callable[[Path, Path], Any]) -> Callable[[Path, Path], Any]:
-    """Adds a fault; it gets the packages' directory and one for its own files."""
-    KINDS[function.__name__] = function
-    return function
 
 
 def loaded(package: Path, model: str = "model") -> Any:
@@ -66,180 +59,15 @@ def ids(*shape: int) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int64)
 
 
-@kind
-def input_dtype(zoo: Path, own: Path) -> None:
-    checked_call(zoo, "ranker", ids(8, 6).int())
+def through_python(zoo: Path) -> Any:
+    """The ranker as a program loads it."""
+    return torch._inductor.aoti_load_package(str(zoo / "ranker.pt2"))
 
 
-@kind
-def input_static_size(zoo: Path, own: Path) -> None:
-    checked_call(zoo, "logarithm", torch.rand(8, 17), torch.rand(8, 16))
-
-
-@kind
-def input_stride(zoo: Path, own: Path) -> None:
-    checked_call(zoo, "logarithm", torch.rand(16, 8).t(), torch.rand(8, 16))
-
-
-@kind
-def input_too_large(zoo: Path, own: Path) -> None:
-    checked_call(zoo, "ranker", ids(100, 6))
-
-
-@kind
-def input_too_small(zoo: Path, own: Path) -> None:
-    checked_call(zoo, "ranker", ids(1, 6))
-
-
-@kind
-def input_on_another_device(zoo: Path, own: Path) -> None:
-    checked_call(zoo, "ranker", torch.empty(8, 6, dtype=torch.int64, device="meta"))
-
-
-@kind
-def input_sizes_disagree(zoo: Path, own: Path) -> None:
-    checked_call(zoo, "logarithm", torch.rand(8, 16), torch.rand(6, 16))
-
-
-@kind
-def too_few_inputs(zoo: Path, own: Path) -> None:
-    loaded(zoo / "ranker.pt2").run([])
-
-
-@kind
-def too_many_arguments(zoo: Path, own: Path) -> None:
-    torch._inductor.aoti_load_package(str(zoo / "ranker.pt2"))(ids(8, 6), ids(8, 6))
-
-
-@kind
-def other_keywords(zoo: Path, own: Path) -> None:
-    torch._inductor.aoti_load_package(str(zoo / "ranker.pt2"))(numbers=ids(8, 6))
-
-
-@kind
-def bad_index(zoo: Path, own: Path) -> None:
-    loaded(zoo / "ranker.pt2").run(torch.load(zoo / "ranker.bad-index.pt"))
-
-
-@kind
-def bad_scatter_index(zoo: Path, own: Path) -> None:
-    loaded(zoo / "scatter.pt2").run(torch.load(zoo / "scatter.bad-index.pt"))
-
-
-@kind
-def nan_assertion(zoo: Path, own: Path) -> None:
-    x = torch.rand(4, 4)
-    package = compiled(Logarithm(), (x,), own, nan_asserts=True)
-    loaded(package).run([x / 0 * 0])
-
-
-@kind
-def size_assertion(zoo: Path, own: Path) -> None:
-    package = compiled(Kept(), (torch.eye(8, 4),), own)
-    loaded(package).run([torch.ones(8, 4)])
-
-
-@kind
-def wrong_fake_size(zoo: Path, own: Path) -> None:
+def through_operator(operator: str, own: Path) -> Any:
+    """A checked call of an operator whose fake function is wrong."""
     os.environ[CHECKED] = "1"
-    loaded(compiled(Through("shorter"), (torch.rand(8, 4),), own)).run([torch.rand(8, 4)])
-
-
-@kind
-def wrong_fake_dtype(zoo: Path, own: Path) -> None:
-    os.environ[CHECKED] = "1"
-    loaded(compiled(Through("wider"), (torch.rand(8, 4),), own)).run([torch.rand(8, 4)])
-
-
-@kind
-def operator_raises(zoo: Path, own: Path) -> None:
-    loaded(compiled(Through("refuse"), (torch.rand(8, 4),), own)).run([-torch.rand(8, 4)])
-
-
-@kind
-def operator_unknown(zoo: Path, own: Path) -> None:
-    load = "torch._inductor.aoti_load_package(sys.argv[1])"
-    code = f"import sys, torch._inductor.codecache; {load}(torch.rand(8, 8))"
-    os.execv(sys.executable, [sys.executable, "-W", "ignore", "-c", code, str(zoo / "plugin.pt2")])
-
-
-@kind
-def no_such_file(zoo: Path, own: Path) -> None:
-    loaded(own / "none.pt2")
-
-
-@kind
-def no_archive(zoo: Path, own: Path) -> None:
-    (own / "text.pt2").write_text("no archive")
-    loaded(own / "text.pt2")
-
-
-@kind
-def cut_archive(zoo: Path, own: Path) -> None:
-    data = (zoo / "ranker.pt2").read_bytes()
-    (own / "cut.pt2").write_bytes(data[: len(data) // 2])
-    loaded(own / "cut.pt2")
-
-
-@kind
-def no_such_model(zoo: Path, own: Path) -> None:
-    loaded(zoo / "ranker.pt2", "nope")
-
-
-@kind
-def no_library(zoo: Path, own: Path) -> None:
-    loaded(changed(zoo, own, lambda name, data: None if name.endswith(".so") else data))
-
-
-@kind
-def no_metadata(zoo: Path, own: Path) -> None:
-    loaded(changed(zoo, own, lambda name, data: None if name.endswith("_metadata.json") else data))
-
-
-@kind
-def cut_library(zoo: Path, own: Path) -> None:
-    loaded(changed(zoo, own, lambda name, data: data[:5000] if name.endswith(".so") else data))
-
-
-@kind
-def unknown_constant(zoo: Path, own: Path) -> None:
-    loaded(zoo / "ranker.pt2").load_constants({"none": torch.rand(4)}, False, False)
-
-
-@kind
-def constant_left_out(zoo: Path, own: Path) -> None:
-    loaded(zoo / "ranker.pt2").load_constants({"table.weight": torch.rand(32, 16)}, False, True)
-
-
-@kind
-def dim_too_wide(zoo: Path, own: Path) -> None:
-    torch.export.export(Divides(), (torch.rand(8, 4),), dynamic_shapes=({0: Dim("n", min=2, max=64)},))
-
-
-@kind
-def data_dependent_guard(zoo: Path, own: Path) -> None:
-    torch.export.export(Asks(), (torch.rand(8, 4),))
-
-
-@kind
-def unknown_option(zoo: Path, own: Path) -> None:
-    compiled(nn.Linear(4, 4), (torch.rand(8, 4),), own, **{"aot_inductor.nope": True})
-
-
-@kind
-def bad_printer_level(zoo: Path, own: Path) -> None:
-    config = {"aot_inductor.debug_intermediate_value_printer": "4"}
-    compiled(nn.Linear(4, 4), (torch.rand(8, 4),), own, **config)
-
-
-@kind
-def exported_guard(zoo: Path, own: Path) -> None:
-    torch.export.load(zoo / "ranker.exported.pt2").module()(ids(100, 6))
-
-
-@kind
-def no_compiler(zoo: Path, own: Path) -> None:
-    compiled(nn.Linear(4, 4), (torch.rand(8, 4),), own, **{"cpp.cxx": ("none-such-compiler",)})
+    return loaded(compiled(Through(operator), (ROWS,), own)).run([ROWS])
 
 
 class Logarithm(nn.Module):
@@ -294,6 +122,88 @@ def refuse(x: torch.Tensor) -> torch.Tensor:
 
 for operator in (shorter, wider, refuse):
     operator.register_fake(torch.empty_like)
+
+
+def unknown_operator(zoo: Path) -> None:
+    """Loads a package in a process that does not register its operator."""
+    load = "torch._inductor.aoti_load_package(sys.argv[1])"
+    code = f"import sys, torch._inductor.codecache; {load}(torch.rand(8, 8))"
+    os.execv(sys.executable, [sys.executable, "-W", "ignore", "-c", code, str(zoo / "plugin.pt2")])
+
+
+def written(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def without(zoo: Path, own: Path, ending: str) -> Path:
+    """The ranker's package without a member."""
+    return changed(zoo, own, lambda name, data: None if name.endswith(ending) else data)
+
+
+def in_linear(own: Path, **config: Any) -> Path:
+    return compiled(nn.Linear(4, 4), (ROWS,), own, **config)
+
+
+ROWS = torch.rand(8, 4)
+# What each kind does with the packages' directory and one for its own files.
+KINDS: dict[str, Callable[[Path, Path], Any]] = {
+    "input_dtype": lambda zoo, own: checked_call(zoo, "ranker", ids(8, 6).int()),
+    "input_static_size": lambda zoo, own: checked_call(
+        zoo, "logarithm", torch.rand(8, 17), torch.rand(8, 16)
+    ),
+    "input_stride": lambda zoo, own: checked_call(zoo, "logarithm", torch.rand(16, 8).t(), torch.rand(8, 16)),
+    "input_too_large": lambda zoo, own: checked_call(zoo, "ranker", ids(100, 6)),
+    "input_too_small": lambda zoo, own: checked_call(zoo, "ranker", ids(1, 6)),
+    "input_on_another_device": lambda zoo, own: checked_call(zoo, "ranker", ids(8, 6).to("meta")),
+    "input_sizes_disagree": lambda zoo, own: checked_call(
+        zoo, "logarithm", torch.rand(8, 16), torch.rand(6, 16)
+    ),
+    "too_few_inputs": lambda zoo, own: loaded(zoo / "ranker.pt2").run([]),
+    "too_many_arguments": lambda zoo, own: through_python(zoo)(ids(8, 6), ids(8, 6)),
+    "other_keywords": lambda zoo, own: through_python(zoo)(numbers=ids(8, 6)),
+    "bad_index": lambda zoo, own: loaded(zoo / "ranker.pt2").run(torch.load(zoo / "ranker.bad-index.pt")),
+    "bad_scatter_index": lambda zoo, own: loaded(zoo / "scatter.pt2").run(
+        torch.load(zoo / "scatter.bad-index.pt")
+    ),
+    "nan_assertion": lambda zoo, own: loaded(compiled(Logarithm(), (ROWS,), own, nan_asserts=True)).run(
+        [ROWS / 0 * 0]
+    ),
+    "size_assertion": lambda zoo, own: loaded(compiled(Kept(), (torch.eye(8, 4),), own)).run(
+        [torch.ones(8, 4)]
+    ),
+    "wrong_fake_size": lambda zoo, own: through_operator("shorter", own),
+    "wrong_fake_dtype": lambda zoo, own: through_operator("wider", own),
+    "operator_raises": lambda zoo, own: loaded(compiled(Through("refuse"), (ROWS,), own)).run([-ROWS]),
+    "operator_unknown": lambda zoo, own: unknown_operator(zoo),
+    "no_such_file": lambda zoo, own: loaded(own / "none.pt2"),
+    "no_archive": lambda zoo, own: loaded(written(own / "text.pt2", b"no archive")),
+    "cut_archive": lambda zoo, own: loaded(
+        written(own / "cut.pt2", (data := (zoo / "ranker.pt2").read_bytes())[: len(data) // 2])
+    ),
+    "no_such_model": lambda zoo, own: loaded(zoo / "ranker.pt2", "nope"),
+    "no_library": lambda zoo, own: loaded(without(zoo, own, ".so")),
+    "no_metadata": lambda zoo, own: loaded(without(zoo, own, "_metadata.json")),
+    "cut_library": lambda zoo, own: loaded(
+        changed(zoo, own, lambda name, data: data[:5000] if name.endswith(".so") else data)
+    ),
+    "unknown_constant": lambda zoo, own: loaded(zoo / "ranker.pt2").load_constants(
+        {"none": torch.rand(4)}, False, False
+    ),
+    "constant_left_out": lambda zoo, own: loaded(zoo / "ranker.pt2").load_constants(
+        {"table.weight": torch.rand(32, 16)}, False, True
+    ),
+    "dim_too_wide": lambda zoo, own: torch.export.export(
+        Divides(), (ROWS,), dynamic_shapes=({0: Dim("n", min=2, max=64)},)
+    ),
+    "data_dependent_guard": lambda zoo, own: torch.export.export(Asks(), (ROWS,)),
+    "unknown_option": lambda zoo, own: in_linear(own, **{"aot_inductor.nope": True}),
+    "bad_printer_level": lambda zoo, own: in_linear(
+        own, **{"aot_inductor.debug_intermediate_value_printer": "4"}
+    ),
+    "exported_guard": lambda zoo, own: torch.export.load(zoo / "ranker.exported.pt2").module()(ids(100, 6)),
+    "no_compiler": lambda zoo, own: in_linear(own, **{"cpp.cxx": ("none-such-compiler",)}),
+}
 
 
 def provoke(name: str, zoo: Path, out: Path) -> None:

@@ -171,49 +171,35 @@ def question(term: Term, dtype: str, allowed: Allowed) -> Question:
     return Question(term, "x", dtype, {}, allowed, lambda x: value(term, x))
 
 
-def described(text: str, bad: Scalar, allowed: Allowed, dtype: str = "int64") -> str:
-    """The condition of a C++ expression in `x`, as it is reported."""
+FAR = "std::log(c10::convert<float>(x) / 16.0f) / 2.0794415f * 16.0f"
+CLAMPED = (
+    "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
+    "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
+)
+CONDITIONS: dict[str, tuple[str, Scalar, Allowed, str, str]] = {
+    "clamped": (CLAMPED, 731, Allowed(0, 63), "int64", "is 64 for x >= 500 and 63 for 499"),
+    "parted by a choice": (
+        f"x < 16 ? x : 16 + static_cast<int64_t>({FAR})",
+        *(200, Allowed(0, 31), "int64", "is 32 or more for x >= 128 and 31 for 127"),
+    ),
+    "log": ("std::log(x)", -1.0, FINITE, "float32", "is not finite for x <= 0"),
+    "exp": ("std::exp(x)", 100.0, FINITE, "float32", "is inf for x >= 88.72284"),
+    "wraps far outside": ("x * 4 + 4", 5, Allowed(0, 19), "int64", "is 20 or more for x >= 4 and 16 for 3"),
+    "not monotone": (
+        "static_cast<int64_t>(std::sin(c10::convert<float>(x)) * 10.0f)",
+        *(2, Allowed(0, 5), "int64", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_the_condition_of_a_bad_value(name: str) -> None:
+    """Where the expression leaves its range, with the last good value; nothing is guessed."""
+    text, bad, allowed, dtype, told = CONDITIONS[name]
     found = condition([question(read(text, dtype), dtype, allowed)], "x", bad)
-    return found.text if found else ""
-
-
-def test_the_bucket_of_a_clamped_distance() -> None:
-    """All distances from 500 on fall into a bucket that the table lacks."""
-    text = (
-        "static_cast<int64_t>(std::floor(std::sqrt((c10::convert<float>(min_propagate_nan(max_propagate_nan("
-        "x, 1), 500)) - 1.0f) / 499.0f) * 64.0f))"
-    )
-    assert described(text, 731, Allowed(0, 63)) == "the expression is 64 for x >= 500 and 63 for 499"
-
-
-def test_a_choice_parts_the_domain() -> None:
-    """Buckets that are exact below 16 and logarithmic above: each part is looked at by itself."""
-    far = "std::log(c10::convert<float>(x) / 16.0f) / 2.0794415f * 16.0f"
-    text = f"x < 16 ? x : 16 + static_cast<int64_t>({far})"
-    assert described(text, 200, Allowed(0, 31)) == "the expression is 32 or more for x >= 128 and 31 for 127"
-
-
-def test_where_a_function_ends() -> None:
-    """A logarithm is finite above zero, an exponential below the largest float32."""
-    assert described("std::log(x)", -1.0, FINITE, "float32") == "the expression is not finite for x <= 0"
-    assert described("std::exp(x)", 100.0, FINITE, "float32") == "the expression is inf for x >= 88.72284"
-
-
-def test_no_denormal_number_is_called_good() -> None:
-    """The logarithm is finite from the smallest denormal on, which a processor may take for zero."""
-    found = condition([question(read("std::log(x)"), "float32", FINITE)], "x", -1.0)
-    assert found is not None
-    assert found.good == torch.finfo(torch.float32).tiny
-
-
-def test_an_overflow_of_the_type_ends_nothing_silently() -> None:
-    """A product is good in the middle only; the wrap of int64 far outside does not come back as good."""
-    assert described("x * 4 + 4", 5, Allowed(0, 19)) == "the expression is 20 or more for x >= 4 and 16 for 3"
-
-
-def test_a_term_that_is_not_monotone_is_not_guessed_at() -> None:
-    """A sine has no condition."""
-    assert described("static_cast<int64_t>(std::sin(c10::convert<float>(x)) * 10.0f)", 2, Allowed(0, 5)) == ""
+    assert (found.text if found else "") == (f"the expression {told}" if told else "")
+    if name == "log":
+        assert found is not None and found.good == torch.finfo(torch.float32).tiny, "no denormal number"
 
 
 def test_every_point_of_a_loop_counts() -> None:
@@ -243,31 +229,20 @@ def whole_terms(draw: st.DrawFn, depth: int = 3) -> Term:
     return operator(kind, (inner, number))
 
 
-@settings(max_examples=60)
-@given(whole_terms(), st.integers(-5, 5), st.integers(6, 60))
-def test_ranges_are_those_of_trying_every_value(term: Term, low: int, high: int) -> None:
-    """Of a thousand values around zero, those in the ranges are good and no other."""
-    found = good_ranges(question(term, "int64", Allowed(low, high)))
-    if found is None:
-        return
-    for x in range(-500, 500):
+@settings(max_examples=20)
+@given(whole_terms(), st.integers(-5, 5), st.integers(6, 60), st.integers(-300, 300))
+def test_ranges_and_conditions_are_true(term: Term, low: int, high: int, bad: int) -> None:
+    """Of the values around zero, those in the ranges are good and no other; a condition has bad ones."""
+    ranges = good_ranges(question(term, "int64", Allowed(low, high)))
+    is_bad = not low <= value(term, bad) <= high
+    found = condition([question(term, "int64", Allowed(low, high))], "x", bad) if is_bad else None
+    for x in range(-300, 300, 3):
         good = low <= value(term, x) <= high
-        assert good == any(start <= x <= end for start, end in found), x
-
-
-@settings(max_examples=60)
-@given(whole_terms(), st.integers(6, 60), st.integers(-300, 300))
-def test_what_is_told_is_true(term: Term, high: int, bad: int) -> None:
-    """The condition of a bad value holds for every value that can be tried."""
-    if 0 <= value(term, bad) <= high:
-        return
-    found = condition([question(term, "int64", Allowed(0, high))], "x", bad)
-    if found is None:
-        return
-    assert found.good is not None and 0 <= value(term, found.good) <= high
-    for x in range(-400, 400):
-        inside = (found.low is None or x >= found.low) and (found.high is None or x <= found.high)
-        assert not inside or not 0 <= value(term, x) <= high, x
+        assert ranges is None or good == any(start <= x <= end for start, end in ranges), x
+        if found is not None and found.good is not None:
+            inside = (found.low is None or x >= found.low) and (found.high is None or x <= found.high)
+            assert not inside or not good, x
+    assert found is None or (found.good is not None and low <= value(term, int(found.good)) <= high)
 
 
 BIN = "static_cast<int64_t>(std::floor(x * 32.0f)) + 1L"
@@ -281,7 +256,6 @@ STEPS = "c10::div_floor_integer(x + 1L, 2L) - 1L"
         (BIN, "float32", 33, "", "one past the end, where a range"),
         (BIN, "float32", 161, "", ""),
         (GAP, "int64", 35, "", "up to 48 by its own limits"),
-        ("at::vec::minimum(x, 20L) * 1L", "int64", -7, "", ""),
         (STEPS, "int64", 33, "buf5", "one past the end of buf5"),
         (STEPS, "int64", 40, "buf5", ""),
         (STEPS, "int64", 33, "", ""),
@@ -293,13 +267,6 @@ def test_an_expression_is_accused_of_what_is_its_own(
     """Its own limits, an end that is not closed, a size of the model's; a value far beyond is the input's."""
     found = why_of_model(read(text, dtype), value, Allowed(0, 32), made_here)
     assert why in found and bool(found) == bool(why)
-
-
-def test_the_wrap_of_a_negative_index_is_no_expression() -> None:
-    """An element of an input as it is: the model computes nothing, whoever made the tensor."""
-    x = element("int64")
-    wrapped = chosen(operator("lt", (x, Number(0, "int64"))), operator("add", (x, Number(33, "int64"))), x)
-    assert why_of_model(wrapped, 33, Allowed(0, 32), "buf5") == ""
 
 
 def test_siblings_are_those_of_one_bound() -> None:

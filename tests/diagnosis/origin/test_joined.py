@@ -14,14 +14,12 @@ from mcp_server.diagnosis.diagnose import diagnose
 from mcp_server.diagnosis.from_origin import with_origin
 from mcp_server.diagnosis.interventions.base import Effect, Intervention, Kind, SideEffects
 from mcp_server.diagnosis.interventions.input import Leaf
-from mcp_server.diagnosis.observe.find_origin import FindOrigin, faults, made_good
+from mcp_server.diagnosis.observe.find_origin import faults, made_good
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Operation, Origin
 from mcp_server.diagnosis.origin.values import Tensor
-from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confirmed_by, fix_of
 from mcp_server.model import Component, Fix, ModelLocation, PackageWorkload, Verdict
 from mcp_server.runtime.context import Context
-from mcp_server.worker.protocol import Where
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import failing, index_text, package_case, suspect, trial
 from tests.served import served
@@ -53,80 +51,37 @@ ABOVE = Condition(
 )
 
 
-def test_one_limit_where_it_changes_the_offending_elements_alone() -> None:
-    """The nearest good value as a clamp on one side; the bound of the table is not the input's."""
-    made = made_good(origin(element(17, 0, 1), condition=ABOVE), LEAVES, lambda _: tensor([3, 17]))
-    assert made is not None and made.after_code == "args[1] = args[1].clamp(max=13)"
-    assert made.changes[0].where == Where(above=13) and made.smallest
+CLOSED = tensor([True, False], [False, False], [False, False])
+MADE_GOOD = {
+    "one limit": (
+        *(origin(element(17, 0, 1), condition=ABOVE), tensor([3, 17])),
+        *("args[1] = args[1].clamp(max=13)", 1),
+    ),
+    "others are beyond it and good": (
+        *(origin(element(17, 0, 1), condition=ABOVE), tensor([30, 17])),
+        *("args[1][0, 1] = 13", 1),
+    ),
+    "the condition does not hold": (
+        *(origin(element(17, 0, 1), element(3, 0, 0), condition=ABOVE), tensor([30, 17])),
+        *("args[1][0, 1] = 13", 1),
+    ),
+    "one element of each masked row": (
+        *(origin(element(False, 1, 0), element(False, 1, 1)), CLOSED),
+        *("args[1][~args[1].any(-1), 0] = True", 2),
+    ),
+    "no good value": (origin(element(9.75, 2, 0)), None, "", 0),
+    "no elements": (origin(), None, "", 0),
+}
 
 
-def test_single_elements_where_others_are_beyond_the_limit_and_good() -> None:
-    """An element that is not behind the fault stays as it is, whatever its value."""
-    made = made_good(origin(element(17, 0, 1), condition=ABOVE), LEAVES, lambda _: tensor([30, 17]))
-    assert made is not None and made.after_code == "args[1][0, 1] = 13"
-    assert [(change.index, change.value) for change in made.changes] == [((0, 1), 13)]
-
-
-def test_elements_for_which_the_condition_does_not_hold_stay() -> None:
-    """Of two elements of one expression, the one with a good value is not changed."""
-    made = made_good(
-        origin(element(17, 0, 1), element(3, 0, 0), condition=ABOVE), LEAVES, lambda _: tensor([30, 17])
-    )
-    assert made is not None and len(made.changes) == 1
-
-
-def test_one_element_of_each_masked_row() -> None:
-    """Every row of the mask that lets nothing through is opened once, in the user's terms for all rows."""
-    closed = [element(False, 1, 0), element(False, 1, 1)]
-    mask = tensor([True, False], [False, False], [False, False])
-    made = made_good(origin(*closed), LEAVES, lambda _: mask)
-    assert made is not None and [change.index for change in made.changes] == [(1, 0), (2, 0)]
-    assert {change.value for change in made.changes} == {1}
-    assert made.after_code == "args[1][~args[1].any(-1), 0] = True"
-
-
-def test_nothing_to_change_without_a_good_value() -> None:
-    """Elements of which no good value is known, and an origin without elements of inputs."""
-    assert made_good(origin(element(9.75, 2, 0)), LEAVES, lambda _: None) is None
-    assert made_good(origin(), LEAVES, lambda _: None) is None
-
-
-@thorough
-def test_a_suspect_gets_the_launch_that_computed(zoo: ZooPackage) -> None:
-    """Launch, elements and expression; condition and layer in the summary."""
-    case = package_case(zoo("ranker"))
-    case.origin = origin(
-        element(17, 2, 5),
-        condition=ABOVE,
-        bad_value="49",
-        allowed="0 to 39",
-        result="index",
-        layer="layers.7",
-        carriers=[3],
-    )
-    plain = suspect("args[1]", "index_out_of_bounds")
-    joined = with_origin(plain, case, 4)
-    assert joined.guilty.elements == ["args[1][2, 5] = 17"] and joined.guilty.expression == "x * 3 - 2"
-    assert "Launch 2 computes index = x * 3 - 2 = 49" in joined.summary
-    assert "carried by launch 3" in joined.summary and "layer layers.7" in joined.summary
-    assert "The expression is 40 or more for args[1] >= 14." in joined.summary
-    assert with_origin(plain, case, 5) == plain, "another launch's fault has another origin"
-
-
-@thorough
-def test_a_change_that_misses_clears_nobody(zoo: ZooPackage) -> None:
-    """The elements were not all that is at fault: the suspect stays, and the run is reported."""
-    case = package_case(zoo("ranker"))
-    case.origin = origin(element(17, 2, 5), condition=ABOVE)
-    change = made_good(case.origin, LEAVES, lambda _: None)
-    assert change is not None
-    case.origin_changes = [change]
-    plain = suspect("args[1]", "index_out_of_bounds")
-    assert with_origin(plain, case, 4).intervention == change
-    case.trials[change.key] = trial(change, Effect.SAME)
-    joined = with_origin(plain, case, 4)
-    assert joined.intervention is None
-    assert any(each.step == "intervention" for each in joined.evidence)
+@pytest.mark.parametrize(("found", "held", "code", "changes"), MADE_GOOD.values(), ids=MADE_GOOD)
+def test_what_makes_the_offending_elements_good(
+    found: Origin, held: Tensor | None, code: str, changes: int
+) -> None:
+    """The nearest good value for them alone: whatever is not behind the fault stays as it is."""
+    made = made_good(found, LEAVES, lambda _: held)
+    assert (made.after_code if made is not None else "") == code
+    assert (len(made.changes) if made is not None else 0) == changes
 
 
 ACOS = Operation(
@@ -210,18 +165,6 @@ def test_a_summary_shows_the_operation_of_a_long_expression(zoo: ZooPackage) -> 
         joined = with_origin(suspect("k", "nan_or_inf"), case, 4)
         assert joined.summary.count(told) == 1 and len(joined.summary) < 160
         assert joined.guilty.expression == (expression if len(expression) < 160 else ACOS.text)
-
-
-@thorough
-def test_the_origin_is_sought_where_a_check_failed(zoo: ZooPackage) -> None:
-    """A failed check of the package leads to a fault at its launch; a call that was not made does not."""
-    package = zoo("jagged")
-    case = failing(package_case(package), index_text(package))
-    assert [fault.kind for fault in faults(case)] == ["check"] and list(
-        index_out_of_bounds.detect_index(case)
-    )
-    assert FindOrigin().gain(case, []) > 0
-    assert FindOrigin().gain(DiagnosisState(case.workload), []) == 0
 
 
 @thorough

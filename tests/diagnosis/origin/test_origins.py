@@ -211,15 +211,6 @@ def test_an_expression_is_at_fault_or_its_operands(
     assert text == (f"({found.expression}){corrected}" if corrected else "")
 
 
-def test_the_launches_behind_the_fault_are_enough(tmp_path: Path) -> None:
-    """With the fault known, one run that keeps only what is behind it leads to the same origin."""
-    view = view_package(build("carried"))
-    assertion = read_assertion("index out of bounds: 0 <= tmp2 < 40L")
-    assert assertion is not None
-    (candidate,) = view.tracer.trace(assertion)
-    assert found_again("carried", Fault.of_candidate(candidate), tmp_path).expression == "x * 3 - 2"
-
-
 def test_only_what_the_walk_needs_is_kept() -> None:
     """The matrix product whose result only orders the keys is behind the index; other layers are not."""
     view = view_package(build("carried"))
@@ -242,11 +233,3 @@ def test_without_values_the_code_is_worded() -> None:
     assert found.expression == CLAMPED
     assert (found.bad_value, found.elements) == ("", [])
     assert found.condition is not None and found.condition.text == "good for x <= 499 only"
-
-
-def test_a_fault_that_is_none_has_no_origin(origin: FindOrigin) -> None:
-    """A launch that does not exist, and a line without a check, lead nowhere."""
-    origin("buckets")
-    view = view_package(build("buckets"))
-    assert find_origin(view, Fault(99, "check", 1)) is None
-    assert find_origin(view, Fault(2, "check", 1)) is None

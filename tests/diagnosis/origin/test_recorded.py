@@ -118,14 +118,6 @@ def test_every_dtype_is_read(name: str, tmp_path: Path) -> None:
     assert [found.value(index) for index in found.indices()] == tensor.flatten().tolist()
 
 
-def test_a_transposed_tensor_is_read_by_its_strides(tmp_path: Path) -> None:
-    """A file is in row-major order, a kernel counts from its pointer: the strides lie between."""
-    tensor = torch.arange(12).reshape(3, 4).t()
-    found = saved(tmp_path, tensor).tensor(3, argument("buf0"), "before")
-    assert found is not None
-    assert [found.value_at(offset) for offset in range(12)] == list(range(12))
-
-
 def test_what_was_not_seen_is_not_known(tmp_path: Path) -> None:
     """Another launch or phase, memory that nothing has set, and places outside have no value."""
     values = saved(tmp_path, torch.arange(3))
