@@ -139,9 +139,8 @@ def trial(tried: Intervention | None, effect: Effect, reason: str = "") -> Trial
 
 
 DIFFERS = {"event": "compared", "equal": False, "outputs": [{"max_abs": 0.5}]}
-
-
-REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+GUARD = {"event": "guard_failed", "node": "guard", "op": "call_function", "stack": []}
+REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"output": 0, "elements": 2}]}
 
 
 def compared_with_eager(kind: Divergent, *wrong: WrongLaunch) -> ComparedWithEager:

@@ -23,6 +23,7 @@ from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
+    GUARD,
     capture,
     failing,
     from_eager,
@@ -64,7 +65,7 @@ def test_the_packages_own_check_is_a_second_observation(zoo: ZooPackage) -> None
         case.runs["checked"] = run("checked", text)
         (found,) = input_mismatch.detect_contract(case)
         assert (Instrument.RUNTIME_CHECK in found.instruments) == confirmed
-    case.interpreted = worker_run({"event": "guard_failed", "text": "Guard failed: dtype"})
+    case.interpreted = worker_run({**GUARD, "text": "Guard failed: dtype"})
     assert list(from_eager(case)) == []
     (found,) = input_mismatch.detect_contract(case)
     assert Instrument.EAGER in found.instruments
@@ -253,6 +254,6 @@ GUARDS: list[tuple[str, Category]] = [
 def test_a_refused_guard_names_its_category(text: str, category: Category) -> None:
     """A guard over sizes is a shape out of range, any other one a mismatch."""
     case = failing(DiagnosisState(None))
-    case.interpreted = worker_run({"event": "guard_failed", "text": text})
+    case.interpreted = worker_run({**GUARD, "text": text})
     (found,) = from_eager(case)
     assert found.category == category and found.instruments == {Instrument.EAGER}

@@ -21,6 +21,7 @@ from mcp_server.tools.machine import Problem
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
+    GUARD,
     RAISED,
     called,
     capture,
@@ -62,7 +63,7 @@ def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
     case.done.append(CHECKED)
     (left,) = log_text.detect_from_log(case)
     assert left.category == "index_out_of_bounds" and not left.weak
-    case.interpreted = worker_run({"event": "guard_failed", "text": "no"})
+    case.interpreted = worker_run({**GUARD, "text": "no"})
     assert "input_mismatch" in categories(case)
     case = failing(package_case(zoo("ranker"), replace(GOOD_IDS, dtype="int32")), RAISED)
     case.done.append(CHECKED)

@@ -94,8 +94,7 @@ def test_a_script_that_never_reaches_aotinductor_is_inconclusive(
 ) -> None:
     """A wrapper that starts something else is given no clean bill, an inactive environment is no error."""
     found = of_script(tmp_path, code)
-    assert (found.outcome, found.category) == ("inconclusive", None)
-    assert words in found.summary
+    assert found.outcome == "inconclusive" and words in found.summary
 
 
 @pytest.mark.slow
