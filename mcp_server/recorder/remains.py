@@ -1,33 +1,22 @@
-"""A process that died or hangs, from outside: its threads, its mapped files and its memory.
-
-Of a core file (NT_PRSTATUS, NT_FILE and the dumped pages) or of a process that runs (/proc/PID). x86-64 only.
-"""
+"""A process that died or hangs, from outside: its threads, its mapped files and its memory (x86-64)."""
 
 from __future__ import annotations
 
 import os
 import signal
-import struct
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
-
-from elftools.common.exceptions import ELFError
-from elftools.construct import ConstructError
-from elftools.elf.elffile import ELFFile
 
 from mcp_server.errors import ProblemError
 from mcp_server.recorder.stack import Mapping, read_maps
 
-MOST_SEGMENTS = 200_000
-LARGEST_NOTES = 64 << 20  # bytes
 LARGEST_READ = 1 << 20  # bytes of memory at a time
-_REGISTERS = struct.Struct("<27Q")  # user_regs_struct, sys/user.h
-_RBP, _RIP, _RSP = 4, 16, 19
-_AT_SIGNAL, _AT_THREAD, _AT_REGISTERS = 12, 32, 112  # elf_prstatus, linux/elfcore.h
+NEXT = "gcore PID for a core file of a process that runs; `ulimit -c unlimited` before it starts"
+_GONE = (FileNotFoundError, ProcessLookupError)
 WAITS = {
     "0": "reads a file or a pipe",
     "7": "waits for a descriptor",
@@ -69,105 +58,67 @@ class Remains:
     is_cut: bool = False
 
     def mapping(self, address: int) -> Mapping | None:
-        return next((each for each in self.maps if each.start <= address < each.end), None)
+        number = bisect_right(self._starts, address) - 1
+        found = self._sorted[number] if number >= 0 else None
+        return found if found is not None and address < found.end else None
 
+    @cached_property
+    def _sorted(self) -> list[Mapping]:
+        return sorted(self.maps, key=lambda each: each.start)
 
-@contextmanager
-def open_core(path: Path) -> Iterator[Remains]:
-    """What a core file holds. Raises `ProblemError` for another file, or one that is cut off."""
-    if not path.is_file():
-        raise ProblemError("there is no such core file", value=str(path))
-    try:
-        with path.open("rb") as file:
-            yield _core(file, path)
-    except (ELFError, ConstructError, struct.error, ValueError, KeyError, AttributeError, OSError) as error:
-        what = "the core file cannot be read: it is damaged, or cut off"
-        raise ProblemError(
-            what, value=f"{path}: {error}"[:400], allowed="a core of Linux on x86-64 (ulimit -c unlimited)"
-        ) from error
-
-
-def _core(file: BinaryIO, path: Path) -> Remains:
-    elf = ELFFile(file)
-    if elf["e_type"] != "ET_CORE" or elf["e_machine"] != "EM_X86_64":
-        raise ProblemError(
-            "this is no core file of x86-64", value=str(path), allowed=f"ET_CORE, found {elf['e_type']}"
-        )
-    if elf.num_segments() > MOST_SEGMENTS:
-        raise ProblemError("the core file has too many segments", value=str(elf.num_segments()))
-    size = os.fstat(file.fileno()).st_size
-    pages: list[tuple[int, int, int]] = []  # address, bytes, place in the file
-    threads: list[ThreadState] = []
-    maps: list[Mapping] = []
-    is_cut = False
-    for segment in elf.iter_segments():
-        header = segment.header
-        if header["p_type"] == "PT_LOAD":
-            there = max(0, min(header["p_filesz"], size - header["p_offset"]))
-            is_cut = is_cut or there < header["p_filesz"]
-            pages.append((header["p_vaddr"], there, header["p_offset"]))
-        elif header["p_type"] == "PT_NOTE":
-            if header["p_filesz"] > LARGEST_NOTES or header["p_offset"] + header["p_filesz"] > size:
-                raise ValueError("its notes end behind the file")
-            for note in segment.iter_notes():
-                if note["n_type"] == "NT_PRSTATUS":
-                    threads.append(_thread(note["n_descdata"]))
-                elif note["n_type"] == "NT_FILE":
-                    maps += _files(note["n_desc"])
-    if not threads:
-        raise ValueError("it has no thread")
-    pages.sort()
-    return Remains(
-        tuple(threads), tuple(maps), lambda at, count: _dumped(file, pages, at, count), is_cut=is_cut
-    )
-
-
-def _thread(raw: bytes) -> ThreadState:
-    registers = _REGISTERS.unpack_from(raw, _AT_REGISTERS)
-    (number,) = struct.unpack_from("<i", raw, _AT_THREAD)
-    (received,) = struct.unpack_from("<h", raw, _AT_SIGNAL)
-    return ThreadState(number, registers[_RIP], registers[_RSP], registers[_RBP], received)
-
-
-def _files(notes: object) -> Iterator[Mapping]:
-    unit = notes["page_size"]  # type: ignore[index]
-    for entry, name in zip(notes["Elf_Nt_File_Entry"], notes["filename"], strict=False):  # type: ignore[index]
-        path = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-        yield Mapping(entry["vm_start"], entry["vm_end"], entry["page_offset"] * unit, path)
-
-
-def _dumped(file: BinaryIO, pages: list[tuple[int, int, int]], address: int, count: int) -> bytes:
-    number = bisect_right(pages, (address, 1 << 64, 0)) - 1
-    if number < 0:
-        return b""
-    start, there, offset = pages[number]
-    left = min(count, LARGEST_READ, start + there - address)
-    if left <= 0:
-        return b""
-    file.seek(offset + address - start)
-    return file.read(left)
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [each.start for each in self._sorted]
 
 
 @contextmanager
 def open_process(pid: int) -> Iterator[Remains]:
-    """A process that runs, which goes on. Raises `ProblemError` where it may not be looked at."""
+    """A process that runs, which goes on. Raises `ProblemError` where it may not be looked at, or ends."""
     root = Path("/proc", str(pid))
+    memory = _memory(root, pid)
     try:
-        memory = os.open(root / "mem", os.O_RDONLY)
-    except FileNotFoundError as error:
-        raise ProblemError("there is no such process", value=str(pid)) from error
-    except OSError as error:
-        raise _refused(pid) from error
-    try:
-        maps = read_maps((root / "maps").read_text(errors="replace"))
-        states = [_state(task) for task in sorted((root / "task").iterdir(), key=lambda each: int(each.name))]
-        known = tuple(each for each in states if isinstance(each, ThreadState))
-        running = tuple(each for each in states if isinstance(each, int))
-        yield Remains(known, maps, lambda at, count: _mapped(memory, at, count), running)
-    except (PermissionError, ProcessLookupError) as error:
-        raise _refused(pid) from error
+        yield _living(root, pid, memory)
+        with suppress(*_GONE):
+            if not _has_ended(root):
+                return
+        raise _ended(pid, "the process ended while it was looked at")
     finally:
         os.close(memory)
+
+
+def _memory(root: Path, pid: int) -> int:
+    try:
+        if _has_ended(root):
+            raise _ended(pid, "the process has ended, and its parent has not waited for it")
+        return os.open(root / "mem", os.O_RDONLY)
+    except _GONE as error:
+        raise ProblemError("there is no such process", value=str(pid), next_call=NEXT) from error
+    except OSError as error:
+        raise _refused(pid) from error
+
+
+def _living(root: Path, pid: int, memory: int) -> Remains:
+    try:
+        maps = read_maps((root / "maps").read_text(errors="replace"))
+        tasks = sorted((root / "task").iterdir(), key=lambda each: int(each.name))
+        states = [_state(task) for task in tasks]
+    except PermissionError as error:
+        raise _refused(pid) from error
+    except _GONE as error:
+        raise _ended(pid, "the process ended while it was looked at") from error
+    known = tuple(each for each in states if isinstance(each, ThreadState))
+    running = tuple(each for each in states if isinstance(each, int))
+    return Remains(known, maps, lambda at, count: _mapped(memory, at, count), running)
+
+
+def _has_ended(root: Path) -> bool:
+    """Also of a process that is only an entry for its parent (Z, X: proc(5))."""
+    state = (root / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return not state or state[0] in "ZX"
+
+
+def _ended(pid: int, what: str) -> ProblemError:
+    return ProblemError(what, value=str(pid), allowed="a process that runs", next_call=NEXT)
 
 
 def _refused(pid: int) -> ProblemError:
@@ -175,16 +126,24 @@ def _refused(pid: int) -> ProblemError:
         "this process may not be looked at",
         value=str(pid),
         allowed="one of the same user, with kernel.yama.ptrace_scope 0 or CAP_SYS_PTRACE (docker: --cap-add)",
+        next_call="post-mortem as the user of the process, or with a core file of it",
     )
 
 
-def _state(task: Path) -> ThreadState | int:
-    """From `202 0x7f.. 0x80 ... SP PC`; the number of a thread that runs, whose place nobody says."""
-    words = (task / "syscall").read_text().split()
+def _state(task: Path) -> ThreadState | int | None:
+    """From `202 0x7f.. 0x80 ... SP PC`; the number of a thread that runs, whose place nobody says.
+
+    None of a thread that has ended.
+    """
+    try:
+        words = (task / "syscall").read_text().split()
+    except _GONE:
+        return None
     number = int(task.name)
     if len(words) < 3:
         return number
-    return ThreadState(number, int(words[-1], 16), int(words[-2], 16), waits=WAITS.get(words[0], ""))
+    pc, sp = int(words[-1], 16), int(words[-2], 16)
+    return ThreadState(number, pc, sp, waits=WAITS.get(words[0], "")) if pc else None
 
 
 def _mapped(memory: int, address: int, count: int) -> bytes:

@@ -27,7 +27,7 @@ NEAR = 400  # rows of a line table that are searched for a line of another file
 SYSTEM = ("/usr/include/", "/usr/lib/")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Mapping:
     """A part of a file in the memory of the process."""
 

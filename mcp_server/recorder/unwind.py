@@ -7,9 +7,8 @@ Where a library is not on this machine the chain of frame pointers is followed, 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
@@ -19,6 +18,13 @@ from mcp_server.recorder.remains import Remains, ThreadState
 
 DEEPEST = 96  # frames
 LARGEST = 64 << 20  # bytes of the frame information of one library
+MOST_LIBRARIES = 256
+MOST_SECTIONS = 4096
+LONGEST_ENTRY = 1 << 16  # bytes of the rules of one function
+MOST_STEPS = 4_000_000  # instructions that are followed in all, some seconds
+MOST_KEPT = 64  # rows that a program sets aside
+MOST_REGISTERS = 128
+LONGEST_NUMBER = 70  # bits
 RBP, RSP, RIP = 6, 7, 16  # numbers of registers in DWARF (System V ABI, AMD64)
 _TABLE = 0x3B, 0x03, 0x1B  # encodings that every linker writes: data-relative and pc-relative, 4 bytes
 _CONTEXT, _SAVED = 40, {RBP: 10, RSP: 15, RIP: 16}  # of a signal: ucontext_t.uc_mcontext.gregs
@@ -57,6 +63,8 @@ class _Bytes:
         value = shift = 0
         byte = 0x80
         while byte & 0x80:
+            if shift > LONGEST_NUMBER:
+                raise UnknownFrameError
             byte = self.number("B")
             value |= (byte & 0x7F) << shift
             shift += 7
@@ -90,13 +98,17 @@ class _Information:
         )
 
 
-@lru_cache(maxsize=64)
 def _information(library: Path) -> _Information | None:
     try:
+        # A path of a core file may be a device or a pipe here; files of /proc have no size.
+        if not library.is_file() or not library.stat().st_size:
+            return None
         with library.open("rb") as file:
             elf = ELFFile(file)
+            if elf.num_sections() > MOST_SECTIONS:
+                return None
             header, frames = elf.get_section_by_name(".eh_frame_hdr"), elf.get_section_by_name(".eh_frame")
-            if header is None or frames is None or frames["sh_size"] > LARGEST:
+            if header is None or frames is None or header["sh_size"] + frames["sh_size"] > LARGEST:
                 return None
             loads = [s.header for s in elf.iter_segments() if s["p_type"] == "PT_LOAD"]
             return _Information(
@@ -129,7 +141,7 @@ def _entry(information: _Information, pc: int) -> int | None:
     return found
 
 
-def _row_of(information: _Information, pc: int) -> tuple[_Row, bool]:
+def _row_of(information: _Information, pc: int, steps: Iterator[int]) -> tuple[_Row, bool]:
     """The rules at `pc`, and whether the function is one that a signal returns through."""
     place = _entry(information, pc)
     if place is None:
@@ -151,7 +163,9 @@ def _row_of(information: _Information, pc: int) -> tuple[_Row, bool]:
     if augmentation.startswith("z"):
         head.block()
         entry.block()
-    program = _Program(code, data, pc - begin)
+    if end - place > LONGEST_ENTRY or head_end - common > LONGEST_ENTRY:
+        raise UnknownFrameError
+    program = _Program(code, data, pc - begin, steps)
     program.run(_Bytes(information.frames[: min(head_end, len(information.frames))], head.at))
     program.first = program.row.copy()
     program.run(_Bytes(information.frames[: min(end, len(information.frames))], entry.at))
@@ -161,13 +175,15 @@ def _row_of(information: _Information, pc: int) -> tuple[_Row, bool]:
 class _Program:
     """Call frame instructions (DWARF 5, 6.4.2) up to a place in the function."""
 
-    def __init__(self, code: int, data: int, wanted: int) -> None:
-        self.code, self.data, self.wanted = code, data, wanted
+    def __init__(self, code: int, data: int, wanted: int, steps: Iterator[int]) -> None:
+        self.code, self.data, self.wanted, self.steps = code, data, wanted, steps
         self.here, self.row, self.first = 0, _Row(), _Row()
         self.kept: list[_Row] = []
 
     def run(self, program: _Bytes) -> None:
         while program.at < len(program.data):
+            if next(self.steps, None) is None or len(self.row.saved) > MOST_REGISTERS:
+                raise UnknownFrameError
             if not self._step(program):
                 return
 
@@ -207,7 +223,7 @@ class _Program:
                 self._restore(program.leb())
             case 0x07 | 0x08:
                 row.saved.pop(program.leb(), None)
-            case 0x0A:
+            case 0x0A if len(self.kept) < MOST_KEPT:
                 self.kept.append(row.copy())
             case 0x0B if self.kept:
                 self.row = self.kept.pop()
@@ -235,6 +251,8 @@ class Unwinder:
 
     remains: Remains
     file_of: Callable[[str], Path]
+    _known: dict[Path, _Information | None] = field(default_factory=dict)
+    _steps: Iterator[int] = field(default_factory=lambda: iter(range(MOST_STEPS)))
 
     def addresses(self, thread: ThreadState) -> list[int]:
         """Where the thread is, then the return addresses, as far as they can be followed."""
@@ -256,14 +274,14 @@ class Unwinder:
     def _caller(self, registers: Registers, *, is_first: bool) -> Registers:
         pc = registers[RIP]
         mapping = self.remains.mapping(pc)
-        information = _information(self.file_of(mapping.path)) if mapping is not None else None
+        information = self._information(mapping.path) if mapping is not None else None
         if mapping is None or information is None:
             raise UnknownFrameError
         # A return address is behind the call, which may end the function.
         address = information.address(pc - mapping.start + mapping.offset)
         if address is None:
             raise UnknownFrameError
-        row, is_signal = _row_of(information, address - (not is_first))
+        row, is_signal = _row_of(information, address - (not is_first), self._steps)
         if is_signal:
             base = registers[RSP] + _CONTEXT
             return {number: self._word(base + 8 * place) for number, place in _SAVED.items()}
@@ -278,6 +296,12 @@ class Unwinder:
         if RIP not in row.saved:
             raise UnknownFrameError
         return caller
+
+    def _information(self, path: str) -> _Information | None:
+        file = self.file_of(path)
+        if file not in self._known:
+            self._known[file] = _information(file) if len(self._known) < MOST_LIBRARIES else None
+        return self._known[file]
 
     def _by_frame_pointer(self, registers: Registers) -> Registers:
         frame = registers.get(RBP, 0)
@@ -296,6 +320,8 @@ class Unwinder:
         cursor, value = _Bytes(expression), 0
         while cursor.at < len(expression):
             operation = cursor.number("B")
+            if next(self._steps, None) is None:
+                raise UnknownFrameError
             if 0x70 <= operation <= 0x80:
                 value = registers[operation - 0x70] + cursor.leb(signed=True)
             elif operation == 0x06:

@@ -17,14 +17,16 @@ from mcp_server.package.archive import Package
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.plurals import counted
+from mcp_server.recorder.core_file import open_core
 from mcp_server.recorder.identity import build_id_at, build_id_of
 from mcp_server.recorder.package import ORIGINAL
-from mcp_server.recorder.remains import Remains, ThreadState, open_core, open_process, signal_name
+from mcp_server.recorder.remains import Remains, ThreadState, open_process, signal_name
 from mcp_server.recorder.stack import SourceLine, function_at, line_at
 from mcp_server.recorder.unwind import Unwinder
 from mcp_server.runtime.context import Context
 
 MOST_THREADS = 32
+MOST_LOOKED_AT = 256
 MOST_FRAMES = 12
 SOURCES = (".kernel.cpp", ".wrapper.cpp")
 LONGEST_CODE = 160  # characters of a line that are shown
@@ -100,14 +102,22 @@ class _Reader:
             raise ProblemError(
                 "the process had not loaded this package",
                 value=self.library.name,
-                allowed=", ".join(sorted(self._loaded)) or "a process with a package loaded",
+                allowed=_listed(self._loaded) or "a process with a package loaded",
+                next_call="post-mortem with the package that the process has loaded",
             )
         remarks = self._builds()
         if self.remains.is_cut:
             remarks.append("The core file is cut off: of threads whose stack is missing nothing is known.")
-        seen = [self._seen(thread) for thread in self.remains.threads[: MOST_THREADS * 8]]
+        looked_at = self.remains.threads[:MOST_LOOKED_AT]
+        seen = [self._seen(thread) for thread in looked_at]
         inside = [each for each in seen if each is not None]
-        others = len(self.remains.threads) + len(self.remains.running) - len(inside)
+        others = len(looked_at) + len(self.remains.running) - len(inside)
+        beyond = len(self.remains.threads) - len(looked_at)
+        if beyond:
+            remarks.append(
+                f"{counted(beyond, 'thread')} of {len(self.remains.threads)} were not looked at: the limit "
+                f"is {MOST_LOOKED_AT}. Where they are is not known."
+            )
         if self.remains.running:
             listed = ", ".join(map(str, self.remains.running[:8]))
             remarks.append(
@@ -143,7 +153,8 @@ class _Reader:
             raise ProblemError(
                 "the process had another build of this package",
                 value=f"build {wanted}",
-                allowed=f"the package with build {', '.join(sorted(found))}",
+                allowed=f"the package with build {_listed(found)}",
+                next_call="post-mortem with the package as it was loaded",
             )
         return [] if wanted and found else ["Whether it is the same build of the package could not be told."]
 
@@ -235,14 +246,19 @@ class _Reader:
         if ended and self.remains.is_cut:
             return f"{ended} in thread {first}. The core file is cut off, and its stack was not found."
         if ended:
-            return (
-                f"{ended} in thread {first}, outside of the package. {counted(len(inside), 'thread')} in it."
+            told = (
+                f"{ended} in thread {first}, outside of the package. {counted(len(inside), 'thread')} in it"
             )
+            return f"{told}, {others} elsewhere."
         states: dict[str, int] = {}
         for each in inside:
             states[each.state] = states.get(each.state, 0) + 1
         told = "; ".join(f"{counted(count, 'thread')} {state}" for state, count in states.items())
         return f"{told or 'No thread is in the package'}. {counted(others, 'thread')} elsewhere."
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(name[:LONGEST_CODE] for name in sorted(names)[:8])
 
 
 def _joined(frames: Iterable[str]) -> list[str]:

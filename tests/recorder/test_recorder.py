@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from mcp_server.errors import ProblemError
-from mcp_server.recorder.remains import open_core
+from mcp_server.recorder.core_file import open_core
 from mcp_server.recorder.ring import Recording, read_recording
 from mcp_server.recorder.unwind import Unwinder
 from tests.conftest import ROOT, ZooPackage, torch_environment

@@ -1,0 +1,216 @@
+"""A core file of Linux on x86-64: its threads, mapped files and dumped pages.
+
+Every size and count in it is compared with what can be there before anything is read by it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from mcp_server.errors import ProblemError
+from mcp_server.recorder.remains import LARGEST_READ, NEXT, Remains, ThreadState
+from mcp_server.recorder.stack import Mapping
+
+MOST_SEGMENTS = 1 << 20
+LARGEST_NOTES = 64 << 20  # bytes of all notes, of which a thread has about 12,000
+MOST_NOTES = 1 << 18
+MOST_FILES = 1 << 18  # four times what a process may map by default (vm.max_map_count)
+LONGEST_PATH = 4096  # PATH_MAX
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
+_SEGMENT = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+_NOTE = struct.Struct("<III")  # Elf64_Nhdr
+_FILES = struct.Struct("<QQ")  # fill_files_note, linux/fs/binfmt_elf.c
+_FILE = struct.Struct("<QQQ")
+_CORE, _X86_64, _LOAD, _NOTES, _MANY_SEGMENTS = 4, 62, 1, 4, 0xFFFF
+_PRSTATUS, _FILE_NOTE = 1, 0x46494C45
+_NAMES = {_PRSTATUS: "NT_PRSTATUS", _FILE_NOTE: "NT_FILE"}
+_MACHINES = {3: "x86", 8: "MIPS", 21: "PowerPC", 22: "s390", 40: "ARM", 183: "AArch64", 243: "RISC-V"}
+_REGISTERS = struct.Struct("<27Q")  # user_regs_struct, sys/user.h
+_RBP, _RIP, _RSP = 4, 16, 19
+_AT_SIGNAL, _AT_THREAD, _AT_REGISTERS = 12, 32, 112  # elf_prstatus, linux/elfcore.h
+_ALLOWED = "a core of Linux on x86-64, ET_CORE (ulimit -c unlimited)"
+
+
+@dataclass
+class _Core:
+    """What was read so far."""
+
+    path: Path
+    file: BinaryIO
+    size: int
+    threads: list[ThreadState] = field(default_factory=list)
+    maps: list[Mapping] = field(default_factory=list)
+    pages: list[tuple[int, int, int]] = field(default_factory=list)  # address, bytes, place in the file
+    notes = note_bytes = 0
+    is_cut = False
+
+    def read(self, place: int, count: int, what: str) -> bytes:
+        """Raises `ProblemError` where the file ends before."""
+        if place + count > self.size:
+            raise self.damaged(
+                f"it is cut off: {what} end behind the file", f"byte {place + count}", f"{self.size} bytes"
+            )
+        self.file.seek(place)
+        return self.file.read(count)
+
+    def damaged(self, what: str, value: str, allowed: str) -> ProblemError:
+        return ProblemError(
+            f"the core file cannot be read, {what}",
+            value=f"{value} in {self.path}",
+            allowed=allowed,
+            next_call=NEXT,
+        )
+
+
+@contextmanager
+def open_core(path: Path) -> Iterator[Remains]:
+    """What a core file holds. Raises `ProblemError` for another file, or one that is damaged or cut off."""
+    if not path.is_file():
+        raise ProblemError("there is no such core file", value=str(path), allowed=_ALLOWED, next_call=NEXT)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        what = f"the core file cannot be read ({error.strerror})"
+        raise ProblemError(what, value=str(path), allowed="a file that this user may read") from error
+    with file:
+        yield _remains(_Core(path, file, os.fstat(file.fileno()).st_size))
+
+
+def _remains(core: _Core) -> Remains:
+    for kind, place, address, count in _segments(core):
+        if kind == _LOAD:
+            there = max(0, min(count, core.size - place))
+            core.is_cut |= there < count
+            core.pages.append((address, there, place))
+        elif kind == _NOTES:
+            core.note_bytes += count
+            if core.note_bytes > LARGEST_NOTES:
+                raise core.damaged("it has too many notes", f"{core.note_bytes} bytes", f"{LARGEST_NOTES}")
+            _read_notes(core, core.read(place, count, "its notes"), place)
+    if not core.threads:
+        raise core.damaged("it has no thread", f"{core.notes} notes", "a note NT_PRSTATUS for each thread")
+    core.pages.sort()
+    return Remains(
+        tuple(core.threads), tuple(core.maps), lambda at, count: _dumped(core, at, count), is_cut=core.is_cut
+    )
+
+
+def _segments(core: _Core) -> Iterator[tuple[int, int, int, int]]:
+    """Type, place in the file, address and size there of each."""
+    _, _, _, _, _, place, sections, _, _, each, count, *_ = _header(core)
+    if count == _MANY_SEGMENTS:  # more than the header can say: sh_info of the first section has the number
+        (count,) = struct.unpack("<I", core.read(sections + 44, 4, "its sections"))
+    if count > MOST_SEGMENTS or each != _SEGMENT.size:
+        raise core.damaged(
+            "it is damaged: its segments", f"{count} of {each} bytes", f"{MOST_SEGMENTS} of {_SEGMENT.size}"
+        )
+    raw = core.read(place, count * each, "its segments")
+    for kind, _, at, address, _, size, _, _ in _SEGMENT.iter_unpack(raw):
+        yield kind, at, address, size
+
+
+def _header(core: _Core) -> tuple[int, ...]:
+    start = core.file.read(_HEADER.size)
+    if start[:4] != b"\x7fELF":
+        raise core.damaged("this is no ELF file", repr(start[:4]), _ALLOWED)
+    if len(start) < _HEADER.size:
+        raise core.damaged("it is cut off", f"{len(start)} bytes", _ALLOWED)
+    if start[4:6] != b"\2\1":
+        found = f"{'64' if start[4] == 2 else '32'} bits, {'little' if start[5] == 1 else 'big'} endian"
+        raise ProblemError("this is no core file of x86-64", value=f"{core.path}: {found}", allowed=_ALLOWED)
+    header = _HEADER.unpack(start)
+    if header[1:3] != (_CORE, _X86_64):
+        machine = "x86-64" if header[2] == _X86_64 else _MACHINES.get(header[2], f"machine {header[2]}")
+        found = f"ELF type {header[1]} of {machine}"
+        raise ProblemError("this is no core file of x86-64", value=f"{core.path}: {found}", allowed=_ALLOWED)
+    return header
+
+
+def _read_notes(core: _Core, raw: bytes, place: int) -> None:
+    """The threads and mapped files of a segment of notes."""
+    at = 0
+    while at < len(raw):
+        core.notes += 1
+        left = len(raw) - at - _NOTE.size
+        if core.notes > MOST_NOTES:
+            raise core.damaged("it has too many notes", f"note {core.notes}", f"{MOST_NOTES} notes")
+        if left < 0:
+            raise core.damaged(
+                "it ends in the middle of a note", f"note {core.notes} at byte {place + at}", "12 bytes"
+            )
+        named, size, kind = _NOTE.unpack_from(raw, at)
+        name = f"note {core.notes} ({_NAMES.get(kind, f'type {kind:#x}')}) at byte {place + at}"
+        if named > left or -(-named // 4) * 4 + size > left:
+            raise core.damaged(
+                f"a note is larger than its segment: {name}",
+                f"n_namesz {named}, n_descsz {size}",
+                f"{left} bytes together, as many as its segment still has",
+            )
+        start = at + _NOTE.size
+        begin = start + -(-named // 4) * 4
+        if raw[start : start + named].rstrip(b"\0") == b"CORE":
+            _keep(core, kind, raw[begin : begin + size], name)
+        at = begin + -(-size // 4) * 4
+
+
+def _keep(core: _Core, kind: int, raw: bytes, name: str) -> None:
+    if kind == _PRSTATUS:
+        if len(raw) < _AT_REGISTERS + _REGISTERS.size:
+            raise core.damaged(
+                f"a thread has no registers: {name}",
+                f"n_descsz {len(raw)}",
+                f"{_AT_REGISTERS + _REGISTERS.size} bytes or more",
+            )
+        core.threads.append(_thread(raw))
+    elif kind == _FILE_NOTE:
+        core.maps += _files(core, raw, name)
+
+
+def _thread(raw: bytes) -> ThreadState:
+    registers = _REGISTERS.unpack_from(raw, _AT_REGISTERS)
+    (number,) = struct.unpack_from("<i", raw, _AT_THREAD)
+    (received,) = struct.unpack_from("<h", raw, _AT_SIGNAL)
+    return ThreadState(number, registers[_RIP], registers[_RSP], registers[_RBP], received)
+
+
+def _files(core: _Core, raw: bytes, name: str) -> list[Mapping]:
+    count, unit = _FILES.unpack_from(raw) if len(raw) >= _FILES.size else (1, 1)
+    # Each has three numbers, and a name with at least its end.
+    most = max(0, min((len(raw) - _FILES.size) // (_FILE.size + 1), MOST_FILES - len(core.maps)))
+    if count > most:
+        raise core.damaged(
+            f"a note says that more files were mapped than it can hold: {name}", f"{count} files", f"{most}"
+        )
+    end = _FILES.size + count * _FILE.size
+    names = raw[end:].split(b"\0", count)[:-1]
+    if len(names) < count:
+        raise core.damaged(
+            f"a note of the mapped files has too few names: {name}", f"{len(names)} of {count} names", "all"
+        )
+    entries = _FILE.iter_unpack(raw[_FILES.size : end])
+    return [
+        Mapping(start, stop, pages * unit, path[:LONGEST_PATH].decode("utf-8", "replace"))
+        for (start, stop, pages), path in zip(entries, names, strict=True)
+    ]
+
+
+def _dumped(core: _Core, address: int, count: int) -> bytes:
+    number = bisect_right(core.pages, (address, 1 << 64, 0)) - 1
+    if number < 0:
+        return b""
+    start, there, offset = core.pages[number]
+    left = min(count, LARGEST_READ, start + there - address)
+    if left <= 0:
+        return b""
+    try:
+        core.file.seek(offset + address - start)
+        return core.file.read(left)
+    except OSError:
+        return b""

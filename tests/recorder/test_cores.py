@@ -1,0 +1,223 @@
+"""Core files and processes that are not what they say: a clear error, in little memory and time."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import struct
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from mcp_server.errors import ProblemError
+from mcp_server.recorder.core_file import open_core
+from mcp_server.recorder.remains import open_process
+from mcp_server.recorder.unwind import Unwinder
+from tests.conftest import ZooPackage
+
+X86, ARM = 62, 183
+SPARSE = 3 << 30  # bytes
+CODE = 0x10000
+
+
+def note(kind: int, data: bytes, *, says: int | None = None, named: int = 0) -> bytes:
+    """A note; `says` and `named` are sizes that lie."""
+    name = b"CORE\0"
+    head = struct.pack("<III", named or len(name), len(data) if says is None else says, kind)
+    return head + name.ljust(-(-len(name) // 4) * 4, b"\0") + data.ljust(-(-len(data) // 4) * 4, b"\0")
+
+
+def status(thread: int, pc: int = CODE, sp: int = 0x7000) -> bytes:
+    """NT_PRSTATUS of a thread that got SIGABRT."""
+    raw = bytearray(336)
+    struct.pack_into("<h", raw, 12, 6)
+    struct.pack_into("<i", raw, 32, thread)
+    struct.pack_into("<Q", raw, 112 + 8 * 16, pc)
+    struct.pack_into("<Q", raw, 112 + 8 * 19, sp)
+    return note(1, bytes(raw))
+
+
+def files(*paths: str, count: int | None = None) -> bytes:
+    """NT_FILE; `count` is a number that lies."""
+    raw = struct.pack("<QQ", len(paths) if count is None else count, 4096)
+    raw += b"".join(struct.pack("<QQQ", CODE * (n + 1), CODE * (n + 2), 0) for n in range(len(paths)))
+    return note(0x46494C45, raw + b"".join(path.encode() + b"\0" for path in paths))
+
+
+def core(
+    notes: bytes, *, page: bytes = b"", machine: int = X86, size: int = 0, count: int = 2, kind: int = 4
+) -> bytes:
+    """An ELF file with notes, whose segment says that it is `size` bytes, and `page` at CODE."""
+    ident = b"\x7fELF\x02\x01\x01".ljust(16, b"\0")
+    head = struct.pack("<HHIQQQIHHHHHH", kind, machine, 1, 0, 64, 0, 0, 64, 56, count, 64, 0, 0)
+    first = struct.pack("<IIQQQQQQ", 4, 4, 176, 0, 0, size or len(notes), 0, 4)
+    second = struct.pack("<IIQQQQQQ", 1, 5, 176 + len(notes), CODE, 0, len(page), len(page), 4096)
+    return ident + head + first + second + notes + page
+
+
+ONE = status(7)
+DAMAGED = {
+    "a description larger than its segment": (ONE + note(6, b"abcd", says=2_900_000_000), "2900000000"),
+    "a name larger than its segment": (ONE + note(6, b"abcd", named=2_900_000_000), "2900000000"),
+    "more mapped files than it has bytes": (ONE + files("/lib/a.so", count=4_000_000), "4000000"),
+    "fewer names than mapped files": (ONE + files("/a", "/b").replace(b"/b\0", b"/b/"), "1 of 2 names"),
+    "a thread without registers": (note(1, b"\0" * 100), "NT_PRSTATUS"),
+    "a note without its head": (ONE + b"\1\0\0", "ends in the middle of a note"),
+    "no thread": (files("/lib/a.so"), "no thread"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_size_that_lies_is_named(case: str, tmp_path: Path) -> None:
+    """The error has the note, what it says, and what is possible."""
+    notes, told = DAMAGED[case]
+    (tmp_path / "core").write_bytes(core(notes))
+    with pytest.raises(ProblemError, match="cannot be read") as error, open_core(tmp_path / "core"):
+        pass
+    assert told in str(error.value) and error.value.allowed and error.value.next_call
+
+
+OTHERS = {
+    "another architecture": (core(ONE, machine=ARM), "AArch64"),
+    "a program": (core(ONE, kind=2), "type 2"),
+    "32 bits": (core(ONE).replace(b"ELF\x02", b"ELF\x01"), "32 bits"),
+    "the head of a file": (core(ONE)[:70], "cut off"),
+    "notes behind the end": (core(ONE, size=1 << 20), "cut off"),
+    "more segments than bytes": (core(ONE, count=60_000), "cut off"),
+    "nothing": (b"", "no ELF file"),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS)
+def test_another_file_is_refused(case: str, tmp_path: Path) -> None:
+    """What it is, and what is allowed."""
+    raw, told = OTHERS[case]
+    (tmp_path / "core").write_bytes(raw)
+    with pytest.raises(ProblemError, match=re.escape(told)) as error, open_core(tmp_path / "core"):
+        pass
+    assert error.value.allowed
+
+
+SPARSE_CORES = {
+    "description": note(6, b"abcd", says=2_900_000_000),
+    "files": files("/lib/a.so", count=4_000_000),
+    "many small notes": note(6, b"") * 300_000,
+}
+READ = """
+import sys
+from pathlib import Path
+from mcp_server.recorder.core_file import open_core
+with open_core(Path(sys.argv[1])):
+    pass
+"""
+
+
+@pytest.mark.parametrize("case", SPARSE_CORES)
+def test_a_sparse_core_takes_little(case: str, tmp_path: Path) -> None:
+    """A size that lies is not read, also where the file has that many bytes."""
+    path = tmp_path / "core"
+    path.write_bytes(core(ONE + SPARSE_CORES[case]))
+    os.truncate(path, SPARSE)
+    limit = 1 << 30
+    run = subprocess.run(
+        [sys.executable, "-c", READ, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+        timeout=60,
+    )
+    assert "ProblemError" in run.stderr, run.stderr[-500:]
+
+
+def test_an_error_of_the_caller_passes(tmp_path: Path) -> None:
+    """An error while a core file or a process is open is not called a damaged file or a refusal."""
+    (tmp_path / "core").write_bytes(core(ONE))
+    with pytest.raises(KeyError), open_core(tmp_path / "core"):
+        raise KeyError
+    with pytest.raises(PermissionError), open_process(os.getpid()):
+        raise PermissionError
+
+
+CHURN = """
+import threading
+print("ready", flush=True)
+while threading.active_count():
+    for each in [threading.Thread(target=lambda: None) for _ in range(40)]:
+        each.start()
+"""
+
+
+def test_threads_that_end_meanwhile_are_left_out() -> None:
+    """Of a process whose threads come and go, those that are there are told."""
+    with subprocess.Popen([sys.executable, "-c", CHURN], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline()
+            until = time.monotonic() + 3
+            while time.monotonic() < until:
+                with open_process(process.pid) as remains:
+                    assert remains.maps
+        finally:
+            process.kill()
+
+
+def test_a_process_that_ended_is_said() -> None:
+    """Before the look, when its parent has not waited for it, or during the look."""
+    with subprocess.Popen(["sleep", "100"]) as process:
+        with pytest.raises(ProblemError, match="ended while it was looked at"), open_process(process.pid):
+            process.kill()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProblemError, match="has ended"), open_process(process.pid):
+            pass
+
+
+def test_mapped_files_of_all_kinds_are_no_trouble(tmp_path: Path) -> None:
+    """A pipe, a device, a folder, a file that is gone and names that no system allows: no frame, no error."""
+    os.mkfifo(tmp_path / "pipe")
+    names = (str(tmp_path / "pipe"), "/dev/zero", str(tmp_path), "/nowhere/libx.so", "x" * 5000, "/proc/kmsg")
+    threads = b"".join(status(n, CODE * (n + 1) + 16) for n in range(len(names)))
+    (tmp_path / "core").write_bytes(core(threads + files(*names)))
+    with open_core(tmp_path / "core") as remains:
+        found = [Unwinder(remains, Path).addresses(thread) for thread in remains.threads]
+    assert found == [[CODE * (n + 1) + 16] for n in range(len(names))]
+
+
+def post_mortem(path: Path, package: Path) -> subprocess.CompletedProcess[str]:
+    """What the command says of a core file."""
+    argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", "post-mortem", str(path)]
+    return subprocess.run([*argv, "--package", str(package)], capture_output=True, text=True, check=False)
+
+
+def core_of(package: Path, threads: bytes, *, build: bytes = b"") -> bytes:
+    """The core of a process that had loaded the package, or one with another `build` id."""
+    with zipfile.ZipFile(package) as archive:
+        (name,) = [each for each in archive.namelist() if each.endswith(".wrapper.so")]
+        page = archive.read(name)[:4096]
+    at = page.index(struct.pack("<III", 4, 20, 3) + b"GNU\0") + 16
+    page = page[:at] + (build or page[at : at + 20]) + page[at + 20 :]
+    return core(threads + files(f"/elsewhere/{PurePosixPath(name).name}"), page=page)
+
+
+@pytest.mark.slow
+def test_another_build_of_the_package_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Addresses of one build mean nothing in another: both builds are named, and what to call."""
+    (tmp_path / "core").write_bytes(core_of(zoo("ranker"), ONE, build=b"\xab" * 20))
+    run = post_mortem(tmp_path / "core", zoo("ranker"))
+    assert run.returncode == 2 and "another build of this package" in run.stderr
+    assert f"the package with build {'ab' * 20}" in run.stderr and "try: post-mortem" in run.stderr
+
+
+@pytest.mark.slow
+def test_threads_beyond_the_limit_are_not_called_elsewhere(zoo: ZooPackage, tmp_path: Path) -> None:
+    """Of 300 threads 44 are said to be unknown, and only the others are counted."""
+    threads = b"".join(status(n, pc=0x999) for n in range(300))
+    (tmp_path / "core").write_bytes(core_of(zoo("ranker"), threads))
+    run = post_mortem(tmp_path / "core", zoo("ranker"))
+    assert run.returncode == 0, run.stderr
+    assert "44 threads of 300 were not looked at" in run.stdout and "build" not in run.stdout
+    assert "256 elsewhere" in run.stdout and "300 elsewhere" not in run.stdout
