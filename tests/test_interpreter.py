@@ -49,17 +49,12 @@ def test_the_variable_is_taken_unasked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variable", interpreter.ACTIVE)
 def test_an_active_environment_with_torch_is_taken(tmp_path: Path, variable: str) -> None:
-    """A virtual or conda environment, before that of the folder and what is on PATH."""
+    """A virtual or conda environment, before that of the folder, which has what one without torch lacks."""
     active = environment(tmp_path / "active")
-    environment(tmp_path / ".venv")
+    local, bare = environment(tmp_path / ".venv"), tmp_path / "bare"
+    environment(bare, torch=False)
     assert default_python({variable: str(tmp_path / "active"), "PATH": "/usr/bin"}, tmp_path) == active
-
-
-def test_an_active_environment_without_torch_is_passed_over(tmp_path: Path) -> None:
-    """The folder's environment has what the active one lacks."""
-    environment(tmp_path / "active", torch=False)
-    local = environment(tmp_path / ".venv")
-    assert default_python({"VIRTUAL_ENV": str(tmp_path / "active")}, tmp_path) == local
+    assert default_python({variable: str(bare)}, tmp_path) == local
 
 
 def test_the_environment_of_the_project_is_found_from_below(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, replace
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -16,16 +16,13 @@ from benchmarks import guide_race
 from benchmarks.corpus.answers import Answer
 from benchmarks.corpus.forms import Question
 from benchmarks.guide_race import (
-    FORMS,
     LEFT,
     Diagnosis,
     Procedure,
     Race,
-    arguments,
     follow,
     print_races,
     race,
-    read_races,
     run,
     summary,
 )
@@ -51,18 +48,6 @@ def test_a_ratio_is_all_of_the_guide_against_diagnose() -> None:
     assert RACE.spared_ratio(PACKAGE) == 4.0
 
 
-def test_the_table_has_a_row_for_each_form_and_says_what_the_forms_are() -> None:
-    """A reader sees both forms' seconds, and that the package's compile is not among them."""
-    text = printed([RACE])
-    rows = [line.split("│")[1:-1] for line in text.splitlines() if "made_up" in line]
-    assert [[cell.strip() for cell in row[5:]] for row in rows] == [
-        ["script", "2", "1", "30", "✓", "proven", "2.0", "1.3"],
-        ["package", "1", "0", "10", "✓", "proven", "6.0", "4.0"],
-    ]
-    told = " ".join(text.split())
-    assert all(f"{form}: {meaning}" in told for form, meaning in FORMS.items())
-
-
 def test_medians_are_kept_apart_by_form_and_machine() -> None:
     """A fast package form does not lift the script form over its target, nor the CPU a CUDA machine."""
     cuda = replace(RACE, needs="cuda")
@@ -77,11 +62,6 @@ def test_a_party_that_was_not_named_is_told() -> None:
     missed = replace(RACE, diagnoses=(replace(PACKAGE, named=False, confidence=""),))
     assert "✗" in printed([missed])
     assert any("named in 0 of 1 cases" in line for line in summary([missed]))
-
-
-def test_races_come_back_from_their_json() -> None:
-    """What `--json` wrote is enough to print the table again."""
-    assert read_races(json.loads(json.dumps([asdict(RACE)]))) == [RACE]
 
 
 def test_the_guide_keeps_the_seconds_of_each_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,9 +158,3 @@ def test_cases_run_side_by_side_and_one_that_breaks_costs_no_other() -> None:
     answers = [replace(ANSWER, name="broken"), ANSWER]
     assert list(run(answers, 2, one, Console(file=told, width=160))) == [RACE]
     assert "broken: not raced: OSError('no space left')" in told.getvalue()
-
-
-def test_both_forms_are_raced_unless_one_is_chosen() -> None:
-    """`--form package` leaves the script out."""
-    assert arguments([]).form == ["script", "package"]
-    assert arguments(["--form", "package", "--jobs", "6"]).form == ["package"]

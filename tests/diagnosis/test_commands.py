@@ -26,7 +26,6 @@ from tests.diagnosis.support import (
     failing,
     intervention,
     package_case,
-    run,
     suspect,
     trial,
     worker_run,
@@ -114,11 +113,6 @@ def test_a_counter_test_is_repeated_as_it_was(zoo: ZooPackage) -> None:
     assert [e.command for e in found.evidence if e.step == "intervention"] == ["aoti-debug try-fix first"]
 
 
-def test_a_capture_is_read_from_its_journals(zoo: ZooPackage) -> None:
-    """The journals of the run are shown as they are."""
-    assert command_for("capture", full_case(zoo)) == "cat job/capture-*.jsonl"
-
-
 @pytest.mark.parametrize("step", STEPS)
 def test_no_command_is_made_up(step: str) -> None:
     """Where there is no package, no inputs, no run and no log, there is nothing to run."""
@@ -150,29 +144,14 @@ def test_a_command_brings_what_the_call_needs(zoo: ZooPackage) -> None:
     assert call_arguments(case)["model_name"] == "small" and call_arguments(case)["env"] == case.workload.env
 
 
-def test_a_healthy_call_says_how_to_see_that(zoo: ZooPackage) -> None:
-    """Each run that succeeded has the command that makes it again."""
-    case = full_case(zoo)
-    case.runs.update(plain=run("plain"), checked=run("checked"))
-    found = conclude([], case, Context(Path("job"), Path(sys.executable)))
-    commands = [e.command for e in found.evidence if e.step in ("plain", "checked")]
-    assert len(commands) == 2
-    for command in commands:
-        parse(command)
-
-
-def test_a_generated_line_is_printed() -> None:
-    """What the compiler wrote is shown from its file."""
-    case = DiagnosisState(None)
+def test_a_program_is_run_as_it_was(zoo: ZooPackage) -> None:
+    """A script's command holds its directory, variables and arguments; files are printed."""
+    workload = ScriptWorkload(script=Path("a b.py"), args=["-v"], cwd=Path("w d"), env={"A": "1 2"})
+    case = DiagnosisState(workload)
+    assert command_for("script", case) == "cd 'w d' && env 'A=1 2' python 'a b.py' -v"
     case.generated = GeneratedKernel(name="k", file=Path("/cache/a b.py"), line=12, code="assert")
     assert command_for("read_generated_kernel", case) == "sed -n 12p '/cache/a b.py'"
-
-
-def test_a_program_is_run_as_it_was() -> None:
-    """A script's command holds its directory, variables and arguments."""
-    workload = ScriptWorkload(script=Path("a b.py"), args=["-v"], cwd=Path("w d"), env={"A": "1 2"})
-    command = command_for("script", DiagnosisState(workload))
-    assert command == "cd 'w d' && env 'A=1 2' python 'a b.py' -v"
+    assert command_for("capture", full_case(zoo)) == "cat job/capture-*.jsonl"
 
 
 def test_weights_in_question_are_settled_by_those_that_were_meant(zoo: ZooPackage) -> None:

@@ -54,32 +54,18 @@ def case_of(monkeypatch: pytest.MonkeyPatch, found: Division = DIVIDED) -> Diagn
     return case
 
 
-def test_nothing_is_claimed_before_the_divisors_were_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements of an input that are divisors are looked at first: they tell more than the code."""
-    assert not list(value_constraints.detect_division(case_of(monkeypatch)))
-
-
 def test_an_element_that_is_zero_is_likely_until_it_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error and the value are two observations of one cause; the call without zeros is the test of it."""
+    """Divisors in an input are looked at first; where one is zero, the call without zeros is the test."""
     case = case_of(monkeypatch)
+    assert not list(value_constraints.detect_division(case))
     case.done.append("look_at_indices")
     case.index_values[PART] = IndexValues(PART, 4, outside=1, first=[([2], 0)])
     (found,) = value_constraints.detect_division(case)
-    assert (found.category, found.guilty.name, found.guilty.value) == (
-        "input_mismatch",
-        "args[1]",
-        "0 at [2]",
-    )
+    told = (found.category, found.guilty.name, found.guilty.value)
+    assert told == ("input_mismatch", "args[1]", "0 at [2]") and confidence(found, case) == "likely"
     assert found.crashing is not None and found.crashing.generated_location == "kernel.cpp:9"
-    assert confidence(found, case) == "likely"
-
-
-def test_an_input_without_zeros_is_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A division whose divisors were all seen to be other numbers did not fail."""
-    case = case_of(monkeypatch)
-    case.done.append("look_at_indices")
     case.index_values[PART] = IndexValues(PART, 4)
-    assert not list(value_constraints.detect_division(case))
+    assert not list(value_constraints.detect_division(case)), "all were seen to be other numbers"
 
 
 def test_a_computed_divisor_is_proven_by_a_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,26 +128,18 @@ def interpreted(*events: Event | dict[str, Any], text: str = CHECK) -> Diagnosis
     return case
 
 
-@pytest.mark.parametrize(
-    ("modular", "compared", "sure"),
-    [(False, None, "likely"), (True, None, "possible"), (False, [False, True, False], "proven")],
-)
-def test_a_failed_check_with_an_overflow(modular: bool, compared: list[bool] | None, sure: str) -> None:
-    """Likely without a reference, possible for a hash; proven where the exact result passes."""
-    more = [{"event": "compared_exact", "equal": compared}] if compared else []
-    case = interpreted(AGREES, {**OVERFLOW, "modular": modular}, *more)
-    (found,) = detect_overflow(case)
-    assert (found.category, found.guilty.name, confidence(found, case)) == (
-        "wrong_output",
-        "aten.mul.Tensor",
-        sure,
-    )
-
-
-def test_an_overflow_that_makes_no_difference_is_a_bystander() -> None:
-    """In int64 the outputs are not what is expected, either."""
-    case = interpreted(AGREES, OVERFLOW, {"event": "compared_exact", "equal": [False, False, False]})
-    assert len(bystanders(detect_overflow(case), case)) == 1
+def test_a_failed_check_with_an_overflow() -> None:
+    """Likely without a reference, possible for a hash; proven where the exact result passes, else cleared."""
+    exact: list[list[bool] | None] = [None, None, [False, True, False], [False] * 3]
+    for modular, compared, sure in zip(
+        (False, True, False, False), exact, ("likely", "possible", "proven", ""), strict=True
+    ):
+        more = [{"event": "compared_exact", "equal": compared}] if compared else []
+        case = interpreted(AGREES, {**OVERFLOW, "modular": modular}, *more)
+        (found,) = detect_overflow(case)
+        assert (found.category, found.guilty.name) == ("wrong_output", "aten.mul.Tensor")
+        assert len(bystanders([found], case)) == (not sure)
+        assert not sure or confidence(found, case) == sure
 
 
 @pytest.mark.parametrize("text", ["", CHECK.replace("raise ValueError(text)", "x = books[text]")])

@@ -86,14 +86,6 @@ def test_a_defect_is_possible_and_one_that_was_located_likely(tmp_path: Path) ->
     assert "2**32 elements" in located.evidence[1].fact and located.level is CausalLevel.FAULT_SITE
 
 
-def test_sizes_decide(tmp_path: Path) -> None:
-    """65,536 rows of 32,768 are the most that an index of 32 bits reaches."""
-    for rows, count in ((65_536, 0), (65_537, 1)):
-        directory = tmp_path / str(rows)
-        directory.mkdir()
-        assert len(read(wide(directory, ILLEGAL, rows=rows), directory).kernel_defects or ()) == count
-
-
 @pytest.mark.parametrize("effect", [Effect.GONE, Effect.SAME])
 def test_the_call_without_the_defect_decides(tmp_path: Path, effect: Effect) -> None:
     """Proven where the failure goes with it; else a bystander, which clears nothing else in that launch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,6 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import ScriptWorkload
-from mcp_server.worker.process import processor_seconds
 from tests.diagnosis.support import LOG, capture, finished, phase, run
 
 
@@ -40,13 +38,6 @@ def test_a_limit(budget_s: float, timeout_s: float, share: float, seconds: float
     """The smaller of what was asked and a share of the budget; cut when the budget is why it is short."""
     found = limit_of(case_of(budget_s, timeout_s), share=share)
     assert found.seconds == pytest.approx(seconds, abs=0.1) and found.cut == cut
-
-
-def test_a_known_hang_gets_little_time() -> None:
-    """What did not end in the program does not get the rest of the budget to hang in again."""
-    case = case_of(300, 300)
-    case.runs["script"] = run("script", ending="timeout")
-    assert limit_of(case).seconds == HANGING_S
 
 
 def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
@@ -117,15 +108,3 @@ def test_a_file_that_grew_too_large() -> None:
     (found,) = environment.detect_limit_signals(case)
     assert (found.guilty.name, found.guilty.value) == ("file size", "RLIMIT_FSIZE")
     assert confidence(found, case) == "likely"
-
-
-@pytest.mark.parametrize("signal", ["SIGSEGV", "SIGKILL"])
-def test_other_signals_are_others(signal: str) -> None:
-    """A crash, and a kill without such a limit, say nothing of one."""
-    assert list(environment.detect_limit_signals(ended(signal))) == []
-
-
-def test_the_limit_of_a_process_is_told() -> None:
-    """Seconds where there is a limit, None where there is none."""
-    soft = resource.getrlimit(resource.RLIMIT_CPU)[0]
-    assert processor_seconds() == (None if soft == resource.RLIM_INFINITY else soft)

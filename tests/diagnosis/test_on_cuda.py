@@ -18,7 +18,6 @@ from mcp_server.diagnosis.causes import (
     log_text,
 )
 from mcp_server.diagnosis.causes.illegal_memory_access import died
-from mcp_server.diagnosis.components import launch_component
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
 from mcp_server.diagnosis.observe.calls import PlainRun
@@ -88,14 +87,6 @@ def test_the_stack_of_an_abort_over_a_kernel_says_nothing(tmp_path: Path, status
     )
     assert died(case) == [] and list(illegal_memory_access.detect_died_inside(case)) == []
     assert LocateFault().gain(case, []) == 1
-
-
-def test_a_kernel_of_the_user_goes_by_its_own_name(tmp_path: Path) -> None:
-    """The wrapper numbers the variants of a Triton kernel; the user wrote it without a number."""
-    case = cuda_case("user_shift", tmp_path)
-    assert case.view is not None
-    launch = next(launch for launch in case.view.wrapper.launches if launch.kind == "user_triton")
-    assert launch_component(launch.index, launch.kernel, case).name == launch.symbol != launch.kernel
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,6 @@ def test_a_smaller_call_that_passes_proves_it(zoo: ZooPackage) -> None:
     assert not is_bystander(again, case) and confidence(again, case) == "likely"
 
 
-def test_the_limit_of_the_program_is_told(zoo: ZooPackage) -> None:
-    """What RLIMIT_AS left for the failing call is evidence."""
-    case = too_large(zoo)
-    call = phase(1, load=0, thread=1, outcome="failed", headroom=4096)
-    case.capture = capture(calls=[call])
-    (found,) = out_of_memory.detect_allocation(case)
-    assert any("left 4096 bytes" in evidence.fact for evidence in found.evidence)
-
-
 def sized_by_data(zoo: ZooPackage, asked: int, *widths: int) -> DiagnosisState:
     """A request that failed in a package with buffers of u0 rows so wide, where input 0 holds u0."""
     case = package_case(zoo("unbacked"), GivenTensor("float32", (8, 8)))
@@ -91,19 +82,6 @@ def test_a_size_that_the_data_gives_is_put_on_the_input(
     case = sized_by_data(zoo, asked, *widths)
     found = [(h.guilty.input_index, h.guilty.value) for h in out_of_memory.detect_data_size(case)]
     assert found == ([(0, f"makes u0 {value}")] if value is not None else [])
-
-
-MAKING = """Error: aoti_torch_empty_strided(2, s0, s1, f, cpu, this->device_idx_, &big1_handle) \
-API call failed at /c/ab.wrapper.cpp, line 972
-"""
-
-
-@thorough
-def test_the_buffer_that_was_to_be_made_decides(zoo: ZooPackage) -> None:
-    """The failed call of the runtime names it."""
-    case = sized_by_data(zoo, 128 * 10**9, 32, 8)
-    case.runs["plain"] = run("plain", MAKING + REQUEST.format(128 * 10**9))
-    assert [h.guilty.value for h in out_of_memory.detect_data_size(case)] == ["makes u0 4000000000"]
 
 
 def test_only_a_failed_call_is_made_again_under_its_limit(tmp_path: Path) -> None:
@@ -148,12 +126,6 @@ def test_outputs_that_hold_more_than_was_asked_for_are_the_cause() -> None:
     assert found.intervention.options.steps[-1]["headroom"] == 5100
 
 
-def test_outputs_that_hold_less_are_not() -> None:
-    """Releasing them would not have helped."""
-    assert not list(detect_retained(ran_out(REQUEST.format(6000), calls=[failed_call(kept(14, 5000))])))
-    assert not list(detect_retained(ran_out(REQUEST.format(4000), calls=[failed_call(kept(1, 5000))])))
-
-
 def loads_of(package: str, count: int, failed: bool = True) -> list[dict[str, Any]]:
     """`count` loads that went well, and one that did not."""
     known = {"loader": "AOTIModelPackageLoader", "package": package, "bytes": 1000, "stack": STACK}
@@ -171,11 +143,6 @@ def test_a_package_that_is_loaded_again_and_again_fills_the_address_space() -> N
     assert "12 times at once" in found.summary
 
 
-def test_the_first_load_may_lie_on_a_mount_without_execution() -> None:
-    """Nothing was mapped before: the text alone does not say which it is."""
-    assert not list(detect_retained(ran_out(NO_MAPPING, loads=loads_of("tenant.pt2", 0))))
-
-
 def test_constants_that_cannot_be_read_are_named_with_their_file() -> None:
     """The process ends in a signal when the package reads them."""
     lost = {"inp.weight": "/data/map.weights", "out.weight": "/data/map.weights"}
@@ -183,3 +150,14 @@ def test_constants_that_cannot_be_read_are_named_with_their_file() -> None:
     (found,) = detect_lost_constants(case)
     assert (found.category, found.guilty.name) == ("constants", "inp.weight")
     assert "/data/map.weights is shorter" in found.summary and "1 other" in found.summary
+
+
+def test_outputs_that_hold_less_are_not() -> None:
+    """Releasing them would not have helped."""
+    assert not list(detect_retained(ran_out(REQUEST.format(6000), calls=[failed_call(kept(14, 5000))])))
+    assert not list(detect_retained(ran_out(REQUEST.format(4000), calls=[failed_call(kept(1, 5000))])))
+
+
+def test_the_first_load_may_lie_on_a_mount_without_execution() -> None:
+    """Nothing was mapped before: the text alone does not say which it is."""
+    assert not list(detect_retained(ran_out(NO_MAPPING, loads=loads_of("tenant.pt2", 0))))

@@ -69,53 +69,28 @@ def performed(case: DiagnosisState, *looks: Look) -> DiagnosisState:
     return case
 
 
-def test_the_best_worth_comes_first() -> None:
-    """Gain per second decides, not gain: a cheap look goes before an expensive one that tells more."""
+def test_what_is_chosen() -> None:
+    """The two best by gain for each second that fit the time left; what must be alone is alone."""
     assert chosen(Look("dear", seconds=30), Look("cheap", seconds=1, worth=0.5))[0] == "cheap"
-
-
-def test_two_looks_run_side_by_side() -> None:
-    """At most two at a time, the two best."""
     assert chosen(Look("a", 3), Look("b", 1), Look("c", 2)) == ["b", "c"]
-
-
-@pytest.mark.parametrize("first", [True, False])
-def test_what_must_be_alone_is_alone(first: bool) -> None:
-    """An observation that must not share the machine is neither joined by another nor joins one."""
-    looks = [Look("alone", seconds=1 if first else 3, alone=True), Look("other", seconds=2)]
-    assert chosen(*looks) == (["alone"] if first else ["other"])
-
-
-def test_nothing_is_chosen_without_gain_or_time() -> None:
-    """An observation that would tell nothing, or takes longer than what is left, is not started."""
+    for seconds, first in ((1, ["alone"]), (3, ["other"])):
+        assert chosen(Look("alone", seconds=seconds, alone=True), Look("other", seconds=2)) == first
     assert chosen(Look("useless", worth=0)) == []
     case = DiagnosisState(None, budget_s=10)
+    assert chosen(Look("long", seconds=20), case=case) == ["long"], "while nothing has run"
     assert chosen(Look("long", seconds=20), Look("short", seconds=5), case=case) == ["short"]
     case.runs["plain"] = run("plain")
     assert chosen(Look("long", seconds=20), case=case) == []
 
 
-def test_something_is_tried_with_any_budget() -> None:
-    """While nothing has run, what may take too long is tried all the same: the budget ends it."""
-    assert chosen(Look("long", seconds=20), case=DiagnosisState(None, budget_s=10)) == ["long"]
-
-
-def test_what_was_done_is_not_repeated() -> None:
-    """A performed action is recorded with why it was chosen, and is never chosen again."""
-    look = Look("a")
-    case = performed(DiagnosisState(None), look)
-    assert case.done == ["a"] and case.decisions[0].startswith("a (gain 1.00")
-    assert chosen(look, case=case) == []
-
-
 def test_a_decision_tells_what_was_open() -> None:
-    """The categories that were not settled are named with the choice, each once, at most three."""
-    case = DiagnosisState(None)
+    """The categories that were not settled are named with the choice, which is not made again."""
+    case, look = DiagnosisState(None), Look("a")
     kinds: tuple[Category, ...] = ("hang", "hang", "constants", "toolchain", "custom_op")
     case.suspects = [suspect(category=kind) for kind in kinds]
-    assert performed(case, Look("a")).decisions == [
-        "a (gain 1.00, about 1 s; open: hang, constants, toolchain)"
-    ]
+    performed(case, look)
+    assert case.decisions == ["a (gain 1.00, about 1 s; open: hang, constants, toolchain)"]
+    assert case.done == ["a"] and chosen(look, case=case) == []
 
 
 @pytest.mark.parametrize("error", [ProblemError("no such file"), ValueError("odd")], ids=["refused", "bug"])
@@ -163,11 +138,6 @@ def test_an_empty_state_accuses_nobody() -> None:
     assert [list(detect(DiagnosisState(None))) for detect in DETECTORS] == [[]] * len(DETECTORS)
 
 
-def test_a_log_has_nothing_to_run() -> None:
-    """Without a workload nothing can be observed."""
-    assert choose(observations(), DiagnosisState(None)) == []
-
-
 def test_each_diagnosis_has_observations_of_its_own() -> None:
     """Some count their rounds: what one diagnosis made is no reason for another to make fewer."""
     first, second = observations(), observations()
@@ -196,7 +166,10 @@ def expected(workload: Workload | None, **fields: Any) -> list[tuple[Command, tu
 
 
 def test_the_requests_of_a_diagnosis_find_their_import(tmp_path: Path) -> None:
-    """A plain request and one with a single thread have the surroundings that were expected for them."""
+    """A plain request and one with a single thread have the surroundings that were expected for them.
+
+    Only a workload with an exported program pays for reading one.
+    """
     plain, single = expected(SCRIPT)
     env = {**SCRIPT.env, "TORCHINDUCTOR_VEC_ISA_OK": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     common = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1"}
@@ -204,10 +177,6 @@ def test_the_requests_of_a_diagnosis_find_their_import(tmp_path: Path) -> None:
     for (command, _), more in ((plain, {"AOTI_RUNTIME_CHECK_INPUTS": "1"}), (single, ONE_THREAD)):
         asked = Command(argv, tmp_path, {**env, **common, **more})
         assert surroundings(command) == surroundings(asked)
-
-
-def test_only_a_workload_with_an_exported_program_pays_for_reading_one() -> None:
-    """The modules come with the first import of a script, and with none of a package."""
     assert [modules for _, modules in expected(SCRIPT)] == [EXPORTED, ()]
     assert [modules for _, modules in expected(PACKAGE)] == [(), ()]
 
@@ -241,20 +210,15 @@ def gain(case: DiagnosisState) -> float:
     return LocateFault().gain(case, [])
 
 
-def test_a_program_whose_call_was_not_kept_is_run_itself() -> None:
-    """An illegal access and no inputs: worth it; a failure that cannot be one of memory: not."""
+def test_a_program_is_run_itself_where_no_call_can_show_it() -> None:
+    """An illegal access without inputs that were kept, or in a replayed graph; not another failure."""
     lost = {**KEPT, "file": None, "notice": "TooLarge", "outcome": "unfinished"}
     assert gain(script_case(capture(loads=[LOAD], calls=[lost]), ILLEGAL)) > 0
     assert gain(script_case(capture(loads=[LOAD], calls=[lost]), "ValueError: mine")) == 0
     assert gain(script_case(capture(), ILLEGAL)) == 0
-
-
-def test_the_replay_of_a_graph_is_in_no_call() -> None:
-    """A healthy call that was kept cannot show what a replayed graph did; without one it is asked."""
     with_graph = script_case(capture(loads=[LOAD], calls=[KEPT, IN_GRAPH]), ILLEGAL)
-    without = script_case(capture(loads=[LOAD], calls=[KEPT]), ILLEGAL)
     assert with_graph.call is not None and gain(with_graph) > 0
-    assert gain(without) == 0
+    assert gain(script_case(capture(loads=[LOAD], calls=[KEPT]), ILLEGAL)) == 0
 
 
 def test_indices_that_no_kernel_checks_are_watched(zoo: ZooPackage) -> None:

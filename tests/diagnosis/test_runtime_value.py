@@ -60,12 +60,6 @@ def test_a_size_read_from_an_input_is_clamped(zoo: ZooPackage) -> None:
     assert (change.input, change.high) == (0, 5)
 
 
-def test_a_check_of_sizes_that_callers_give_is_left_to_others(zoo: ZooPackage) -> None:
-    """A symbol that is the size of an input belongs to the comparison of inputs with the package."""
-    case = failing(package_case(zoo("unbacked")), "Error: Expected s77 <= 5 but received 9")
-    assert list(value_constraints.detect_size(case)) == []
-
-
 def looped(zoo: ZooPackage, numbers: list[int]) -> DiagnosisState:
     """A call that timed out, with these launches at the end of its journal, all of which came back."""
     case = package_case(zoo("loop"))

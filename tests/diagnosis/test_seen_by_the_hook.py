@@ -43,12 +43,6 @@ def test_a_call_that_died_of_unmapped_memory() -> None:
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "likely"
 
 
-def test_a_call_that_came_back_did_not_read_it() -> None:
-    """An input that the package never reads does no harm; nor is a call with whole inputs suspected."""
-    assert list(illegal_memory_access.detect_unmapped(died("ok", [1]))) == []
-    assert list(illegal_memory_access.detect_unmapped(died("unfinished", []))) == []
-
-
 def test_a_load_without_files_left() -> None:
     """The limit is to blame, whatever the text; that the load goes well elsewhere proves it."""
     case = DiagnosisState(None)
@@ -68,16 +62,6 @@ def test_a_load_without_files_left() -> None:
     assert [confidence(each, case) for each in environment.detect_process_limits(case)] == ["likely"]
 
 
-@pytest.mark.parametrize(("limit", "found"), [(100_000, "likely"), (1 << 30, "")])
-def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found: str) -> None:
-    """The limit is to blame where the loader has to unpack a larger file, and not otherwise."""
-    case = package_case(zoo("ranker"))
-    error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": limit}
-    case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
-    case.runs["script"] = run("script", "RuntimeError: Failed to extract")
-    assert "".join(confidence(each, case) for each in environment.detect_process_limits(case)) == found
-
-
 @pytest.mark.parametrize(("largest", "found"), [(200_000, ["likely"]), (90_000, []), (None, [])])
 def test_a_package_that_was_not_kept(largest: int | None, found: list[str]) -> None:
     """What the hook recorded of its members suffices to compare it with the limit."""
@@ -87,14 +71,6 @@ def test_a_package_that_was_not_kept(largest: int | None, found: list[str]) -> N
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to extract")
     assert [confidence(each, case) for each in environment.detect_process_limits(case)] == found
-
-
-def test_an_error_with_files_left() -> None:
-    """A load that failed while files could be opened is not this detector's."""
-    case = DiagnosisState(None)
-    error = {"type": "RuntimeError", "text": "file open failed"}
-    case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
-    assert list(environment.detect_process_limits(case)) == []
 
 
 def aliasing(outcome: str) -> DiagnosisState:
@@ -113,11 +89,6 @@ def test_an_output_that_changed_with_its_input() -> None:
     (found,) = concurrency.detect_aliased(case)
     assert (found.category, found.guilty.input_index) == ("concurrency", 0)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
-
-
-def test_views_where_something_else_failed() -> None:
-    """A call that failed explains the failure by itself."""
-    assert list(concurrency.detect_aliased(aliasing("failed"))) == []
 
 
 def test_a_host_behind_a_shell_script_names_its_package(tmp_path: Path) -> None:
@@ -145,3 +116,24 @@ def test_a_host_that_ends_well_is_asked_through_the_checks_of_its_package() -> N
     assert CheckedProgram().gain(case, []) > 0.0
     bad_index = suspect("a", "index_out_of_bounds", "x")
     assert CheckedProgram().gain(case, [bad_index]) > 0.0  # it may be an index of another dtype
+
+
+def test_a_call_that_came_back_did_not_read_it() -> None:
+    """An input that the package never reads does no harm; nor is a call with whole inputs suspected."""
+    assert list(illegal_memory_access.detect_unmapped(died("ok", [1]))) == []
+    assert list(illegal_memory_access.detect_unmapped(died("unfinished", []))) == []
+
+
+@pytest.mark.parametrize(("limit", "found"), [(100_000, "likely"), (1 << 30, "")])
+def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found: str) -> None:
+    """The limit is to blame where the loader has to unpack a larger file, and not otherwise."""
+    case = package_case(zoo("ranker"))
+    error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": limit}
+    case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
+    case.runs["script"] = run("script", "RuntimeError: Failed to extract")
+    assert "".join(confidence(each, case) for each in environment.detect_process_limits(case)) == found
+
+
+def test_views_where_something_else_failed() -> None:
+    """A call that failed explains the failure by itself."""
+    assert list(concurrency.detect_aliased(aliasing("failed"))) == []

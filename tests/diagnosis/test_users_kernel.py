@@ -8,7 +8,6 @@ import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import custom_op
-from mcp_server.diagnosis.components import users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.model import PackageWorkload, ScriptWorkload, Workload
@@ -39,21 +38,6 @@ def test_a_kernel_that_sums_in_16_bits_is_suspect(tmp_path: Path, dtype: str, na
     assert [each.guilty.name for each in found] == (["spread_kernel"] if narrow else [])
     for each in found:
         assert each.category == "wrong_output" and "tl.sum(" in each.summary and not each.observed
-
-
-def test_the_line_of_the_sum_in_the_users_script_comes_first(tmp_path: Path) -> None:
-    """The sum, where the kernel is in the script that was given."""
-    script = tmp_path / "model.py"
-    script.write_text(f"@triton.jit\ndef spread_kernel(x, slots, out, width: tl.constexpr):\n    {SUM}\n")
-    case = narrow_case(tmp_path, workload=ScriptWorkload(script=script))
-    (found,) = custom_op.detect_narrow(case)
-    first = found.guilty.model_locations[0]
-    assert (first.file, first.line) == (str(script), 3) and "tl.sum(" in first.code
-
-
-def test_the_users_kernels_are_in_the_exported_program_too(tmp_path: Path) -> None:
-    """So that an agreement with it clears nothing of what they compute."""
-    assert users_code(narrow_case(tmp_path)) == ["spread_kernel"]
 
 
 MAXIMUM = "tl.store(out + slot, tl.max(tl.load(x + col, mask=col < width, other={other}), 0))"

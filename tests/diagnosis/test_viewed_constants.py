@@ -16,7 +16,7 @@ from mcp_server.worker.loading import update_package
 from mcp_server.worker.protocol import Step
 from mcp_server.worker.report import Report
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import capture, failing, package_case, phase, run, trial
+from tests.diagnosis.support import capture, failing, package_case, phase, trial
 
 VIEWS = ["head.bias", "head.weight"]
 
@@ -55,14 +55,6 @@ def test_views_that_an_update_copies_are_named(zoo: ZooPackage, more: dict[str, 
         assert hypothesis.intervention.options.copied == tuple(VIEWS)
         case.trials[hypothesis.intervention.key] = trial(hypothesis.intervention, Effect.GONE)
         assert confidence(hypothesis, case) == "proven"
-
-
-def test_a_program_that_dies_before_its_call_is_likely_to_die_of_it(zoo: ZooPackage) -> None:
-    """The allocator meets what was overwritten; no call was begun by then."""
-    case = updated(zoo)
-    case.runs["script"] = run("script", "malloc assertion failure in sysmalloc", ending="signal")
-    (found,) = constants.detect_viewed_constants(case)
-    assert confidence(found, case) == "possible"
 
 
 def test_the_counter_test_gives_constants_memory_of_their_own(tmp_path: Path) -> None:

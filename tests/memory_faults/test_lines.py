@@ -262,13 +262,6 @@ def kernel(x_ptr, y_ptr, width, BLOCK: tl.constexpr):
     y = tl.load(y_ptr + col, mask=col > 1, other=1.0)
     tl.store(y_ptr, tl.sum(x - y, 0))
 """,
-    "product of two": """
-def kernel(x_ptr, w_ptr, y_ptr, width, BLOCK: tl.constexpr):
-    col = tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + col, mask=col < width, other=0.0)
-    w = tl.load(w_ptr + col, mask=col < width, other=1.0)
-    tl.store(y_ptr, tl.sum(x * w, 0))
-""",
 }
 
 

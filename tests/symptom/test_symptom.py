@@ -98,6 +98,7 @@ def test_wrong_output_without_an_expectation_is_open(scaled: Path, tmp_path: Pat
 
 
 @pytest.mark.slow
+@thorough
 def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_path: Path) -> None:
     """The script checks nothing; the expectation is that of the call with 0.3, its second one."""
     program = tmp_path / "serve.py"
@@ -149,16 +150,14 @@ def test_a_check_that_fails_on_right_outputs_is_an_error(scaled: Path, tmp_path:
     ("made", "what"),
     [
         ([torch.zeros(2, 2), torch.zeros(6)], r"output 0 has shape \[6, 16\] instead of \[2, 2\]"),
-        ([torch.zeros(6, 16)], "the call gives 2 tensors, the expectation has 1"),
-        (["text"], "the expectation holds no tensor"),
         (None, "the expectation was not written by torch.save"),
     ],
-    ids=["shape", "count", "no tensor", "no file of torch"],
+    ids=["shape", "no file of torch"],
 )
 def test_an_expectation_that_cannot_be_one_is_an_error(
     scaled: Path, tmp_path: Path, made: object, what: str
 ) -> None:
-    """Another shape, another number of outputs, no tensors, no file of torch.save."""
+    """Another shape than the output's, no file of torch.save."""
     path = tmp_path / "expect.pt"
     if made is None:
         path.write_text("no tensors")
@@ -166,22 +165,6 @@ def test_an_expectation_that_cannot_be_one_is_an_error(
         torch.save(made, path)
     with pytest.raises(ProblemError, match=what):
         verdict(tmp_path, scaled, "inputs", Symptom(expect=path))
-
-
-def test_outputs_of_another_shape_may_come_of_inputs_that_do_not_fit(scaled: Path, tmp_path: Path) -> None:
-    """The expectation is right for a batch of 4, which the package, compiled for 6, was given."""
-    x, temperature = torch.load(scaled.with_name("scaled.inputs.pt"))
-    right = torch.load(scaled.with_name("scaled.right.pt"))
-    for name, made in (
-        ("given", [x[:4].clone(), temperature]),
-        ("right", [output[:4].clone() for output in right]),
-    ):
-        torch.save(made, tmp_path / f"{name}.pt")
-    workload = PackageWorkload(package=scaled, inputs=tmp_path / "given.pt")
-    context = Context(directory=tmp_path, python=Path(sys.executable))
-    found = served(diagnose, context, workload, budget_s=60, symptom=Symptom(expect=tmp_path / "right.pt"))
-    assert found.category in ("input_mismatch", "shape_out_of_range")
-    assert found.guilty is not None and found.guilty.input_index == 0
 
 
 def test_a_check_that_itself_fails_accuses_nobody(scaled: Path, tmp_path: Path) -> None:

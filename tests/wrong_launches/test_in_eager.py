@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -115,16 +114,6 @@ def test_a_launch_in_eager_mode_computes_from_what_it_reads_itself(wrong: Wrong,
     assert _in_eager(tmp_path, call, found, found.wrong[1].launch) == (Effect.GONE, "")
 
 
-@pytest.mark.slow
-@thorough
-def test_a_launch_that_the_call_does_not_reach_says_so(wrong: Wrong, tmp_path: Path) -> None:
-    """A call in which nothing was replaced is no evidence."""
-    package = wrong("one")
-    found = judged(tmp_path / "judged", package)
-    effect, reason = _in_eager(tmp_path, judged_call(package, found), found, 99)
-    assert effect is Effect.NOT_APPLICABLE and "does not reach these launches: [99]" in reason
-
-
 def _in_eager(directory: Path, call: TriedCall, found: EveryLaunch, launch: int) -> tuple[Effect, str]:
     """The effect of one launch in eager mode on the rebuilt package, whatever others do."""
     assert found.plan is not None
@@ -156,23 +145,6 @@ def test_all_wrong_kernels_are_listed_and_no_other(wrong: Wrong, tmp_path: Path,
     for each in found.wrong:
         right, actual = map(float, each.difference.values)
         assert actual == pytest.approx(right / 2, rel=0.02), "each by itself is half of what is right"
-
-
-@pytest.mark.slow
-@thorough
-def test_the_plan_says_what_each_launch_stores_and_reads(wrong: Wrong, tmp_path: Path) -> None:
-    """That is what a launch is done in eager mode from."""
-    found = judged(tmp_path, wrong("two"))
-    assert found.plan is not None and found.eager_outputs is not None
-    plan = json.loads(found.plan.path.read_text())
-    stored = {number: [one["node"] for one in held.values()] for number, held in plan["stored"].items()}
-    assert stored == {str(n): [node] for n, node in enumerate(NODES)}
-    assert list(plan["sources"]["2"].values()) == [[1, "buf1"]]
-    (output,) = torch.load(found.eager_outputs.path)
-    assert output.shape == (8, 16)
-
-
-NODES = ("linear", "mul", "linear_1", "mul_1", "linear_2", "mul_2", "linear_3", "mul_3")
 
 
 # A launch done in eager mode by the program: `try-fix --as eager`.
