@@ -22,7 +22,9 @@ _DEFINE = re.compile(
     re.M,
 )
 _FIELD = re.compile(r"\b(?P<kernel>\w+)_result\.(?P<field>\w+)(?:\[(?P<index>\d+)\])?")
-_CASE = re.compile(r"case (-?\d+): grid_0 = ([^;]*); grid_1 = ([^;]*); grid_2 = ([^;]*); break;")
+_CASE = re.compile(
+    r"case (?P<config>-?\d+): grid_0 = (?P<x>[^;]*); grid_1 = (?P<y>[^;]*); grid_2 = (?P<z>[^;]*); break;"
+)
 
 
 LazyConfigs = dict[tuple[str, str], str]
@@ -98,11 +100,11 @@ _PROTOTYPE = re.compile(
 )
 _WRAPPER = re.compile(r"^static\s+[^;{}()]*(?:\(\([\w, ]*\)\)\s*)?void\s+call_(?P<name>\w+)\s*\(", re.M)
 _QUOTED = re.compile(r"async_compile\.triton\(\s*'(?P<symbol>[^']*)',\s*(?P<quote>'''|\"\"\")")
-_GRID = re.compile(r"uint32_t grid_(\d)\s*=\s*([^;]*);")
+_GRID = re.compile(r"uint32_t grid_\d\s*=\s*(?P<size>[^;]*);")
 _DIVIDED = re.compile(r"(?:\b|_)(?P<axis>[xyz])numel \+ \((?P<size>\d+) - 1\)")
 _TOLD_BY_NAME = re.compile(r"(?:in|out|in_out)_ptr\d")
 _TOLD_BY_CODE = re.compile(r"tl\.(?:atomic_|store\([^,\n]*tmp)")
-_MUTATED = re.compile(r"'mutated_arg_names':\s*\[([^\]]*)\]")
+_MUTATED = re.compile(r"'mutated_arg_names':\s*\[(?P<names>[^\]]*)\]")
 _CONTEXT = frozenset({"device_idx_", "stream_", "kernels_", "cubin_dir_"})
 
 
@@ -166,10 +168,11 @@ def _triton_kernel(text: str, match: re.Match[str], count_line: LineCounter, laz
     # loadKernel("…/x.cubin", "symbol", …), launchKernel(fn, gx, gy, gz, warps, shared, args, stream)
     cubin, symbol = (part.strip('"') for part in loaded[:2]) if len(loaded) > 1 else ("", "")
     warps, shared = map(whole_number, launched[4:6]) if len(launched) > 5 else (None, None)
-    grid = tuple(m[2] for m in _GRID.finditer(body))
+    grid = tuple(m["size"] for m in _GRID.finditer(body))
     if not grid and (chosen := lazy.get((name.upper(), "CONFIG_INDEX"))):
         # A `switch` over the autotuned configurations sets the grid.
-        grid = next((case.groups()[1:] for case in _CASE.finditer(body) if case[1] == chosen), ())
+        cases = (case for case in _CASE.finditer(body) if case["config"] == chosen)
+        grid = next((case.group("x", "y", "z") for case in cases), ())
     own = "'kernel_name': 'triton_" in source or name.startswith("triton_")
     kind: KernelKind = "triton" if own else "user_triton"
     return Kernel(
@@ -209,7 +212,7 @@ def _triton_parameters(
         if name not in _CONTEXT:
             names.append((name, "tensor" if type_.rstrip("& ").endswith(f"{name}_type_") else type_))
     mutated = _MUTATED.search(source)
-    listed = re.findall(r"'(\w+)'", mutated[1]) if mutated else []
+    listed = re.findall(r"'(\w+)'", mutated["names"]) if mutated else []
     tensors = tuple(Parameter(name, type_, "unknown") for name, type_ in names if type_ == "tensor")
     accesses: tuple[Access, ...] = ()
     if source and (

@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import shlex
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -22,7 +21,7 @@ from mcp_server.jobs.store import Store, cause
 from mcp_server.model import SUBJECT_FILE, Verdict
 from mcp_server.operations.work import HANDLE
 from mcp_server.report.page import FILE as PAGE_FILE
-from mcp_server.report.page import TEMPLATES, Box, Source, page, picture_of
+from mcp_server.report.page import TEMPLATES, Source, page
 from mcp_server.report.redact import SECRET_NAME, Redactor, with_texts
 from mcp_server.tools.requests import OPERATORS
 
@@ -67,9 +66,8 @@ def of_verdict(verdict: Verdict) -> Source:
     if not paths or not paths[0].is_file():
         return Source(verdict, Subject())
     subject = Subject.model_validate_json(paths[0].read_bytes())
-    picture = picture_of(verdict, subject.package, subject.model_name)
     log = tail(subject.log) if subject.log is not None else ""
-    return Source(verdict, subject, paths[0].parent, picture, log)
+    return Source(verdict, subject, paths[0].parent, log)
 
 
 def tail(log: Path) -> str:
@@ -84,7 +82,7 @@ def tail(log: Path) -> str:
 
 
 def _of_bundle(path: Path) -> Source:
-    """Verdict, subject and log of a bundle; its picture is drawn anew, since anything may lie in a bundle."""
+    """Verdict, subject and log of a bundle."""
     with zipfile.ZipFile(path) as archive:
         names = set(archive.namelist())
         if VERDICT_FILE not in names:
@@ -93,12 +91,7 @@ def _of_bundle(path: Path) -> Source:
         found = archive.read(SUBJECT_FILE) if SUBJECT_FILE in names else b"{}"
         subject = Subject.model_validate_json(found)
         log = archive.read(LOG_FILE).decode("utf-8", "replace") if LOG_FILE in names else ""
-        picture: tuple[Box, ...] = ()
-        if PACKAGE_FILE in names:
-            with tempfile.TemporaryDirectory() as directory:
-                package = archive.extract(PACKAGE_FILE, directory)
-                picture = picture_of(verdict, Path(package), subject.model_name)
-    return Source(verdict, subject, None, picture, log[-LOG_TAIL:])
+    return Source(verdict, subject, None, log[-LOG_TAIL:])
 
 
 def _verdict(data: object, name: str) -> Verdict:
@@ -172,7 +165,6 @@ def _texts(source: Source, redact: Redact, files: list[Member]) -> Iterator[Memb
     shown = Source(
         Verdict.model_validate_json(verdict),
         Subject.model_validate_json(subject),
-        picture=tuple(box.changed(redact) for box in source.picture),
         log=redact(source.log),
     )
     yield PAGE_FILE, page(shown)

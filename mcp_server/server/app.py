@@ -26,7 +26,7 @@ from mcp_server.jobs.store import Store
 from mcp_server.operations.arguments import Operation
 from mcp_server.operations.table import CORE, OPERATIONS
 from mcp_server.operations.work import open_store
-from mcp_server.server.resources import INSTRUCTIONS, add_completions, add_prompts, add_resources
+from mcp_server.server.resources import INSTRUCTIONS, add_prompts, add_resources
 from mcp_server.server.running import Ownership, Running, Tasks
 from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import VERDICT_URI, ToolServer
@@ -139,7 +139,6 @@ def make_server(
     )
     add_resources(server, store, ownership)
     add_prompts(server)
-    add_completions(server, store, ownership)
     return server
 
 

@@ -1,36 +1,28 @@
-"""What a client may read: instructions, guides, prompts, jobs with their files, parts of packages; and what
-is offered to complete their names.
-"""
+"""What a client may read: instructions, guides, prompts, jobs with their files."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import anyio.to_thread
-import mcp_types as types
 from mcp.server import MCPServer
-from mcp.server.mcpserver import ResourceSecurity
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 from mcp.server.mcpserver.prompts import Prompt
-from pydantic_core import to_json
 
-from mcp_server.errors import ProblemError, here
+from mcp_server.errors import ProblemError
 from mcp_server.jobs.manager import load
 from mcp_server.jobs.output import clean
 from mcp_server.jobs.store import SCHEME, Store
 from mcp_server.server.running import Ownership
 
 if TYPE_CHECKING:
-    from mcp_server.package.view import PackageView
+    pass
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = Path(sys.prefix) / "share" / "aoti-debug"
@@ -160,7 +152,7 @@ def read_artifact(store: Store, job_id: str, name: str, offset: int = 0, limit: 
 
 
 def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
-    """Offer every guide, the flag table, the jobs and artifacts of `store`, and what packages hold."""
+    """Offer every guide, the flag table, the jobs and artifacts of `store`."""
 
     def add_guide(guide: Guide) -> None:
         @server.resource(guide.uri, name=guide.file, title=guide.title, mime_type=MARKDOWN)
@@ -199,31 +191,6 @@ def add_resources(server: MCPServer[Any], store: Store, ownership: Ownership) ->
             begin, most = _number("offset", offset, 0), _number("limit", limit, PAGE_BYTES)
             return read_artifact(store, job_id, name, begin, most)
 
-    # A package lies where the caller says, as with the tools: its path is no part of this server's tree.
-    common: dict[str, Any] = {"mime_type": JSON, "security": ResourceSecurity(exempt_params={"package"})}
-
-    @server.resource(
-        "aoti-debug://kernels/{kernel}{?package}", name="kernel", title="A kernel of a package", **common
-    )
-    def kernel(kernel: str, package: str = "") -> str:
-        """Source, assertions and launches of a kernel of the .pt2 file `package`."""
-        from mcp_server.package import query
-
-        with _refusals():
-            view = _view(package)
-            facts = [query.kernel_fact(view, kernel)] if view.wrapper.kernel_named(kernel) else []
-            return _facts([*facts, *query.launch_facts(view, query.launches_of_kernel(view, kernel))])
-
-    @server.resource(
-        "aoti-debug://buffers/{buffer}{?package}", name="buffer", title="A buffer of a package", **common
-    )
-    def buffer(buffer: str, package: str = "") -> str:
-        """Shape, producer and readers of a tensor of the .pt2 file `package`."""
-        from mcp_server.package import query
-
-        with _refusals():
-            return _facts([query.buffer_fact(_view(package), buffer)])
-
 
 def _number(name: str, text: str, default: int) -> int:
     """As text here and not as `int`: the SDK answers to a wrong type that the server failed."""
@@ -243,18 +210,6 @@ def _refusals() -> Iterator[None]:
         raise ResourceNotFoundError(str(problem)) from problem
 
 
-def _view(package: str) -> PackageView:
-    """Raises ProblemError."""
-    from mcp_server.operations.workload import package_file
-    from mcp_server.package.view import view_package
-
-    return view_package(package_file(package, here()))
-
-
-def _facts(facts: Iterable[Mapping[str, object]]) -> str:
-    return str(to_json(list(facts), indent=1), "utf-8")
-
-
 def add_prompts(server: MCPServer[Any]) -> None:
     """Offer a prompt for each guide that is there."""
 
@@ -269,62 +224,3 @@ def add_prompts(server: MCPServer[Any]) -> None:
     for guide in GUIDES:
         if guide.path.is_file():
             server.add_prompt(prompt(guide))
-
-
-MOST = 100  # the protocol's limit of values in one answer
-LOOKED_AT = 5_000  # entries of a directory, or files of a job, that are looked at
-
-Known = Mapping[str, str]
-
-
-def add_completions(server: MCPServer[Any], store: Store, ownership: Ownership) -> None:
-    """Complete the arguments of the prompts and of the resource templates, by the argument's name."""
-
-    def files_of_job(job_id: str) -> Iterator[str]:
-        ownership.check(job_id)
-        root = store.find(job_id).path
-        found = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-        return (path.relative_to(root).as_posix() for path in islice(found, LOOKED_AT))
-
-    def kernels(package: str) -> list[str]:
-        """By their first launch, so that the order is that of the run."""
-        wrapper = _view(package).wrapper
-        return [launch.kernel for launch in wrapper.launches] + list(wrapper.kernels)
-
-    sources: dict[str, Callable[[str, Known], Iterable[str]]] = {
-        "job_id": lambda _typed, _known: ownership.listed(reversed(store.ids())),
-        "name": lambda _typed, known: files_of_job(known.get("job_id", "")),
-        "package": lambda typed, _known: _paths(typed, (".pt2",)),
-        "workload": lambda typed, _known: _paths(typed, (".pt2", ".py")),
-        "kernel": lambda _typed, known: kernels(known.get("package", "")),
-        "buffer": lambda _typed, known: _view(known.get("package", "")).wrapper.buffers,
-    }
-
-    def matches(name: str, typed: str, known: Known) -> list[str]:
-        """What begins with the typed text, then what holds it. Nothing when the source cannot be read."""
-        try:
-            offered = list(dict.fromkeys(sources[name](typed, known))) if name in sources else []
-        except (ProblemError, OSError):
-            return []
-        found = [value for value in offered if typed in value]
-        return sorted(found, key=lambda value: not value.startswith(typed))
-
-    @server.completion()  # type: ignore[no-untyped-call, untyped-decorator]  # untyped in mcp 2.3
-    async def complete(
-        _ref: types.PromptReference | types.ResourceTemplateReference,
-        argument: types.CompletionArgument,
-        context: types.CompletionContext | None,
-    ) -> types.Completion:
-        known = (context.arguments if context else None) or {}
-        found = await anyio.to_thread.run_sync(matches, argument.name, argument.value, known)
-        return types.Completion(values=found[:MOST], total=len(found), has_more=len(found) > MOST)
-
-
-def _paths(typed: str, suffixes: tuple[str, ...]) -> list[str]:
-    """Files with these suffixes, and directories, in the directory that the typed path names."""
-    folder = typed[: typed.rfind("/") + 1]
-    with os.scandir(Path(folder or ".").expanduser()) as listing:
-        entries = sorted(islice(listing, LOOKED_AT), key=lambda entry: entry.name)
-    shown = [entry for entry in entries if not entry.name.startswith(".")]
-    files = [f"{folder}{entry.name}" for entry in shown if entry.name.endswith(suffixes)]
-    return files + [f"{folder}{entry.name}/" for entry in shown if entry.is_dir()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from mcp_server.package.pytorch.calls import COMMON
 from mcp_server.package.pytorch.program import PytorchProgram, WrittenLaunch, write_program
 from mcp_server.package.pytorch.weights import write_weights
 from mcp_server.package.view import PackageView, view_package
-from mcp_server.plurals import counted
+from mcp_server.plurals import counted, is_
 from mcp_server.probes.build import instrument
 from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context
@@ -110,20 +111,19 @@ class Comparison:
         return self._of_outputs() + self._of_launches()
 
     def _of_launches(self) -> str:
-        count = {rank: [e for e in self.by_launch if e.agreement == rank] for rank in RANKS}
-        ran = len(self.by_launch) - len(count["not_run"])
+        count = Counter(each.agreement for each in self.by_launch)
+        ran, equal = len(self.by_launch) - count["not_run"], count["equal"]
         if not ran:
             return ""
-        told = (
-            f" Of {counted(ran, 'launch')}, each on its own inputs, {len(count['equal'])} are equal bit for "
-        )
-        told += f"bit and {len(count['rounding'])} up to rounding"
-        if not count["different"]:
+        told = f" Of {counted(ran, 'launch')}, each on its own inputs, {equal} {is_(equal)} equal bit for bit"
+        told += f" and {count['rounding']} up to rounding"
+        if not self.different:
             return f"{told}."
-        first = count["different"][0]
+        first, verb = self.different[0], "differs" if len(self.different) == 1 else "differ"
         by = f" by up to {first.largest_difference:.3g}" if first.largest_difference is not None else ""
-        told += f"; {len(count['different'])} differ: launch {first.launch}, {first.kernel}, "
-        told += f"in {first.tensor}{by}"
+        told += (
+            f"; {len(self.different)} {verb}: launch {first.launch}, {first.kernel}, in {first.tensor}{by}"
+        )
         return f"{told}{': ' if first.why else ''}{first.why}."
 
     def _of_outputs(self) -> str:

@@ -53,8 +53,8 @@ async def _result(context: Context, seen: Seen, model: PackageView, choice: Choi
         overview, seen.launches(), model, choice, seen.run.directory, shown
     )
     returned = seen.run.last(events.Called) is not None
-    ended_in = "" if returned else seen.last_launch
-    if not (returned or ended_in or found.last is None):
+    ended_in = ""
+    if not returned and found.last is not None:
         # The launch of which nothing was seen afterwards.
         ended_in = "" if any(a.when == "after" for a in found.last.arguments) else found.last.kernel
     return KernelIO(

@@ -42,7 +42,7 @@ class BadElement(Record):
 class ArgumentValues(Record):
     """One argument of a launch in one phase; shape and stride in elements.
 
-    `min`, `max` and `mean` are of the finite values (probes), or as printed in float32 (printer). Counts are
+    `min`, `max` and `mean` are of the finite values. Counts are
     None where nothing counted them. `outside` is an index beyond `bound`. `uninitialised` marks memory that
     nothing has written yet: its values mean nothing.
     """

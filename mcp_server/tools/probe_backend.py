@@ -190,7 +190,6 @@ class Seen:
     launches: Callable[[], Iterable[LaunchValues]]
     notes: list[str]
     run: WorkerRun
-    last_launch: str = ""
     stopped: bool = False
 
 

@@ -491,7 +491,6 @@ WRONG: list[tuple[tuple[str, dict[str, Any]], int, str]] = [
     (resource("aoti-debug://jobs/job_00000000/output.log"), INVALID, "no such job"),
     (resource("aoti-debug://jobs/..%2f..%2fetc/passwd"), INVALID, ""),
     (resource("aoti-debug://jobs/job_00000000/x?offset=abc"), INVALID, "offset is no number of bytes"),
-    (resource("aoti-debug://kernels/k?package=none.pt2"), INVALID, "package does not exist"),
     (resource("aoti-debug://nothing"), INVALID, ""),
     (("prompts/get", {"name": "none"}), INVALID, "unknown prompt 'none'"),
     (("prompts/get", {"name": "debug_weights"}), INVALID, "missing argument 'workload'"),

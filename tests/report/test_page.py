@@ -19,16 +19,10 @@ from mcp_types import TextResourceContents
 from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.jobs.store import Store
 from mcp_server.model import Cause, Component, Confirmed, Fix, ModelLocation, RuledOut, Verdict
-from mcp_server.package.archive import open_package
-from mcp_server.package.graph import dataflow_graph
-from mcp_server.package.view import PackageView
-from mcp_server.report.page import Source, around, code, issue_text, page, path_of, picture_of
+from mcp_server.report.page import Source, code, issue_text, page, path_of
 from mcp_server.report.redact import Redactor, clean_text
 from mcp_server.server.app import make_server, verdict_page
 from mcp_server.server.tools import VERDICT_TOOLS, VERDICT_URI
-from tests.conftest import ZooPackage
-from tests.package.archives import Members, changed, name_ending
-from tests.package.made_wrapper import make_wrapper
 from tests.report.samples import Page, rewritten
 from tests.support.browser import CHROMIUM, browsed
 
@@ -75,33 +69,6 @@ def test_everything_that_is_known_is_shown() -> None:
     wanted = [verdict.summary, *(e.fact for e in verdict.evidence), *(e.command for e in verdict.evidence)]
     wanted += [r.by for r in verdict.ruled_out] + ["torch§", "GPU§", "log§"]
     assert [text for text in wanted if " ".join(clean_text(text).split()) not in shown] == []
-
-
-def test_the_picture_shows_what_flows_into_the_launch(zoo: ZooPackage) -> None:
-    """The launch of the crash and the guilty input are marked, and the arrow between them."""
-    party = Component(kind="input", name="args[0]", input_index=0)
-    crash = Component(kind="kernel", name="k", launch_index=0)
-    verdict = Verdict(outcome="fault", summary="", guilty=party, crashing=crash)
-    drawn = around(dataflow_graph(PackageView(open_package(zoo("ranker"))), [0]), party)
-    (launch, given) = (
-        next(n for n in drawn.nodes if n.marked and n.kind == kind) for kind in ("launch", "input")
-    )
-    assert launch.lines[0].startswith("0 ") and given.lines == ("input 0 (args[0])",)
-    assert [(a.source, a.target) for a in drawn.arrows if a.marked] == [(given.id, launch.id)]
-    boxes = picture_of(verdict, zoo("ranker"), "model")
-    assert [box.title[:2] for box in boxes if box.marked] == ["0 "]
-    assert any("input 0 (args[0])" in read for box in boxes if box.marked for read in box.reads)
-    shown = Page(page(Source(verdict, picture=boxes)))
-    assert shown.problems == [] and all(box.title in shown.texts for box in boxes)
-
-
-@pytest.mark.parametrize("launch", [None, 10_000])
-def test_without_a_launch_there_is_no_picture(zoo: ZooPackage, launch: int | None) -> None:
-    """A verdict that names no launch, or one that the package does not have, has no picture."""
-    crash = Component(kind="kernel", name="k", launch_index=launch)
-    verdict = Verdict(outcome="fault", summary="", crashing=crash)
-    assert picture_of(verdict, zoo("ranker"), "model") == ()
-    assert picture_of(verdict, Path("gone.pt2"), "model") == ()
 
 
 def test_an_issue_names_no_place_and_nobody() -> None:
@@ -180,16 +147,15 @@ def test_the_chain_runs_from_the_fault_to_the_input() -> None:
     assert "731" in path[4][1] and path[5][1:] == ("input args[1]", "731")
 
 
-def test_every_box_names_the_line_that_failed(zoo: ZooPackage) -> None:
-    """A fused kernel computes several lines: its box has the one of the root cause, as the chain has."""
+def test_the_chain_names_the_line_that_failed() -> None:
+    """A fused kernel computes several lines: the chain has the one of the root cause."""
     lines = [ModelLocation(file="/app/m.py", line=number, code=f"line {number}") for number in (20, 16)]
     party = Component(kind="kernel", name="k", launch_index=1, model_locations=lines, expression="log(0)")
     verdict = Verdict(
         outcome="fault", category="nan_or_inf", headline="NaN in output 0", summary="", guilty=party
     )
-    (marked,) = (box for box in picture_of(verdict, zoo("logarithm"), "model") if box.marked)
     path = list(path_of(verdict))
-    assert marked.place == "m.py:20" and ("Model line", "m.py:20", "line 20") in path
+    assert ("Model line", "m.py:20", "line 20") in path
     assert path[0] == ("Fault", "NaN in output 0", "") and path[-1] == ("Root cause", "log(0)", "")
 
 
@@ -224,25 +190,6 @@ def test_the_page_shows_the_fix_with_its_run_and_the_other_causes() -> None:
     assert all(word in issue for word in ("Then fix", "Not the cause", "Confirmed: "))
 
 
-@pytest.mark.parametrize("launch", [0, 150, 399])
-def test_a_long_package_has_a_picture_of_the_neighbourhood(
-    launch: int, tmp_path: Path, zoo: ZooPackage
-) -> None:
-    """Of 400 launches in a row, the one of the crash is drawn, marked, with those around it."""
-
-    def lengthened(members: Members) -> None:
-        name = name_ending(members, ".wrapper.cpp")
-        members[name] = make_wrapper(400).encode()
-
-    package = changed(zoo("ranker"), tmp_path / "long.pt2", lengthened)
-    crash = Component(kind="kernel", name="k", launch_index=launch)
-    boxes = picture_of(Verdict(outcome="fault", summary="", crashing=crash), package, "model")
-    texts = " ".join(box.title for box in boxes)
-    assert f"{launch}  " in texts
-    neighbour = launch + 1 if launch < 399 else launch - 1
-    assert f"{neighbour}  " in texts and f"{(launch + 200) % 400}  " not in texts
-
-
 # The report in a real browser, where there is one: Chromium, headless.
 
 
@@ -257,12 +204,12 @@ def test_only_the_page_s_own_script_runs(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 @pytest.mark.parametrize("scheme", ["0", "1"], ids=["dark", "light"])
-def test_a_picture_of_the_page(zoo: ZooPackage, tmp_path: Path, scheme: str) -> None:
+def test_a_picture_of_the_page(tmp_path: Path, scheme: str) -> None:
     """Both colour schemes are drawn; AOTI_DEBUG_SCREENSHOTS keeps the pictures for a look."""
     party = Component(kind="kernel", name="k", launch_index=0)
     verdict = rewritten(str).verdict.model_copy(update={"crashing": party})
     subject = Subject(environment={"torch": "2.13"})
-    report = Source(verdict, subject, None, picture_of(verdict, zoo("ranker"), "model"), "log")
+    report = Source(verdict, subject, None, "log")
     kept = Path(os.environ.get("AOTI_DEBUG_SCREENSHOTS") or tmp_path) / f"report-{scheme}.png"
     options = (f"--blink-settings=preferredColorScheme={scheme}", "--window-size=1000,1600")
     browsed(tmp_path, page(report), *options, f"--screenshot={kept}")

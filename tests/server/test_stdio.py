@@ -85,7 +85,7 @@ def test_a_stderr_that_nobody_reads(tmp_path: Path) -> None:
     """Two hundred failing requests fill the pipe; the server answers the next ping all the same."""
     with serving(tmp_path, stderr=subprocess.PIPE) as speaker:
         for _ in range(200):
-            number = speaker.ask("resources/read", {"uri": "aoti-debug://kernels/k?package=%00" + "x" * 500})
+            number = speaker.ask("resources/read", {"uri": "aoti-debug://jobs/job_00000000/" + "x" * 500})
             while speaker.hear().get("id") != number:
                 pass
         assert speaker.ping() < 2

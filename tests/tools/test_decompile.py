@@ -154,7 +154,7 @@ def test_a_launch_that_differs_is_named_and_no_other(
     _, found = decompile(with_source(package, tmp_path, old, new), tmp_path / "out", *words)
     assert same["outcome"] == "agrees" and found["outcome"] == "differs"
     differ = [each["launch"] for each in found["by_launch"] if each["agreement"] == "different"]
-    assert differ == [launch] and f"launch {launch}," in found["summary"]
+    assert differ == [launch] and f"; 1 differs: launch {launch}," in found["summary"]
     wrong = any(each["agreement"] == "different" for each in found["outputs"])
     assert wrong == ("the package does not compute what its source says" in found["summary"])
     idle = [sum(each["agreement"] == "not_run" for each in one["by_launch"]) for one in (same, found)]

@@ -30,10 +30,7 @@ def assembled(
     model = "\n".join(["class Model:", *(f"{INDENT}{line}".rstrip() for line in lines)])
     rest = "\n\n\n".join([*functions, f"{model}\n{INDENT}__call__ = forward\n"])
     helpers = helpers_for(rest)
-    head = [
-        '"""A package of AOTInductor, read as PyTorch. `python -i model.py`, then Model()(*inputs)."""',
-        "",
-    ]
+    head = [HEAD, ""]
     head += ["import json", "import os", ""] if loads else []
     functional = re.search(r"\bF\.", re.sub(r"#.*", "", rest + helpers))
     head += ["import torch", *(["from torch.nn import functional as F"] if functional else []), ""]
