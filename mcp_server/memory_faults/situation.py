@@ -21,7 +21,7 @@ from mcp_server.package.terms.linear import Address, Limit, Linear, address_of
 from mcp_server.package.terms.program import Access, indexed_by, read_program
 from mcp_server.package.terms.sizes import evaluate_whole, reached
 from mcp_server.package.terms.term import Apply, Element, Term, elements, itemsize_of
-from mcp_server.package.terms.triton import constants_of
+from mcp_server.package.terms.triton_source import constants_of
 from mcp_server.package.view import PackageView
 
 FOREIGN = ("proxy_executor", "fallback_shim", "extern")  # launches that run code outside the package

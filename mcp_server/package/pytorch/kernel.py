@@ -7,11 +7,13 @@ made in place.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mcp_server.package.pytorch.axes import Axes, Axis, Loop, NotRead, Statement, plain_name
-from mcp_server.package.pytorch.values import Memory, Value, Values
+from mcp_server.package.pytorch.expressions import Value
+from mcp_server.package.pytorch.memory import Memory, Structures
+from mcp_server.package.pytorch.values import Values
 from mcp_server.package.pytorch.views import Step, Tensor, is_whole, listed, typical, view
 from mcp_server.package.pytorch.whole import Whole
 from mcp_server.package.terms import (
@@ -95,7 +97,7 @@ class _Writer:
             ranges = sorted(store.ranges, key=_outermost_first)
             places[store] = self.axes.entered(ranges, {})
         for store in stores:
-            self.values.count(store.value, store.index)
+            self.values.structures.count(store.value, store.index)
         done: set[Check] = set()
         for number, store in enumerate(stores):
             for check in checks:
@@ -301,7 +303,7 @@ def _sum(axes: Sequence[Axis], steps: Sequence[Step]) -> Whole:
 
 def merged(stores: Sequence[Store]) -> list[Store]:
     """Stores in order; the parts into which a vector loop divides one store are one again."""
-    identity = Values(Axes({}), Memory({}))
+    identity = Structures(Memory({})).identity
     found: list[Store] = []
     for store in stores:
         for number, other in enumerate(found):
@@ -314,9 +316,7 @@ def merged(stores: Sequence[Store]) -> list[Store]:
     return found
 
 
-def _joined(first: Store, second: Store, values: Values) -> Store | None:
-    same = values.identity
-
+def _joined(first: Store, second: Store, same: Callable[[Term], int]) -> Store | None:
     def built(store: Store) -> tuple[object, ...]:
         terms = (store.index, store.value, *([store.test] if store.test is not None else []))
         return store.parameter, store.mode, len(store.ranges), *map(same, terms)

@@ -1,0 +1,227 @@
+"""One statement of a wrapper in a program: a launch as a function or a call of its operator, a copy."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from mcp_server.package.launches import Argument, Launch, Transfer
+from mcp_server.package.pytorch.axes import NotRead
+from mcp_server.package.pytorch.calls import Alone, place_of, proxy_call, shim_call
+from mcp_server.package.pytorch.kernel import Passed, write_kernel
+from mcp_server.package.pytorch.lifetimes import Lifetimes, Node
+from mcp_server.package.pytorch.tensors import Call, Tensors
+from mcp_server.package.pytorch.text import function, printable, without_unused
+from mcp_server.package.pytorch.views import Tensor
+from mcp_server.package.pytorch.whole import Whole
+from mcp_server.package.terms.translate import dtype_of
+from mcp_server.package.view import PackageView
+from mcp_server.worker.events import Schema
+
+
+@dataclass(frozen=True)
+class WrittenLaunch:
+    """A launch in the program: the lines of its function, the call of its operator, or why it is not read.
+
+    `alone` is the same over nothing but its arguments.
+    """
+
+    index: int
+    kernel: str
+    kind: str
+    name: str
+    lines: tuple[str, ...]
+    not_read: str = ""
+    alone: Alone | None = None
+
+
+class Launches(Tensors):
+    """Writes launches: their statements into the scope, their functions into `functions`."""
+
+    def __init__(self, package: PackageView, schemas: Mapping[str, Schema]) -> None:
+        super().__init__(package)
+        self.schemas, self.lifetimes = schemas, Lifetimes(package.wrapper)
+        self.functions: list[str] = []
+        self.launches: list[WrittenLaunch] = []
+
+    def node(self, node: Node) -> None:
+        """Write one statement. Raises `NotRead`."""
+        if isinstance(node, Transfer):
+            self._transfer(node)
+            return
+        self._comment(node)
+        if node.kernel in self.wrapper.kernels:
+            self._kernel(node)
+        else:
+            self._operator(node)
+
+    def _comment(self, launch: Launch) -> None:
+        places = self.package.locations(launch.index) if launch.function == self.wrapper.run.name else []
+        where = (
+            f"{places[0].file.rpartition('/')[2]}:{places[0].line}  {places[0].code}"
+            if places
+            else ", ".join(launch.sources)
+        )
+        line = f"# launch {launch.index}" + (f": {where}" if where else "")
+        self.scope.lines.append(printable(line)[:110].rstrip())
+
+    def _transfer(self, node: Transfer) -> None:
+        target = node.writes
+        if node.reads is None:
+            self.scope.lines.append(f"{self.variable(target)}.zero_()")
+        elif target not in self.scope.names and self.wrapper.buffers[target].kind == "returned":
+            name = self.identifier(target)
+            self.scope.lines.append(f"{name} = {self.variable(node.reads)}.clone()")
+            self.scope.names[target] = name
+        else:
+            self.scope.lines.append(f"{self.variable(target)}.copy_({self.variable(node.reads)})")
+
+    def _operator(self, launch: Launch) -> None:
+        """The call, and the same over its arguments: `torch.mm(t0, t1)`, with `out=` where it needs that."""
+        if launch.kind == "proxy_executor":
+            written = proxy_call(launch, self._proxy_node(launch), self)
+        else:
+            written = shim_call(launch, self.schemas, self)
+        line = written.filled([self._operand(each, written.results) for each in written.tensors])
+        own = written.filled([f"t{number}" for number in range(len(written.tensors))])
+        takes, gives = list(written.tensors), list(written.out)
+        if written.results:
+            self.scope.names.update({each: self.identifier(each) for each in written.results if each})
+            line = f"{', '.join(self.scope.names.get(each, '_') for each in written.results)} = {line}"
+            # Seeds and the like, which nobody reads, are the operator's own.
+            gives = [each if self.lifetimes.is_read_after(each, launch) else "" for each in written.results]
+        elif written.out:
+            line = self._written_out(launch, written.out, line)
+            if "torch.ops." in own:
+                gives = []
+                for each in _outs(launch, written.out):
+                    own = f"{own[:-1]}, out=t{len(takes)})"
+                    takes.append(each)
+        self.scope.lines.append(line)
+        places = {f"t{number}": place_of(launch, each) for number, each in enumerate(takes)}
+        alone = Alone(own, places, tuple(gives))
+        self.launches.append(
+            WrittenLaunch(launch.index, launch.kernel, launch.kind, "", (line,), alone=alone)
+        )
+
+    def _operand(self, argument: Argument, results: Sequence[str]) -> str:
+        """A tensor for an operator; in the wrapper's layout where that decides the layout of the results."""
+        given = self.tensor(argument)
+        return self.with_strides(given, argument.target or "") if any(results) else given
+
+    def _written_out(self, launch: Launch, targets: Sequence[str], line: str) -> str:
+        """`x = torch.mm(a, b)` where nobody holds the memory, else with `out=`."""
+        outs = _outs(launch, targets)
+        first, operands = outs[0], {each.target for each in launch.arguments if each not in outs}
+        new = len(outs) == 1 and first.target not in operands and self.lifetimes.may_be_new(first, launch)
+        if new and first.target and "torch.ops." not in line and self._is_dense(first.target):
+            name = self.scope.names[first.target] = self.identifier(first.target)
+            return f"{name} = {line}"
+        given = ", ".join(f"out={self.tensor(each)}" for each in outs)
+        return f"{line[:-1]}, {given})"
+
+    def _is_dense(self, name: str) -> bool:
+        return Tensor(name, *self.layout(name)).is_contiguous
+
+    def _proxy_node(self, launch: Launch) -> dict[str, object]:
+        """The call in the package's JSON. Raises `NotRead`."""
+        member, index = self.package.package.files.proxy_nodes, launch.proxy_index
+        nodes = json.loads(self.package.package.text(member.name))["nodes"] if member is not None else []
+        node = nodes[index].get("node") if index is not None and 0 <= index < len(nodes) else None
+        if not isinstance(node, dict):
+            raise NotRead("the package's list of operator calls")
+        return node
+
+    def _kernel(self, launch: Launch) -> None:
+        kernel = self.wrapper.kernels[launch.kernel]
+        if not kernel.source:
+            raise NotRead("the package does not hold its source")
+        passed: dict[str, Passed] = {}
+        sizes: dict[str, Whole] = {}
+        by_name: dict[str, Argument] = {}
+        for argument in launch.arguments:
+            if argument.is_tensor and argument.target:
+                passed[argument.name] = self._passed(argument.target, argument, launch)
+                by_name[passed[argument.name].tensor.text] = argument
+            elif argument.name and argument.kind in ("symbol", "scalar"):
+                sizes[argument.name] = self.whole(argument.expression)
+        made = write_kernel(kernel, passed, sizes, f"launch {launch.index}")
+        reads = {name: self.tensor(by_name[name]) for name in made.reads}
+        results = {
+            name: by_name[passed[parameter].tensor.text].target or ""
+            for parameter, name in made.results.items()
+        }
+        self.scope.names.update({each: self._result_identifier(each, launch) for each in results.values()})
+        shapes = {
+            each.text: f"{each.dtype or 'flat '}[{', '.join(map(str, each.sizes))}]"
+            for each in (one.tensor for one in passed.values())
+        }
+        name = self._function_name(launch)
+        self.scope.lines.append(Call(launch, name, made.lines, reads, results, shapes, by_name))
+
+    def _passed(self, target: str, argument: Argument, launch: Launch) -> Passed:
+        """The tensor of one parameter, under the name that it has in the function."""
+        sizes, strides, dtype = self.layout(target)
+        name = self.identifier(target, self.fqn(target))
+        if argument.view is not None:
+            seen = argument.view
+            sizes, strides = (tuple(self.whole(each) for each in part) for part in (seen.sizes, seen.strides))
+            name = f"{name}_{argument.name}"
+        tensor = Tensor(name, sizes, strides, dtype or dtype_of(argument.type) or "")
+        new = argument.role != "read" and self.lifetimes.may_be_new(argument, launch)
+        return Passed(tensor, new, self.lifetimes.is_written_after(target, launch))
+
+    def _result_identifier(self, target: str, launch: Launch) -> str:
+        """The name of a tensor that a launch makes: that of the model's value where there is one."""
+        source = launch.sources[-1] if launch.sources and len(launch.writes) == 1 else ""
+        return self.identifier(target, source if source.isidentifier() else "")
+
+    def _function_name(self, launch: Launch) -> str:
+        short = re.sub(r"^(?:cpp|triton)(?:_(?:poi|per|red|tem|mm))?_(?:fused_)?|_\d+$", "", launch.kernel)
+        words = re.sub(r"\W+", "_", short).strip("_").replace("native_", "")[:40].strip("_")
+        return self.identifier(
+            f"function {launch.function} {launch.index}", f"launch_{launch.index}_{words}".rstrip("_")
+        )
+
+    def _laid_out(self, name: str, text: str, call: Call) -> str:
+        """What is passed; in the layout of the wrapper where the function looks at the memory itself."""
+        given, target = call.reads[name], call.arguments[name].target or ""
+        if self._is_flat(call.arguments[name]):
+            return f"flat({given})"
+        if not re.search(rf"\b(?:strided|take|put)\({name}\b", text):
+            return given
+        return self.with_strides(given, target)
+
+    def _is_flat(self, argument: Argument) -> bool:
+        """Whether a function takes a tensor as flat memory."""
+        return argument.view is None and self.is_of_operator(argument.target or "")
+
+    def call_text(self, call: Call, used: Collection[str]) -> str:
+        """The line that calls, and the function with the results that are used."""
+        launch = call.launch
+        wanted = {name: each for name, each in call.results.items() if self.identifiers[each] in used}
+        lines = without_unused(call.lines, wanted)
+        text = "\n".join(lines)
+        inside = set(re.findall(r"\b[A-Za-z_]\w*\b", text))
+        reads = [name for name in call.reads if name in inside]
+        symbols = sorted(self.symbols & inside)
+        shapes = [f"{name}: {call.shapes[name]}" for name in reads]
+        self.functions.append(function(call.name, [*reads, *symbols], lines, list(wanted), shapes))
+        own = [f"flat(t_{name})" if self._is_flat(call.arguments[name]) else f"t_{name}" for name in reads]
+        takes = {f"t_{name}": place_of(launch, call.arguments[name]) for name in reads}
+        alone = Alone(f"{call.name}({', '.join([*own, *symbols])})", takes, list(wanted.values()))
+        self.launches.append(
+            WrittenLaunch(launch.index, launch.kernel, launch.kind, call.name, tuple(lines), alone=alone)
+        )
+        given = [self._laid_out(name, text, call) for name in reads]
+        made = f"{', '.join(self.identifiers[each] for each in wanted.values())} = " if wanted else ""
+        return f"{made}{call.name}({', '.join([*given, *symbols])})"
+
+
+def _outs(launch: Launch, targets: Sequence[str]) -> list[Argument]:
+    """The arguments for the tensors of `out=`."""
+    return [each for each in launch.arguments if each.target in targets and each.role != "read"][
+        : len(targets)
+    ]

@@ -1,0 +1,345 @@
+"""What functions of Triton give: loads, stores, reductions, ranges, and functions of the same source."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from collections.abc import Sequence
+
+from mcp_server.package.terms.program import Access, AccessKind, Source, Store, place_of
+from mcp_server.package.terms.reader import Reader
+from mcp_server.package.terms.sizes import size_term
+from mcp_server.package.terms.syntax import Call, Literal, Name, NotRead, Syntax, read_python
+from mcp_server.package.terms.term import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Size,
+    Term,
+    Unread,
+    free_positions,
+    is_address,
+    promoted,
+    rebuilt,
+)
+from mcp_server.package.terms.translate import cast, chosen, dtype_of, operator
+from mcp_server.package.terms.triton_source import given_arguments, module_numbers
+
+DEEPEST = 8  # calls of functions, and loops in each other
+_REDUCTIONS = {
+    "tl.sum": "sum",
+    "tl.max": "max",
+    "tl.min": "min",
+    "tl.argmax": "argmax",
+    "tl.argmin": "argmin",
+    "triton_helpers.max2": "max",
+    "triton_helpers.min2": "min",
+    "triton_helpers.any": "any",
+    "triton_helpers.prod": "prod",
+}
+_WITH_INDEX = {"triton_helpers.max_with_index": "max", "triton_helpers.min_with_index": "min"}
+_STEPS_WITH_INDEX = {
+    "triton_helpers.maximum_with_index": ("maximum", "argmaximum"),
+    "triton_helpers.minimum_with_index": ("minimum", "argminimum"),
+}
+
+Value = Term | tuple[Term, ...]
+
+
+class Functions(Reader):
+    """Reads the expressions of one kernel."""
+
+    def __init__(self, kernel: Source, tree: ast.Module, function: ast.FunctionDef) -> None:
+        self.generated = kernel.kind == "triton"
+        super().__init__(kernel, masks_hold=self.generated)
+        self.grid, self.lines = kernel.grid, textwrap.dedent(kernel.source).split("\n")
+        self.functions = {each.name: each for each in tree.body if isinstance(each, ast.FunctionDef)}
+        self.names: dict[str, Value] = {**module_numbers(tree), **given_arguments(kernel, function)}
+        self.spans: dict[str, Range] = {}
+        self.depth = 0  # of calls
+        self.results: list[Value] = []  # of the function that is read
+        self.call: ast.Call | None = None  # the load that is read
+
+    def run(self, body: Sequence[ast.stmt]) -> bool:
+        """Read statements; whether all ways through them end in a `return`, `break` or `continue`."""
+        raise NotImplementedError
+
+    def value(self, node: ast.expr) -> Value:
+        """The value of an expression: a term, or several."""
+        if isinstance(node, ast.Tuple):
+            return tuple(self.read(each) for each in node.elts)
+        if isinstance(node, ast.Call):
+            try:
+                call = read_python(node)
+                found = self._several(call) if isinstance(call, Call) else None
+                if found is not None:
+                    return found
+            except (NotRead, IndexError):
+                pass
+        return self.read(node)
+
+    def read(self, node: ast.expr) -> Term:
+        """The value of an expression as one term."""
+        try:
+            return self.term(read_python(node))
+        except (NotRead, IndexError):
+            names = [each.id for each in ast.walk(node) if isinstance(each, ast.Name)]
+            known = (self.names.get(name) for name in names)
+            return Unread(
+                ast.unparse(node)[:120], args=tuple(each for each in known if isinstance(each, Term))
+            )
+
+    def named(self, name: str) -> Term:
+        value = self.names.get(name)
+        if isinstance(value, tuple):
+            return Unread(name, args=value)
+        return value if value is not None else Unread(name)
+
+    def on_axis(self, value: Term, axis: int) -> Term:
+        if self.generated:
+            return value
+
+        def moved(term: Term) -> Term | None:
+            if not isinstance(term, Position) or not term.name.startswith("tl.arange") or "@" in term.name:
+                return None
+            name = f"{term.name}@{axis}"
+            span = self.spans[term.name]
+            self.spans.setdefault(name, Range(name, span.start, span.stop))
+            return Position(name, term.dtype)
+
+        return rebuilt(value, moved)
+
+    def loaded(self, pointer: Term, mask: Term | None = None, other: Term | None = None) -> Term:
+        place = place_of(pointer)
+        with self.where(mask):
+            self._access("load", pointer, mask is not None, self.call)
+        if not place.parameter:
+            return Unread("load", "int64", (pointer,))
+        value = Element(place.parameter, place.index, pointer.dtype.removeprefix("*"), self.line)
+        if mask is None or other is None:
+            return value
+        return chosen(mask, value, other)
+
+    def called(self, call: Call) -> Term | None:
+        """The result of a function of Triton, or of the same source."""
+        last = call.name.rpartition(".")[2]
+        several = self._several(call)
+        if several is not None:
+            return Unread(call.name, args=several) if isinstance(several, tuple) else several
+        match last:
+            case "load":
+                at = call.receiver or call.argument("pointer", 0)
+                mask, other = self._mask(call, 1), call.argument("other", 2)
+                default = self.term(other) if other and other != Name("None") else None
+                pointer = self.term(at) if at else Unread("load")
+                self.call = call.node
+                return self.loaded(pointer, mask, default)
+            case "program_id" | "num_programs":
+                axis = call.argument("axis", 0)
+                key = f"tl.{last}({axis.value if isinstance(axis, Literal) else '?'})"
+                return Position(key, "int32") if last == "program_id" else Size(key, "int32")
+            case "arange":
+                return self._arange(call)
+            case "to" | "cast" if call.args:
+                return self._converted(call)
+            case "zeros" | "zeros_like":
+                dtype = call.argument("dtype", 1)
+                return Number(0, (dtype_of(dtype.name) if isinstance(dtype, Name) else None) or "float32")
+            case "full":
+                return self._full(call)
+            case "expand_dims" if not self.generated:
+                axis = call.argument("axis", 1)
+                value = self.term(call.args[0])
+                return self.on_axis(value, int(axis.value != 1)) if isinstance(axis, Literal) else None
+            case "cdiv":
+                return ceiling(self.term(call.args[0]), self.term(call.args[1]))
+            case "constexpr":
+                return self.term(call.args[0])
+            case "make_block_ptr" | "advance" | "make_tensor_descriptor":
+                given = (*call.args, *(each for _, each in call.named if not isinstance(each, Call)))
+                terms = tuple(
+                    self.term(each) for each in given if not isinstance(each, Call) or each.name != "[]"
+                )
+                address = next((each.dtype for each in terms if is_address(each.dtype)), "*float32")
+                return Unread(call.name, address, terms)
+        if call.name in _REDUCTIONS:
+            return self._reduced(_REDUCTIONS[call.name], self.term(call.args[0]), call)
+        if last in ("multiple_of", "max_contiguous", "max_constancy"):
+            return self.term(call.args[0])
+        return None
+
+    def _several(self, call: Call) -> Value | None:
+        """The results of a function that may have several; None for another one."""
+        last = call.name.rpartition(".")[2]
+        if call.receiver is None and call.name in self.functions:
+            return self._inlined(self.functions[call.name], call)
+        if last == "store" or last.startswith("atomic_"):
+            self._store(call, last)
+            return Unread(call.name)
+        if call.name in _WITH_INDEX:
+            kind, value, index = _WITH_INDEX[call.name], *map(self.term, call.args[:2])
+            first = self._reduced(kind, value, call, 2)
+            gathered = isinstance(index, Fold) and index.kind == f"arg{kind}"
+            return first, index if gathered else self._reduced(f"arg{kind}", value, call, 2)
+        if call.name in _STEPS_WITH_INDEX:
+            best, place, value, _ = map(self.term, call.args[:4])
+            ops = _STEPS_WITH_INDEX[call.name]
+            return operator(ops[0], (best, value)), Apply(ops[1], (place, value), "int64")
+        if call.name == "triton_helpers.welford_reduce":
+            value, mean, m2 = map(self.term, call.args[:3])
+            made = (
+                Apply("welford_mean", (mean, value), value.dtype),
+                Apply("welford_m2", (m2, value), value.dtype),
+            )
+            return *made, Unread("weight")
+        if call.name == "triton_helpers.welford":
+            return tuple(map(self.term, call.args[:3]))
+        return None
+
+    def _mask(self, call: Call, position: int) -> Term | None:
+        mask = call.argument("mask", position)
+        if mask is None or mask == Name("None"):
+            return None
+        test = self.term(mask)
+        return None if self.generated and isinstance(test, Number) and test.value else test
+
+    def _arange(self, call: Call) -> Term:
+        words = [
+            str(each.value) if isinstance(each, Literal) else getattr(each, "name", "?") for each in call.args
+        ]
+        name = f"tl.arange({', '.join(words)})"
+        first, last = (self.term(each) for each in (call.args[0], call.args[-1]))
+        self.spans.setdefault(name, Range(name, first, last))
+        return Position(name, "int32")
+
+    def _converted(self, call: Call) -> Term:
+        value, type_ = (call.receiver, call.args[0]) if call.receiver is not None else call.args[:2]
+        term = self.term(value)
+        if any(name == "bitcast" for name, _ in call.named):
+            return Unread("bitcast", args=(term,))
+        match type_:
+            case Call(name="tl.pointer_type", args=(Name(name=name), *_)):
+                return cast(term, f"*{dtype_of(name) or 'float32'}")
+            case Name(name=name):
+                variable, dot, _ = name.partition(".dtype")
+                dtype = self.named(variable).dtype if dot else dtype_of(name)
+                return cast(term, dtype) if dtype else term
+        return Unread("to", args=(term,))
+
+    def _full(self, call: Call) -> Term:
+        value, dtype = self.term(call.args[1]), call.argument("dtype", 2)
+        if isinstance(dtype, Name):
+            variable, dot, _ = dtype.name.partition(".dtype")  # `tmp13.dtype`
+            return cast(value, self.named(variable).dtype if dot else dtype_of(dtype.name))
+        return value
+
+    def _inlined(self, function: ast.FunctionDef, call: Call) -> Value:
+        """What a function of the same source returns for these arguments."""
+        if self.depth >= DEEPEST:
+            return Unread(call.name)
+        names = [argument.arg for argument in function.args.args]
+        given = dict(zip(names, call.args, strict=False)) | dict(call.named)
+        values: dict[str, Value] = {name: self.term(each) for name, each in given.items()}
+        outside, line, results = self.names, self.line, self.results
+        around = {name: value for name, value in outside.items() if name not in names}
+        self.names, self.results, self.depth = around | values, [], self.depth + 1
+        self.run(function.body)
+        made = self.results
+        self.names, self.line, self.results, self.depth = outside, line, results, self.depth - 1
+        return made[0] if len(made) == 1 else Unread(call.name)  # of several each holds on a way of its own
+
+    def _reduced(self, kind: str, value: Term, call: Call, position: int = 1) -> Term:
+        """A reduction over the r axes of a generated kernel, or over an axis of a block."""
+        axis, dtype = call.argument("axis", position), call.argument("dtype", 9)
+        value = cast(value, dtype_of(dtype.name)) if isinstance(dtype, Name) else value
+        if isinstance(value, Fold) and value.kind == kind and not self._lanes(value):
+            return value  # a loop has gathered it
+        ranges = self.reduced_axes(value) if self.generated else self._block_axes(value, axis)
+        if not ranges:
+            return Unread(kind, value.dtype, (value,))
+        fold = Fold(kind, ranges, value, "int64" if kind.startswith("arg") else promoted(value.dtype))
+        kept = call.argument("keep_dims", 9) == Literal(True, "bool")
+        left = [name for name in self._lanes(fold) if "@" in name]
+        if len(left) != 1 or kept:
+            return fold
+
+        def alone(term: Term) -> Term | None:
+            """The one axis that is left has no place among others."""
+            single = isinstance(term, Position) and term.name == left[0]
+            return Position(left[0].partition("@")[0], term.dtype) if single else None
+
+        return rebuilt(fold, alone)
+
+    def _lanes(self, term: Term) -> list[str]:
+        prefix = "r" if self.generated else "tl.arange"
+        return [name for name in free_positions(term) if name.startswith(prefix)]
+
+    def reduced_axes(self, body: Term) -> tuple[Range, ...]:
+        every = (name for name, value in self.names.items() if isinstance(value, Position))
+        names = self._lanes(body) or [name for name in every if name.startswith("r")]
+        return tuple(self.spans[name] for name in dict.fromkeys(names) if name in self.spans)
+
+    def _block_axes(self, value: Term, axis: Syntax | None) -> tuple[Range, ...]:
+        names = self._lanes(value)
+        placed = [name for name in names if "@" in name]
+        if isinstance(axis, Literal) and placed:
+            if len(placed) < len(names):
+                return ()
+            names = [name for name in names if name.endswith(f"@{axis.value}")]
+        return tuple(self.spans[name] for name in names)
+
+    # What is recorded
+
+    def ranges(self, *terms: Term) -> tuple[Range, ...]:
+        """The loops around this place, and the lanes that terms depend on."""
+        names = free_positions(*terms)
+        found = {each.name: each for each in self.loops} if not self.generated else {}
+        return tuple((found | {name: self._range(name) for name in names}).values())
+
+    def _range(self, name: str) -> Range:
+        if name in self.spans:
+            return self.spans[name]
+        # The number of programs along an axis, from the C++ of the launcher.
+        axis = name.partition("(")[2].rstrip(")")
+        blocks = dict(zip("012", map(size_term, self.grid), strict=False)).get(axis)
+        return Range(name, Number(0, "int64"), blocks or Unread("grid"))
+
+    def _access(self, kind: AccessKind, pointer: Term, masked: bool, call: ast.Call | None) -> None:
+        place, test = place_of(pointer), self.test()
+        terms = (*(part for part, _ in place.parts), *([test] if test is not None else []))
+        line, code = (call.lineno, self._text(call)) if call is not None else (self.line, "")
+        self.accesses.append(Access(kind, place, self.ranges(*terms), test, line, masked, code))
+
+    def _text(self, node: ast.Call) -> str:
+        lines = self.lines[node.lineno - 1 : node.end_lineno]
+        lines[-1] = lines[-1].encode()[: node.end_col_offset].decode()
+        return "\n".join([lines[0].encode()[node.col_offset :].decode(), *lines[1:]])
+
+    def _store(self, call: Call, how: str) -> None:
+        at = call.receiver or call.argument("pointer", 0)
+        value = call.argument("value" if how == "store" else "val", 0 if call.receiver is not None else 1)
+        if at is None or value is None:
+            self.unread.append(self.line)
+            return
+        pointer, mask = self.term(at), self._mask(call, 2)
+        mode = "add" if how == "atomic_add" else "plain"
+        stored = self.term(value) if how in ("store", "atomic_add") else Unread(how)
+        place = place_of(pointer)
+        with self.where(mask):
+            self._access("store" if how == "store" else "update", pointer, mask is not None, call.node)
+            test = self.test()
+        if not place.parameter:
+            self.unread.append(self.line)
+            return
+        stored = cast(stored, pointer.dtype.removeprefix("*")) if is_address(pointer.dtype) else Unread(how)
+        ranges = self.ranges(place.index, *([test] if test is not None else []))
+        for name in (place.parameter, *place.others):
+            self.stores.append(Store(name, place.index, stored, ranges, self.line, mode, test))
+
+
+def ceiling(total: Term, step: Term) -> Term:
+    """A division rounded up: the floor division of what is negated."""
+    return operator("neg", (operator("floordiv", (operator("neg", (total,)), step)),))
