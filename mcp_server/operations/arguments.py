@@ -159,9 +159,6 @@ class ExplainArguments(Arguments):
 
 class RepeatArguments(WorkloadArguments):
     repeats: int = Field(default=3, ge=1, le=20, description="Make 1-20 runs, default 3.")
-    caching_off: bool = Field(default=True, description="Disable the caching allocator, default true.")
-    blocking: bool = Field(default=True, description="Wait after each launch, default true.")
-    check_inputs: bool = Field(default=True, description="Check inputs, default true.")
 
 
 class InspectArguments(Arguments):

@@ -212,9 +212,6 @@ async def run_deterministic(context: Context, given: args.RepeatArguments) -> Re
         context,
         await in_thread(checked.workload_of, given),
         repeats=given.repeats,
-        caching_off=given.caching_off,
-        blocking=given.blocking,
-        check_inputs=given.check_inputs,
     )
 
 

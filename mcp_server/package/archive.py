@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from mcp_server.errors import argument, read_json
 from mcp_server.package.dataflow import Dataflow
@@ -78,8 +78,8 @@ def read_metadata(text: str) -> Metadata:
     )
 
 
-def read_proxy_nodes(text: str) -> tuple[str, ...]:
-    """The operators that the proxy executor calls, in call order, from `<hash>.wrapper.json`.
+def read_proxy_calls(text: str) -> tuple[dict[str, Any], ...]:
+    """The calls that the proxy executor makes, in order, from `<hash>.wrapper.json`.
 
     Raises `ValueError` for text that is not a node list.
     """
@@ -87,7 +87,7 @@ def read_proxy_nodes(text: str) -> tuple[str, ...]:
     if not isinstance(raw, dict) or not isinstance(raw.get("nodes"), list):
         raise ValueError("no list of nodes")
     nodes = (entry.get("node") for entry in raw["nodes"] if isinstance(entry, dict))
-    return tuple(str(n.get("target", "")) if isinstance(n, dict) else "" for n in nodes)
+    return tuple(node if isinstance(node, dict) else {} for node in nodes)
 
 
 @dataclass(frozen=True)
@@ -233,11 +233,16 @@ class Package:
         return raw if isinstance(raw, dict) else {}
 
     @cached_property
-    def proxy_nodes(self) -> tuple[str, ...]:
+    def proxy_calls(self) -> tuple[dict[str, Any], ...]:
         try:
-            return read_proxy_nodes(self._text(self.files.proxy_nodes) or '{"nodes": []}')
+            return read_proxy_calls(self._text(self.files.proxy_nodes) or '{"nodes": []}')
         except ValueError:
             return ()
+
+    @property
+    def proxy_nodes(self) -> tuple[str, ...]:
+        """The operators of the proxy calls."""
+        return tuple(str(call.get("target", "")) for call in self.proxy_calls)
 
     def proxy_target(self, index: int | None) -> str:
         """The operator of proxy node `index` as `namespace::name`; empty without such a node."""

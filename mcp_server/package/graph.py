@@ -45,17 +45,17 @@ class Graph:
     left_out: int = 0
 
 
-def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int = NODE_LIMIT) -> Graph:
+def dataflow_graph(view: PackageView, launches: Collection[int] = ()) -> Graph:
     """The dataflow of a package with the slice through `launches` marked.
 
-    With more than `limit` steps only the slice is drawn, cut to the steps nearest to `launches` in execution
-    order.
+    With more than `NODE_LIMIT` steps only the slice is drawn, cut to the steps nearest to `launches` in
+    execution order.
     """
     flow = view.flow
     marked = united([flow.through(number) for number in launches])
-    whole = len(flow.steps) <= limit
+    whole = len(flow.steps) <= NODE_LIMIT
     shown = marked if marked.steps and not whole else flow.everything()
-    steps = _nearest(shown.steps, launches, limit)
+    steps = _nearest(shown.steps, launches)
     kept = {step.order for step in steps}
     special = {step.order for step in marked.steps}
     nodes: dict[str, Node] = {}
@@ -84,13 +84,13 @@ def dataflow_graph(view: PackageView, launches: Collection[int] = (), limit: int
     return Graph((*nodes.values(), *boxes), tuple(arrows), len(flow.steps) - len(steps))
 
 
-def _nearest(steps: tuple[Step, ...], launches: Collection[int], limit: int) -> tuple[Step, ...]:
-    """Up to `limit` of the steps, those nearest to a named launch first; in execution order again."""
-    if len(steps) <= limit:
+def _nearest(steps: tuple[Step, ...], launches: Collection[int]) -> tuple[Step, ...]:
+    """Up to `NODE_LIMIT` of the steps, those nearest to a named launch first; in execution order again."""
+    if len(steps) <= NODE_LIMIT:
         return steps
     named = [place for place, step in enumerate(steps) if step.launch in launches] or [0]
     order = sorted(range(len(steps)), key=lambda place: min(abs(place - other) for other in named))
-    return tuple(steps[place] for place in sorted(order[:limit]))
+    return tuple(steps[place] for place in sorted(order[:NODE_LIMIT]))
 
 
 def _step_node(view: PackageView, step: Step, marked: bool, asked: bool) -> Node:

@@ -38,12 +38,7 @@ FOLDING = "constant folding, once before the first call (_const_run_impl)"
 
 def launch_facts(view: PackageView, numbers: Iterable[int], *, brief: bool = False) -> list[Fact]:
     """Launches by number. Raises `ProblemError` for an unknown number."""
-    launches, numbers = view.wrapper.launches, list(numbers)
-    for number in numbers:
-        if not 0 <= number < len(launches):
-            allowed = f"0 to {len(launches) - 1}" if launches else "none: no launch could be read"
-            raise ProblemError("the package has no launch of this number", value=number, allowed=allowed)
-    return [_launch_fact(view, launches[number], brief) for number in numbers]
+    return [_launch_fact(view, view.known_launch(number), brief) for number in numbers]
 
 
 def _launch_fact(view: PackageView, launch: Launch, brief: bool) -> Fact:
@@ -145,21 +140,6 @@ def launches_of_kernel(view: PackageView, name: str) -> list[int]:
     target = view.package.proxy_target
     numbers = [n.index for n in view.wrapper.launches if name and target(n.proxy_index) == name]
     return numbers or view.wrapper.launches_of.get(_kernel(view, name).name, [])
-
-
-def launches_at_line(view: PackageView, location: str) -> list[int]:
-    """Launches of the model line `file.py:LINE`. Raises `ProblemError` if none is known."""
-    file, _, line = location.rpartition(":")
-    if not file or not line.isdigit():
-        raise ProblemError("a model line is given as file.py:LINE", value=location)
-    known = view.launches_at
-    places = [(at, n) for at, n in known if n == int(line) and (at == file or at.endswith(f"/{file}"))]
-    if not places:
-        lines = ", ".join([f"{at.rpartition('/')[2]}:{n}" for at, n in sorted(known)][:_LISTED])
-        unknown = "none: compile with INDUCTOR_PROVENANCE=1 to have model lines"
-        what = "no launch is known to come from this line"
-        raise ProblemError(what, value=location, allowed=lines or unknown)
-    return sorted({number for place in places for number in known[place]})
 
 
 def assertion_facts(

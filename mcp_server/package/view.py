@@ -6,6 +6,7 @@ from collections.abc import Collection
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePosixPath
 
+from mcp_server.errors import ProblemError
 from mcp_server.model import ModelLocation
 from mcp_server.package.archive import Package, open_package
 from mcp_server.package.assertion import Tracer
@@ -15,6 +16,7 @@ from mcp_server.package.provenance import Provenance, read_provenance
 from mcp_server.package.wrapper import Wrapper, grouped
 
 _CUBIN_LIMIT = 64 << 20
+_LISTED = 12
 
 
 class PackageView:
@@ -102,7 +104,32 @@ class PackageView:
     def launch(self, number: int | None) -> Launch | None:
         """The launch of that number, if there is one."""
         launches = self.wrapper.launches
-        return launches[number] if number is not None and number < len(launches) else None
+        return launches[number] if number is not None and 0 <= number < len(launches) else None
+
+    def known_launch(self, number: int) -> Launch:
+        """The same. Raises `ProblemError` for no launch of the package."""
+        found, count = self.launch(number), len(self.wrapper.launches)
+        if found is None:
+            allowed = f"0 to {count - 1}" if count else "none: no launch could be read"
+            raise ProblemError("no such launch", value=number, allowed=allowed)
+        return found
+
+    def launches_of_line(self, line: str) -> list[int]:
+        """Launches of a line of the model, `FILE.py:LINE` or `LINE`; FILE may be the end of a path.
+
+        Raises `ProblemError` when none is known to come from it.
+        """
+        file, _, number = line.removeprefix("./").rpartition(":")
+        if not number.isdigit():
+            raise ProblemError("a model line is given as file.py:LINE", value=line)
+        known = self.launches_at
+        places = [p for p in known if p[1] == int(number) and (not file or f"/{p[0]}".endswith(f"/{file}"))]
+        if not places:
+            lines = ", ".join(f"{PurePosixPath(at).name}:{n}" for at, n in sorted(known)[:_LISTED])
+            unknown = "none: compile with INDUCTOR_PROVENANCE=1 (torch 2.9 and later) to have model lines"
+            what = "no launch is known to come from this line"
+            raise ProblemError(what, value=line, allowed=lines or unknown)
+        return sorted({launch for place in places for launch in known[place]})
 
     def locations(self, number: int | None) -> list[ModelLocation]:
         """Lines of the user's model that a launch comes from, as far as the package knows."""

@@ -121,7 +121,7 @@ async def compare_with_eager(
     if isinstance(workload, ScriptWorkload):
         pair = await _captured(context, workload)
     elif isinstance(workload, ExportedWorkload):
-        pair = Pair(await compiled_package(context, workload, {}), workload.exported)
+        pair = Pair(await compiled_package(context, workload), workload.exported)
     elif exported is not None:
         pair = Pair(workload, exported)
     else:

@@ -110,13 +110,11 @@ async def compile_with_flags(
     )
 
 
-async def compiled_package(
-    context: Context, workload: ExportedWorkload, flags: Mapping[str, object]
-) -> PackageWorkload:
+async def compiled_package(context: Context, workload: ExportedWorkload) -> PackageWorkload:
     """The package of `workload` with its inputs. Raises ProblemError when it does not compile."""
     # Not as a flag: torch 2.8, which has no provenance, would be refused for it.
     traced = workload.model_copy(update={"env": {"INDUCTOR_PROVENANCE": "1", **workload.env}})
-    made = await compile_with_flags(context, traced, flags)
+    made = await compile_with_flags(context, traced, {})
     if made.package is None:
         raise ProblemError(
             "the exported program does not compile",

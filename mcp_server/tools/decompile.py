@@ -201,15 +201,14 @@ async def write(
 ) -> Written:
     """Write the program into a folder; of `launches` alone where there are some. Raises `ProblemError`."""
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
-    known = len(view.wrapper.launches)
     if not view.package.wrapper_text:
         raise ProblemError(
             "the package does not hold the source of its wrapper",
             value=str(workload.package),
             allowed="a package as torch 2.8 and later write it, with its .wrapper.cpp",
         )
-    if wrong := [number for number in launches if not 0 <= number < known]:
-        raise ProblemError("no such launch", value=str(wrong[0]), allowed=f"0 to {known - 1}")
+    for number in launches:
+        view.known_launch(number)
     schemas = await schemas_of(context, view, workload)
     program = await anyio.to_thread.run_sync(lambda: write_program(view, schemas, launches or None))
     folder.mkdir(parents=True, exist_ok=True)

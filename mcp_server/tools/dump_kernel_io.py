@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import anyio.to_thread
 
-from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload, PackageWorkload
 from mcp_server.package.view import PackageView, view_package
 from mcp_server.runtime.context import Context
@@ -16,7 +15,7 @@ from mcp_server.tools.kernel_io import (
     overview,
 )
 from mcp_server.tools.probe_backend import Seen, observe
-from mcp_server.tools.requests import INPUTS_HELP
+from mcp_server.tools.requests import check_inputs_given
 from mcp_server.worker import events
 
 SHOWN = 24
@@ -37,10 +36,9 @@ async def dump_kernel_io(
     provenance. A call that fails is a result. Raises ProblemError for a wrong choice, missing inputs, and a
     package that cannot be rebuilt.
     """
-    if workload.inputs is None:
-        raise ProblemError("looking at kernels needs inputs", allowed=INPUTS_HELP)
+    check_inputs_given(workload)
     if isinstance(workload, ExportedWorkload):
-        workload = await compiled_package(context, workload, {})
+        workload = await compiled_package(context, workload)
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     chosen = (choice or Choice()).checked(model)
     seen = await observe(context, workload, model, chosen, save=save, stop=stop_at_first_bad)

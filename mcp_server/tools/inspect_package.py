@@ -171,7 +171,7 @@ def _answer(view: PackageView, question: Question) -> _Answer:
     if question.kernel is not None:
         return _kernel(view, question.kernel)
     if question.location is not None:
-        numbers = query.launches_at_line(view, question.location)
+        numbers = view.launches_of_line(question.location)
         return _Answer(numbers, numbers)
     if question.buffer is not None:
         buffer = query.buffer_fact(view, question.buffer)

@@ -314,8 +314,7 @@ class Choice:
         """
         launches = model.wrapper.launches
         for number in self.launches:
-            if not 0 <= number < len(launches):
-                raise ProblemError("no such launch", value=number, allowed=f"0 to {len(launches) - 1}")
+            model.known_launch(number)
         known = {launch.kernel for launch in launches}
         tensors = {a.target for launch in launches for a in launch.tensors if a.target}
         lines = [name for name in self.kernels if MODEL_LINE.fullmatch(name)]
@@ -324,7 +323,7 @@ class Choice:
         if not lines:
             return Choice(self.launches, kernels, buffers)
         wanted = {launch.index for launch in launches if launch.kernel in kernels}
-        wanted.update(*(_launches_at(line, model) for line in lines))
+        wanted.update(*map(model.launches_of_line, lines))
         if self.launches:
             wanted &= set(self.launches)
         if not wanted:
@@ -351,26 +350,6 @@ def _spelled(name: str, known: Collection[str], what: str) -> str:
     raise ProblemError(
         f"no such {what} in the package", value=name, allowed=", ".join(lower[n] for n in near)
     )
-
-
-def _launches_at(line: str, model: PackageView) -> list[int]:
-    """Numbers of the launches that come from `FILE:LINE` or `LINE`; FILE may be the end of a path.
-
-    Raises ProblemError when there is none, with lines that launches come from.
-    """
-    file, _, number = line.removeprefix("./").rpartition(":")
-    found: list[int] = []
-    for (path, at), launches in model.launches_at.items():
-        if at == int(number) and (not file or f"/{path}".endswith(f"/{file}")):
-            found += launches
-    if not found:
-        known = [f"{path}:{at}" for path, at in model.launches_at]
-        raise ProblemError(
-            "no launch is known to come from that line",
-            value=line,
-            allowed=", ".join(known[:8]) or "compile with INDUCTOR_PROVENANCE=1 (torch >= 2.9) to know lines",
-        )
-    return found
 
 
 def last_of(launches: Iterable[LaunchValues]) -> LaunchValues | None:

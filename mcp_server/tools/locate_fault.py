@@ -26,7 +26,13 @@ from mcp_server.runtime.failure import Failure, read_failure
 from mcp_server.tools.capture import Capture, capture
 from mcp_server.tools.fault_methods import METHODS, Tool, order
 from mcp_server.tools.fault_run import PROVENANCE, FaultRun, Program, ProgramTarget, Target, prepare
-from mcp_server.tools.requests import INPUTS_HELP, called_package, failing_phase, plan_replay, run_request
+from mcp_server.tools.requests import (
+    called_package,
+    check_inputs_given,
+    failing_phase,
+    plan_replay,
+    run_request,
+)
 from mcp_server.tools.run_deterministic import BLOCKING, CACHING_OFF
 from mcp_server.worker import events
 
@@ -112,8 +118,7 @@ async def locate_fault(
     none. Raises `ProblemError` for missing inputs, a tool that does not fit the package's device, and a
     package that cannot be read.
     """
-    if workload.inputs is None:
-        raise ProblemError("locating a fault needs inputs", allowed=INPUTS_HELP)
+    check_inputs_given(workload)
     if not 0 <= plain_runs <= 20:
         raise ProblemError("plain_runs is out of range", value=plain_runs, allowed="0 to 20")
     view = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)

@@ -16,7 +16,7 @@ from mcp_server.logs.captured import (
     CapturedUpdate,
     Phase,
 )
-from mcp_server.model import CommandWorkload, PackageWorkload, ScriptWorkload
+from mcp_server.model import CommandWorkload, ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.worker.protocol import MadeBy, ReplayRequest, RunRequest, Step, TensorSpec
 
 INPUTS_HELP = (
@@ -38,9 +38,14 @@ def package_request(workload: PackageWorkload) -> RunRequest:
 
 def run_request(workload: PackageWorkload) -> RunRequest:
     """The worker's `run` of a package; raises `ProblemError` when there are no inputs."""
-    if workload.inputs is None:
-        raise ProblemError("running a package needs inputs", allowed=INPUTS_HELP)
+    check_inputs_given(workload)
     return package_request(workload)
+
+
+def check_inputs_given(workload: PackageWorkload | ExportedWorkload) -> None:
+    """Raise `ProblemError` for a workload without inputs."""
+    if workload.inputs is None:
+        raise ProblemError("a call of a package needs inputs", allowed=INPUTS_HELP)
 
 
 # Options of a captured loader that the worker's own loading takes under the same name.

@@ -25,7 +25,7 @@ from mcp_server.runtime.context import Context
 from mcp_server.runtime.failure import Failure, read_failure, read_output
 from mcp_server.tools.capture import workload_argv
 from mcp_server.tools.compile_with_flags import compiled_package
-from mcp_server.tools.requests import INPUTS_HELP, run_request
+from mcp_server.tools.requests import check_inputs_given, run_request
 from mcp_server.worker import events
 
 MOST_REPEATS = 20
@@ -34,6 +34,7 @@ MOST_REPEATS = 20
 CACHING_OFF = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 BLOCKING = {"CUDA_LAUNCH_BLOCKING": "1"}
 CHECK_INPUTS = {"AOTI_RUNTIME_CHECK_INPUTS": "1"}
+FLAGS = {**CACHING_OFF, **BLOCKING, **CHECK_INPUTS}
 
 Pattern = Literal["clean", "stable", "flaky", "varying"]
 
@@ -83,31 +84,18 @@ class Repeated(Record):
     cost: Cost
 
 
-async def run_deterministic(
-    context: Context,
-    workload: Workload,
-    *,
-    repeats: int = 3,
-    caching_off: bool = True,
-    blocking: bool = True,
-    check_inputs: bool = True,
-) -> Repeated:
+async def run_deterministic(context: Context, workload: Workload, *, repeats: int = 3) -> Repeated:
     """Run `workload` `repeats` times (1-20), each in a process of its own; does it fail the same way?
 
-    An exported program is compiled once and its package repeated. Raises `ProblemError` for bad arguments;
-    runs that fail are the result.
+    The workload's own environment overrules `FLAGS`. An exported program is compiled once and its package
+    repeated. Raises `ProblemError` for bad arguments; runs that fail are the result.
     """
     if not 1 <= repeats <= MOST_REPEATS:
         raise ProblemError("repeats is out of range", value=repeats, allowed=f"1 to {MOST_REPEATS}")
-    flags = {
-        **(CACHING_OFF if caching_off else {}),
-        **(BLOCKING if blocking else {}),
-        **(CHECK_INPUTS if check_inputs else {}),
-    }
+    flags = {name: workload.env.get(name, value) for name, value in FLAGS.items()}
     if isinstance(workload, ExportedWorkload):
-        if workload.inputs is None:
-            raise ProblemError("repeating an exported program needs inputs", allowed=INPUTS_HELP)
-        workload = await compiled_package(context, workload, {})
+        check_inputs_given(workload)
+        workload = await compiled_package(context, workload)
     runs = []
     for number in range(1, repeats + 1):
         context.progress(f"run {number} of {repeats}")

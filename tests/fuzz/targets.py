@@ -21,7 +21,7 @@ from mcp_server.logs.crash_reports import read_cuda_gdb, read_native, read_progr
 from mcp_server.logs.journal import read_journal
 from mcp_server.logs.log import read_log
 from mcp_server.logs.printer import read_printout
-from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_nodes
+from mcp_server.package.archive import open_package, read_constants, read_metadata, read_proxy_calls
 from mcp_server.package.assertion import read_assertion
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.defects import read_library
@@ -147,7 +147,7 @@ TARGETS: dict[str, Target] = {
     "treespec": Target(
         lambda data: leaf_paths(read_treespec(_text(data))), (TreeSpecError,), made=lambda: [TREE]
     ),
-    "proxy": Target(lambda data: read_proxy_nodes(_text(data)), (ValueError,), made=lambda: [PROXY]),
+    "proxy": Target(lambda data: read_proxy_calls(_text(data)), (ValueError,), made=lambda: [PROXY]),
     "ranks": Target(lambda data: read_launcher(_lines(data)), made=lambda: [RANKS]),
     "child_output": Target(_child_output, seeds=("**/*.plain.txt",)),
     "assertion": Target(lambda data: read_assertion(_text(data)), seeds=("**/*index-oob*.txt",)),

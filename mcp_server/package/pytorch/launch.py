@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mcp_server.package.launches import Argument, Launch, Transfer
 from mcp_server.package.pytorch.axes import NotRead
-from mcp_server.package.pytorch.calls import Alone, place_of, proxy_call, shim_call
+from mcp_server.package.pytorch.calls import Alone, Json, place_of, proxy_call, shim_call
 from mcp_server.package.pytorch.kernel import Passed, write_kernel
 from mcp_server.package.pytorch.lifetimes import Lifetimes, Node
 from mcp_server.package.pytorch.tensors import Call, Tensors
@@ -125,14 +124,12 @@ class Launches(Tensors):
     def _is_dense(self, name: str) -> bool:
         return Tensor(name, *self.layout(name)).is_contiguous
 
-    def _proxy_node(self, launch: Launch) -> dict[str, object]:
+    def _proxy_node(self, launch: Launch) -> Json:
         """The call in the package's JSON. Raises `NotRead`."""
-        member, index = self.package.package.files.proxy_nodes, launch.proxy_index
-        nodes = json.loads(self.package.package.text(member.name))["nodes"] if member is not None else []
-        node = nodes[index].get("node") if index is not None and 0 <= index < len(nodes) else None
-        if not isinstance(node, dict):
+        calls, index = self.package.package.proxy_calls, launch.proxy_index
+        if index is None or not 0 <= index < len(calls):
             raise NotRead("the package's list of operator calls")
-        return node
+        return calls[index]
 
     def _kernel(self, launch: Launch) -> None:
         kernel = self.wrapper.kernels[launch.kernel]

@@ -201,7 +201,7 @@ async def reduce_launch(
     if isinstance(workload, PackageWorkload):
         called = workload
     elif isinstance(workload, ExportedWorkload):
-        called = await compiled_package(context, workload, {})
+        called = await compiled_package(context, workload)
     else:
         taken, why = captured_call(await capture(context, workload), workload)
         if taken is None:
@@ -259,9 +259,7 @@ async def _suspect(context: Context, called: PackageWorkload, model: PackageView
 
 def kernel_of(model: PackageView, number: int) -> Kernel:
     """The kernel of a launch. Raises `ProblemError` for no such launch, or none with a source."""
-    launch = model.launch(number)
-    if launch is None:
-        raise ProblemError("no such launch", value=number, allowed=f"0 to {len(model.wrapper.launches) - 1}")
+    launch = model.known_launch(number)
     if launch.kind not in GENERATED or launch.kernel not in model.wrapper.kernels:
         raise ProblemError(
             f"launch {number} calls {launch.callee}, which has no source in the package",
