@@ -1,12 +1,32 @@
-"""Functions of torch that a compiler takes apart over several statements, put together again.
+"""What a compiler takes apart, put together again: functions of torch, reductions that it writes out.
 
-Each rule is a pattern of whole lines, names and all. The names that go must not be used anywhere else.
+In terms of a kernel, and where it is spread over several statements, in their text: each rule is a pattern
+of whole lines, names and all. The names that go must not be used anywhere else.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+from mcp_server.package.terms import (
+    Apply,
+    Element,
+    Fold,
+    Number,
+    Position,
+    Range,
+    Size,
+    Term,
+    parts,
+    rebuilt,
+    say,
+)
+from mcp_server.package.terms.syntax import read_cpp
+from mcp_server.package.terms.term import UNROLLED, is_float, key, unrolled
+from mcp_server.package.terms.translate import Translator
 
 _TO_LAST = r"\[(?::, )+None\]"
 _NUMBER = r"[\d.]+(?:e-?\d+)?"
@@ -77,3 +97,102 @@ def _once(lines: Sequence[str]) -> list[str]:
             first[value] = name
             found.append(line)
     return found
+
+
+_X = Translator(lambda name: Size(name, "float32"))
+IDIOMS = [
+    (written, _X.term(read_cpp(taken_apart)))
+    for written, taken_apart in (
+        ("{x}.sigmoid()", "1 / (1 + exp(-x))"),
+        ("F.silu({x})", "x / (1 + exp(-x))"),
+        ("F.silu({x})", "x * sigmoid(x)"),
+        ("F.gelu({x})", "(x * 0.5) * (erf(x * 0.7071067811865476) + 1)"),
+    )
+]
+"""Functions of torch, and what a compiler makes of them."""
+
+
+def known_function(term: Apply, identity: Callable[[Term], int]) -> tuple[str, Term] | None:
+    """The function of the table that a term is, and its argument."""
+    for written, pattern in IDIOMS:
+        found: list[Term] = []
+        if _fits(pattern, term, found, identity):
+            return written, found[0]
+    return None
+
+
+def _fits(pattern: Term, term: Term, found: list[Term], identity: Callable[[Term], int]) -> bool:
+    """Whether a term is built as the pattern, with the same in each place of `x`, which it adds."""
+    match pattern, term:
+        case Size(), _:
+            found.append(term)
+            return identity(found[0]) == identity(term)
+        case Number(value=value), Number():
+            return abs(float(term.value) - float(value)) < 1e-6
+        case Apply(op=op, args=args), Apply(args=given) if op == term.op:
+            orders = [given, given[::-1]] if op in ("add", "mul") else [given]
+            for order in orders:
+                start = len(found)
+                if all(_fits(one, two, found, identity) for one, two in zip(args, order, strict=True)):
+                    return True
+                del found[start:]
+    return False
+
+
+def rolled(term: Apply) -> Fold | None:
+    """A reduction that was written out over elements at equal distances; None for another term."""
+    operands = unrolled(term)
+    if not operands or len({key(each) for each in operands}) > 1:
+        return None
+    first = operands[0]
+    lists = [[part for part in parts(each) if isinstance(part, Element)] for each in operands]
+    if not lists[0] or any(len(each) != len(lists[0]) for each in lists):
+        return None
+    moved = {}
+    for column in zip(*lists, strict=True):
+        step = _step(column)
+        if step is None:
+            return None
+        if not step:
+            continue
+        lane = Apply("mul", (Number(step, "int64"), Position("lane")), "int64")
+        moved[column[0]] = replace(column[0], index=Apply("add", (column[0].index, lane), "int64"))
+    if not moved:
+        return None
+    ranges = (Range("lane", Number(0, "int64"), Number(len(operands), "int64")),)
+    body = rebuilt(first, lambda each: moved.get(each) if isinstance(each, Element) else None)
+    return Fold(UNROLLED[term.op], ranges, body, term.dtype)
+
+
+def _step(elements: Sequence[Element]) -> int | None:
+    """The distance between the indices of elements of one tensor, where it is always the same."""
+    first = elements[0]
+    split = [sorted(_shape(each.index)) for each in elements]
+    places = [
+        sum(factor * int(each.value) for factor, each in summands(one.index) if isinstance(each, Number))
+        for one in elements
+    ]
+    steps = {after - before for before, after in pairwise(places)}
+    alike = all(each.parameter == first.parameter for each in elements) and all(s == split[0] for s in split)
+    return steps.pop() if len(steps) == 1 and alike and min(steps) >= 0 else None
+
+
+def _shape(index: Term) -> Iterator[str]:
+    """The summands of an index without its constant."""
+    for factor, each in summands(index):
+        if not isinstance(each, Number):
+            yield f"{factor} {say(each)}"
+
+
+def summands(term: Term, factor: int = 1) -> Iterator[tuple[int, Term]]:
+    """The summands of an index, each with its constant factor."""
+    match term:
+        case Apply("add", (left, right)):
+            yield from summands(left, factor)
+            yield from summands(right, factor)
+        case Apply("mul", (Number(value=value), other) | (other, Number(value=value))):
+            yield from summands(other, factor * int(value))
+        case Apply("cast", (inner,)) if not is_float(inner.dtype) and not is_float(term.dtype):
+            yield from summands(inner, factor)
+        case _:
+            yield factor, term

@@ -15,8 +15,7 @@ from itertools import groupby
 from mcp_server.package.calls import Body
 from mcp_server.package.launches import Launch, Transfer
 from mcp_server.package.pytorch.axes import NotRead
-from mcp_server.package.pytorch.launch import Launches, WrittenLaunch
-from mcp_server.package.pytorch.lifetimes import Node, branches, variables
+from mcp_server.package.pytorch.launch import Launches, Node, WrittenLaunch, branches, variables
 from mcp_server.package.pytorch.tensors import Call, Scope
 from mcp_server.package.pytorch.text import DEDENT, assembled, indented, quoted, with_blanks
 from mcp_server.package.pytorch.whole import TooLarge

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mcp_server.package.pytorch.axes import Axes, NotRead, Place, plain_name
-from mcp_server.package.pytorch.expressions import Value, literal, operand
+from mcp_server.package.pytorch.expressions import Operators, Value, literal, operand
+from mcp_server.package.pytorch.idioms import known_function, rolled, summands
 from mcp_server.package.pytorch.memory import Memory, Structures
-from mcp_server.package.pytorch.operators import Operators
-from mcp_server.package.pytorch.taken_apart import known_function, rolled, summands
 from mcp_server.package.pytorch.views import Step, Tensor, view
 from mcp_server.package.pytorch.whole import Whole, constant, product
 from mcp_server.package.terms import (
