@@ -187,6 +187,50 @@ def test_mapped_files_of_all_kinds_are_no_trouble(tmp_path: Path) -> None:
     assert found == [[CODE * (n + 1) + 16] for n in range(len(names))]
 
 
+def library(rules: bytes) -> bytes:
+    """A shared object whose one function, at 0x1000, has these rules in .eh_frame."""
+    common = struct.pack("<IIB", 12, 0, 1) + b"\0\1\x78\x10".ljust(7, b"\0")
+    at, names = 0x2000, b"\0.eh_frame_hdr\0.eh_frame\0.names\0"
+    frames = common + struct.pack("<IIiI", 12 + len(rules), 20, 0x1000 - at - 24, 0x100) + rules
+    table = struct.pack("<4BiIii", 1, 0x1B, 3, 0x3B, 0, 1, 0x1000 - 0x1800, at + 16 - 0x1800)
+    place = at + len(frames)
+    rows = ((0, 0, 0), (1, 0x1800, len(table)), (15, at, len(frames)), (25, place, len(names)))
+    sections = b"".join(
+        struct.pack("<IIQQQQIIQQ", name, 3 if name == 25 else bool(name), 2, begin, begin, size, 0, 0, 1, 0)
+        for name, begin, size in rows
+    )
+    whole = place + len(names) + len(sections)
+    head = b"\x7fELF\x02\x01\x01".ljust(16, b"\0") + struct.pack(
+        "<HHIQQQIHHHHHH", 3, X86, 1, 0, 64, place + len(names), 0, 64, 56, 1, 64, 4, 3
+    )
+    load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, whole, whole, 4096)
+    return (head + load).ljust(0x1800, b"\0") + table.ljust(0x800, b"\0") + frames + names + sections
+
+
+RULES = {
+    "right ones": (b"\x0c\7\x08\x90\1", 2),  # the CFA is rsp + 8, the return address lies before it
+    "a size beyond all memory": (b"\x0f" + b"\xff" * 10 + b"\x0f", 1),
+    "a number without an end": (b"\x0e" + b"\xff" * 60_000, 1),
+    "rows that are set aside for ever": (b"\x0a" * 60_000, 1),
+    "registers without number": (b"".join(b"\5" + bytes((n | 128, 1, 1)) for n in range(128)) * 400, 1),
+    "more than any function has": (b"\0" * 3_000_000, 1),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_rules_of_frames_that_never_end_are_left(case: str, tmp_path: Path) -> None:
+    """A thread is followed as far as the rules make sense, at once."""
+    rules, frames = RULES[case]
+    (tmp_path / "libx.so").write_bytes(library(rules))
+    notes = status(1, CODE + 0x1010, CODE) + files(str(tmp_path / "libx.so"))
+    (tmp_path / "core").write_bytes(core(notes, page=struct.pack("<QQ", 0x1234, 0)))
+    begun = time.monotonic()
+    with open_core(tmp_path / "core") as remains:
+        found = Unwinder(remains, Path).addresses(remains.threads[0])
+    assert found == [CODE + 0x1010, 0x1234][:frames]
+    assert time.monotonic() - begun < 5
+
+
 def post_mortem(path: Path, package: Path) -> subprocess.CompletedProcess[str]:
     """What the command says of a core file."""
     argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", "post-mortem", str(path)]
