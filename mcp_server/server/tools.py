@@ -226,6 +226,7 @@ class ToolServer(MCPServer[Any]):
         return await result_of(name, answer())
 
     async def run_stdio_async(self) -> None:
+        types.jsonrpc_message_adapter = _Adapter()  # type: ignore[assignment]  # the one that reads lines
         async with stdio_server() as (received, answers):
             options = self._lowlevel_server.create_initialization_options()
             try:
@@ -308,11 +309,27 @@ def _terse(schema: Any) -> Any:
     return [_terse(item) for item in schema] if isinstance(schema, list) else schema
 
 
+class BadIdError(Exception):
+    """A request whose id is neither a string nor an integer."""
+
+
+class _Adapter:
+    """Parses lines as the SDK does, which drops such an id: the request is a notification then (mcp 2.3)."""
+
+    _parses = types.jsonrpc_message_adapter
+
+    def validate_json(self, line: str, *, by_name: bool) -> types.JSONRPCMessage:
+        message = self._parses.validate_json(line, by_name=by_name)
+        if isinstance(message, types.JSONRPCNotification) and "id" in read_json(line):
+            raise BadIdError
+        return message
+
+
 class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
     """The messages of `source`; for a line that is none, a JSON-RPC error goes to `answers` instead.
 
     mcp 2.3.0 drops such a line on stdio, so a client waits forever for its answer; over HTTP it answers 400
-    and -32700. It also takes a request whose id is neither a string nor an integer for a notification.
+    and -32700.
     """
 
     def __init__(
@@ -329,16 +346,9 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
     async def receive(self) -> SessionMessage | Exception:
         while True:
             received = await self._source.receive()
-            if isinstance(received, Exception):
-                error = answer_to(received)
-            elif isinstance(notice := received.message, types.JSONRPCNotification) and not (
-                notice.method.startswith("notifications/")  # as the names of all do in the protocol
-            ):
-                # A request: one with the id 1.5, true or null is parsed as a notification (mcp 2.3).
-                error = _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
-            else:
+            if not isinstance(received, Exception):
                 return received
-            if error is not None:
+            if (error := answer_to(received)) is not None:
                 await self._answers.send(SessionMessage(error))
 
     async def aclose(self) -> None:
@@ -347,6 +357,8 @@ class AnsweringStream(ObjectReceiveStream["SessionMessage | Exception"]):
 
 def answer_to(error: Exception) -> types.JSONRPCError | None:
     """What to answer to a line that could not be read; nothing to an empty one, a notification, an answer."""
+    if isinstance(error, BadIdError):
+        return _error(INVALID_REQUEST, "the id of a request is a string or an integer", None)
     found = error.errors(include_url=False) if isinstance(error, ValidationError) else []
     if not found:
         return _error(PARSE_ERROR, "the line cannot be read", None)

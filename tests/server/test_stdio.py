@@ -37,11 +37,14 @@ LINES: list[tuple[str, int | None, Any]] = [
     ('{"jsonrpc":"2.0","id":3,"method":"ping","params":[1]}', -32600, 3),
     ('{"jsonrpc":"2.0","id":"a","method":7}', -32600, "a"),
     ('{"id":7,"method":"ping"}', -32600, 7),
-    # The SDK takes these for notifications.
+    # The SDK takes these for notifications, which the next three are.
     ('{"jsonrpc":"2.0","id":1.5,"method":"ping"}', -32600, None),
     ('{"jsonrpc":"2.0","id":null,"method":"tools/list"}', -32600, None),
     ('{"jsonrpc":"2.0","id":true,"method":"ping"}', -32600, None),
     ('{"jsonrpc":"2.0","id":[1],"method":"ping"}', -32600, None),
+    ('{"jsonrpc":"2.0","method":"nobody/knows","params":{"a":1}}', None, None),
+    ('{"jsonrpc":"2.0","method":"notifications/nobody_knows"}', None, None),
+    ('{"jsonrpc":"2.0","method":"tools/list"}', None, None),
     ("[]", -32600, None),
     ("true", -32600, None),
     ("null", -32600, None),
