@@ -44,7 +44,7 @@ CATEGORIES: dict[Category, str] = {
     "index_out_of_bounds": "an indirect index outside its bound, asserted or silent",
     "illegal_memory_access": "an out-of-bounds or misaligned access in a kernel",
     "nan_or_inf": "non-finite values first produced by some kernel",
-    "wrong_output": "numbers that differ from eager, with no fault reported",
+    "wrong_output": "numbers that are not those expected, with no error reported",
     "custom_op": "a fake function that disagrees with the real op, or an op that is not registered",
     "constants": "weights missing, of wrong shape or dtype, stale, or updated wrongly",
     "invalid_package": "a missing, truncated, outdated or wrong file",

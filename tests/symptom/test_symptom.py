@@ -17,6 +17,7 @@ from mcp_server.operations.workload import symptom_of, workload_of
 from mcp_server.package.archive import open_package
 from mcp_server.package.kernel_code import Literal, likeliest_first, literals_of, with_number
 from mcp_server.package.wrapper import read_wrapper
+from mcp_server.render import as_text
 from mcp_server.runtime.context import Context
 from tests.conftest import CACHE, compiled_once
 from tests.served import served
@@ -120,11 +121,15 @@ def test_a_program_that_ends_well_is_judged_by_its_last_call(scaled: Path, tmp_p
 
 
 def test_wrong_outputs_without_a_cause_lead_to_the_reference(scaled: Path, tmp_path: Path) -> None:
-    """Nothing about the call is out of order: the program or the weights that were meant settle it."""
+    """Nothing about the call is out of order: the program or the weights that were meant settle it.
+
+    Nothing was compared with eager mode, and no line says so.
+    """
     found = verdict(tmp_path, scaled, "inputs", expecting(scaled, "other-right"))
     assert (found.outcome, found.category, found.confidence) == ("fault", "wrong_output", "possible")
     assert [step.tool for step in found.next_steps] == ["compare_with_eager", "try_fix"]
     TryArguments.model_validate(found.next_steps[1].arguments)
+    assert "from eager" not in as_text(found, verbose=True)
 
 
 @pytest.mark.slow
