@@ -1,1 +1,1 @@
-"""Interventions: changes of exactly one thing about a failing call, and what came of each."""
+"""Interventions: changes of exactly one thing about a failing call, and the result of each."""

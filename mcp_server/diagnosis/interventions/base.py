@@ -1,4 +1,4 @@
-"""What an intervention is, what a trial of it says, and the sentences in which users read that."""
+"""What an intervention is, what a trial of it says, and the sentences that tell users the result."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def update_from(file: Path) -> Step:
 
 @dataclass(frozen=True)
 class Options:
-    """What else about the request is changed; the package is then loaded anew for the call.
+    """Changes of the request other than to the inputs; the package is then loaded anew for the call.
 
-    `steps` replaces those of a captured call (updates of constants, earlier calls). `updates` are updates of
-    constants after the load. `eager`: launches done in eager mode, `edit`: what a program does. `env` needs a
-    process of its own.
+    `steps` replaces the steps of a captured call (updates of constants, earlier calls). `updates` are
+    updates of constants after the load. `eager`: launches done in eager mode, `edit`: work that an edited
+    program does. `env` needs a process of its own.
     """
 
     package: Path | None = None
@@ -125,7 +125,7 @@ class Intervention:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether parts of the call are not made any more: what is left out may have been at fault."""
+        """Whether the change leaves parts of the call out; those parts may have been at fault."""
         return any(change.change in LEAVING_OUT for change in self.changes)
 
     @property
@@ -153,7 +153,7 @@ class Seen:
 
     @property
     def failure(self) -> Failure:
-        """How the call failed, as far as its end, its outputs and the expectation tell."""
+        """How the call failed, judged by its end, its outputs and the expectation."""
         if self.differs:
             return "differs"
         if self.ended == "timeout" or self.ended == "out_of_memory":
@@ -192,7 +192,7 @@ class Seen:
 
     @property
     def non_finite(self) -> str:
-        """How many NaN and infinities which outputs hold, infinities that are no failure too; or empty."""
+        """The NaN and infinities in each output, even infinities that are no failure; empty without any."""
         parts = []
         for place, output in enumerate(self.facts.outputs if self.facts is not None else ()):
             counts = ((output.nan, "NaN"), (output.inf, "infinite"))
@@ -267,7 +267,7 @@ class Trial:
 
 
 def judged_elsewhere(intervention: Intervention, effect: Effect, failing: Seen) -> Trial:
-    """The trial of a change that was made, and judged, outside of the calls that trials make."""
+    """The trial of a change that was tried and judged elsewhere, not by calls of a trial."""
     after = Seen("ok", facts=CallFacts("without", "", "ok")) if effect is Effect.GONE else failing
     return Trial(intervention, effect, failing, after, failing, side_effects=SideEffects(known=False))
 
@@ -303,13 +303,13 @@ def trial_in_words(trial: Trial) -> str:
 
 
 def fix_in_words(trial: Trial) -> str:
-    """What the call gave with a change that removed the failure."""
+    """The result of the call with a change that removed the failure, in words."""
     change = change_in_words(trial.intervention.what)
     return f"the call {change}: {trial.reason}" if _is_flaky(trial) else f"the call returned {change}"
 
 
 def unchanged_in_words(trial: Trial) -> str:
-    """That a change left the failure as it was."""
+    """A sentence that the change left the failure as it was."""
     change = change_in_words(trial.intervention.what)
     if trial.reason:
         return f"the call was also made {change}: {trial.reason}"
@@ -317,5 +317,5 @@ def unchanged_in_words(trial: Trial) -> str:
 
 
 def _is_flaky(trial: Trial) -> bool:
-    """Whether the trial counted failures: a failure that comes each time has no reason for these effects."""
+    """Whether the verdict rests on counted repetitions. A failure that comes every time needs no count."""
     return bool(trial.reason) and trial.effect in (Effect.GONE, Effect.SAME)

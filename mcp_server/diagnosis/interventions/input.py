@@ -54,7 +54,7 @@ def keep_in_range(leaf: Leaf, low: Number, high: Number, flat: slice = EVERYWHER
     """The elements outside [low, high] made the nearest limit, in a slice of the flat input; others stay."""
     where = Where(below=low, above=high)
     outside = Change("elements", leaf.input, where=where, stride=flat.step, offset=flat.start, end=flat.stop)
-    # The offending elements replaced in two ways: what differs then is what depends on them.
+    # The offending elements replaced in two ways: outputs that differ between the two depend on them.
     minimal = tuple((replace(outside, value=value),) for value in dict.fromkeys((low, high)))
     part, after = leaf.name, f"{leaf.name} = {leaf.name}.clamp({low}, {high})"
     if flat != EVERYWHERE:
@@ -136,7 +136,7 @@ def compiled_values(steps: Sequence[Step]) -> Intervention:
 
 
 def constant_own_memory(names: Sequence[str]) -> Intervention:
-    """The updates with these constants in memory of their own: no views of what changes later."""
+    """The updates with these constants copied to memory of their own, safe from later changes."""
     return Intervention(
         key=f"constant:own-memory:{','.join(sorted(names))}",
         kind=Kind.CONSTANT,
@@ -179,7 +179,7 @@ def _one(leaf: Leaf, change: Change, what: str, after: str = "") -> Intervention
 
 
 def _code_of(name: str, change: Change) -> str:
-    """Python code that does what the change does; its spelling where no short code does."""
+    """Python code for the change; the `try-fix` spelling if no short code can express it."""
     if change.change != "elements":
         code = next(verb.code for verb in _VERBS.values() if verb.change == change.change)
         values = {**vars(change), "value": _number_code(change.value or 0), "rows": list(change.rows or ())}
@@ -261,7 +261,7 @@ def spell(change: Change, leaf: str) -> str:
 
 
 def _selection(change: Change) -> str:
-    """Which elements are meant, with a blank before it; empty for all."""
+    """The words that select the elements, after a blank; empty for all elements."""
     places = [(word, getattr(change, field)) for word, field in _PLACES.items()]
     parts = [f"{word} {_written(value)}" for word, value in places if value is not None]
     if isinstance(change.stride, int):
@@ -282,7 +282,7 @@ def _written(value: object, between: str = ",") -> str:
 def read_change(text: str, resolve: Callable[[str], int]) -> Change:
     """The change that `text` describes; `resolve` gives the place of a leaf.
 
-    Raises `ProblemError` for what is no change, with the forms that are.
+    Raises `ProblemError` for text that is no change; the error lists the valid forms.
     """
     leaf, colon, rest = text.rpartition(": ")
     words = (rest if colon else text).split()

@@ -44,9 +44,9 @@ from mcp_server.worker.protocol import EagerLaunches
 
 @dataclass(frozen=True)
 class _Way:
-    """A way to do a launch: the change of its kernel, what the call is then with, and the model code.
+    """A way to do a launch: the change of its kernel, the words for it, and the model code.
 
-    `action` is what a user does, in words.
+    `action` tells the user what to do.
     """
 
     change: Callable[[Kernel], str]
@@ -122,12 +122,12 @@ def anew(kernel: str, made: Path | None = None) -> Intervention:
 
 
 async def compile_anew(context: Context, call: TriedCall, name: str) -> Intervention:
-    """That with its package made. Raises `ProblemError` where it cannot be compiled."""
+    """As `anew`, with the package built. Raises `ProblemError` if the kernel cannot be compiled."""
     return anew(name, (await _changed(context, call, name, lambda kernel: kernel.source))[0])
 
 
 async def with_literal(context: Context, call: TriedCall, literal: Literal, new: float) -> Path:
-    """A copy of the package in which a kernel has `new` for that literal. Raises `ProblemError`."""
+    """A copy of the package in which `new` replaces the literal in its kernel. Raises `ProblemError`."""
     change = partial(with_number, old=literal.value, new=new)
     return (await _changed(context, call, literal.kernel, change))[0]
 
@@ -135,7 +135,7 @@ async def with_literal(context: Context, call: TriedCall, literal: Literal, new:
 async def replace_launch(context: Context, call: TriedCall, launch: int, how: str) -> Intervention:
     """The intervention of one launch done another way, with its package made.
 
-    All launches of its kernel are changed. One that cannot be done says why in `unavailable`. Raises
+    All launches of its kernel are changed. If the change is impossible, `unavailable` says why. Raises
     `ProblemError` for an unknown launch or way.
     """
     package = await _package(call)
@@ -178,7 +178,7 @@ async def replace_launch(context: Context, call: TriedCall, launch: int, how: st
 
 
 async def guard_operation(context: Context, call: TriedCall, found: Operation) -> Intervention:
-    """The operation of a launch that left its domain guarded, and the others of its kind in that kernel.
+    """Guards the operation of a launch that left its domain, and all others of its kind in the kernel.
 
     Raises `ProblemError` as `replace_launch` does.
     """
@@ -197,9 +197,9 @@ LARGEST = 80  # that a shifted argument is left with: the exponential of 88.7 is
 
 
 async def shift_exponents(context: Context, call: TriedCall, origin: Origin) -> Intervention:
-    """The call with so much taken from every argument of exp in a kernel that none overflows.
+    """The call with a number subtracted from every argument of exp in a kernel, so that none overflows.
 
-    Raises `ProblemError` where the kernel has none that it can read.
+    Raises `ProblemError` if no exp can be read in the kernel.
     """
     found = EXPONENT.search(origin.explanation)
     assert found is not None, "only of an origin that is an exponential"
@@ -247,9 +247,9 @@ async def with_constant_of_siblings(context: Context, call: TriedCall, origin: O
 
 
 async def correct_expression(context: Context, call: TriedCall, origin: Origin) -> Intervention:
-    """The call with the correction of an origin made in its kernel, in all launches of that.
+    """The call with an origin's correction made in its kernel, and so in all launches of that kernel.
 
-    Raises `ProblemError` for what cannot be edited or does not compile.
+    Raises `ProblemError` if the kernel cannot be edited or does not compile.
     """
     found = origin.correction
     assert found is not None, "only an origin with a correction is corrected"
@@ -290,7 +290,7 @@ async def _changed(
 ) -> tuple[Path, tuple[str, ...]]:
     """A copy of the package with that kernel changed, and the arguments of `try-fix` for it.
 
-    There are none where other than one line changed, or the kernel has its text more than once.
+    There are no arguments unless exactly one line changed and its old text occurs once in the kernel.
     """
     package = await _package(call)
     kernel = kernel_named(package, name)
@@ -320,7 +320,7 @@ MOST_TRIED = 3  # wrong launches
 
 
 def in_eager(launch: int, kernel: str, others: Sequence[int] = (), plan: Path | None = None) -> Intervention:
-    """The launch done in eager mode, on what it reads itself, in a call with the others done so anyway."""
+    """The launch done in eager mode, on its own inputs; all calls do the `others` in eager mode too."""
     also = f" (launch {', '.join(map(str, others))} is so in all calls)" if others else ""
     asked = EagerLaunches(plan=str(plan), launches=sorted((launch, *others))) if plan is not None else None
     return Intervention(
@@ -345,7 +345,7 @@ def on_probes(call: TriedCall, plan: Path, launches: Sequence[int] = ()) -> Trie
 async def try_in_eager(
     context: Context, call: TriedCall, found: EveryLaunch, exported: Path | None = None
 ) -> dict[str, Trial]:
-    """The trials of the wrong launches, by key. Launches that may only be fed wrong are not tried.
+    """The trials of the wrong launches, by key. Launches that may only have had wrong inputs are not tried.
 
     A launch without which the others make the call fail no more is left out of what is done for the others.
     `exported` is the program for the command that tries one again.
@@ -371,9 +371,9 @@ async def try_in_eager(
 async def launch_in_eager(
     context: Context, call: TriedCall, workload: PackageWorkload, exported: Path, launch: int
 ) -> tuple[TriedCall, Intervention]:
-    """One launch done in eager mode, and the call to try that on: what eager mode returns is expected of it.
+    """The call, expected to return what eager mode returns, and its change: one launch done in eager mode.
 
-    Raises `ProblemError` for an unknown launch, and for one of which the program has no value.
+    Raises `ProblemError` for an unknown launch, and for a launch whose values the program does not compute.
     """
     model = await anyio.to_thread.run_sync(view_package, workload.package, workload.model_name)
     known = model.launch(launch)
@@ -393,5 +393,5 @@ async def launch_in_eager(
 
 
 def _spelled_eager(launch: int, exported: Path) -> tuple[str, ...]:
-    """The arguments of `try-fix`."""
+    """The arguments of `try-fix` for a launch done in eager mode."""
     return ("--launch", str(launch), "--as", "eager", "--exported", str(exported))

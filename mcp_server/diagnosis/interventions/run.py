@@ -1,8 +1,8 @@
 """Tries interventions on a failing call, and judges whether each removed the failure.
 
-The call is made without the change, with it, and again without it; where the failure comes and goes, as
-often as it takes. A plan of calls is carried out in one process where no call ends it, else it goes on in
-another one.
+The call is made without the change, with it, and again without it; if the failure comes and goes, the
+calls are repeated until that is clear. A plan of calls runs in one process; if a call ends it, the plan goes
+on in another.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _VOLATILE = re.compile(r"0x[0-9a-fA-F]+|(?:/[\w.+\-]+)+/|\b[a-z0-9]{40,}\b")
 class TriedCall:
     """The failing call: a request of the worker's `run` or `replay`, and its surroundings.
 
-    `symptom` says what the outputs are to be; `fresh` loads the package anew for each call. `timeout_s` is
+    `symptom` says what the outputs should be; `fresh` loads the package anew for each call. `timeout_s` is
     for one call. `spelling` are the arguments of `try-fix` that name this call.
     """
 
@@ -67,7 +67,7 @@ AS_IT_IS = Intervention("", Kind.CALL, "the call as it is")
 
 @dataclass(frozen=True)
 class Planned:
-    """One call of a plan, with the changes of the intervention or with `minimal` ones in their place."""
+    """One call of a plan, with the changes of the intervention or with its `minimal` ones instead."""
 
     label: str
     intervention: Intervention = AS_IT_IS
@@ -106,7 +106,7 @@ async def carry_out(
 ) -> dict[str, Seen]:
     """How each call of the plan ended, by label.
 
-    Raises `ProblemError` when no call can be made at all, and for a change that cannot be made of the call.
+    Raises `ProblemError` if no call can be made at all, or if a change does not apply to the call.
     """
     seen: dict[str, Seen] = {}
     rest = list(plan)
@@ -143,7 +143,7 @@ async def carry_out(
         rest = rest[len(ended) :]
         came_back = any(each.ended == "ok" and each.facts and not each.facts.key for each in seen.values())
         if rest and rest[0].intervention is not AS_IT_IS and came_back:
-            # The outputs to compare with ended with their process: begin with the call as it is.
+            # The outputs to compare with were lost with their process: begin with the unchanged call.
             rest = [Planned(f"reference-{len(seen)}"), *rest]
     return seen
 
@@ -160,7 +160,7 @@ def _read(done: WorkerRun, call: TriedCall) -> dict[str, Seen]:
 
 
 def _of_facts(facts: CallFacts, *, infinities: bool) -> Seen:
-    """A call that came back, raised, or was refused."""
+    """The outcome of a call that returned, raised, or was refused."""
     if facts.ended == "ok":
         return Seen("ok", facts, infinities=infinities)
     if facts.ended == "refused":
@@ -212,12 +212,12 @@ class Three:
 
     @property
     def fails(self) -> bool:
-        """Whether the call as it is failed at least once."""
+        """Whether the unchanged call failed at least once."""
         return fails(self.before) or fails(self.again)
 
     @property
     def steady(self) -> bool:
-        """Whether the call as it is did the same both times."""
+        """Whether both unchanged calls ended in the same way."""
         return not self.fails or alike(self.before, self.again)
 
 
@@ -233,7 +233,7 @@ async def try_interventions(
 
     If the failure does not come both times, the calls are repeated with a fresh load each, then in a process
     each. If it still comes and goes, calls are repeated until the chance of a coincidence is below 1 %.
-    Raises `ProblemError` when no call can be made, and for an expectation that cannot be one of this call.
+    Raises `ProblemError` when no call can be made, and for an expectation that does not fit this call.
     """
     shared = [each for each in interventions if not (each.unavailable or each.options.env)]
     seen = await _in_one_process(context, call, shared) if shared else {}
@@ -253,7 +253,7 @@ async def try_interventions(
 
 
 async def _tried(context: Context, call: TriedCall, intervention: Intervention, three: Three | None) -> Trial:
-    """The trial of one intervention, from the calls that were made or from those that are made now."""
+    """The trial of one intervention, from the calls `three` or, if these do not suffice, from new ones."""
     came = False
     for fresh in (False,) if three is None else (True, False):
         if three is not None:
@@ -298,7 +298,7 @@ async def _in_one_process(
 
 
 async def _in_own_processes(context: Context, call: TriedCall, intervention: Intervention) -> Three:
-    """The three calls with a process for each."""
+    """The three calls, each in a process of its own."""
     kept = context.fresh("reference") / "outputs.pt"
     seen = await carry_out(context, call, [Planned("before", save=kept)])
     plan = [Planned(f"minimal-{n}", intervention, made) for n, made in enumerate(intervention.minimal)]
@@ -322,7 +322,7 @@ def _check_expectation(seen: Seen, before: Seen | None = None) -> None:
 
 
 def fails(seen: Seen) -> bool:
-    """Whether a call was made and failed; a change that was refused is no failure of the call."""
+    """Whether the call was made and failed; a refused change is not a failure of the call."""
     return seen.ended not in ("refused", "not_made") and seen.failure != "none"
 
 
@@ -349,7 +349,7 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
         return Effect.NOT_APPLICABLE, "the call as it is does not fail"
     if after.ended in ("refused", "not_made"):
         return Effect.NOT_APPLICABLE, after.text or "the change could not be made"
-    # It failed in the load or in an update, which the call as it is had passed.
+    # The changed call failed in the load or in an update, which the unchanged call had passed.
     during = after.facts.during if after.ended == "raised" and after.facts is not None else "calling"
     passed = before.facts is None or before.facts.during != during
     if during not in ("calling", "outputs") and passed:
@@ -361,7 +361,7 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
     compared = after.facts.compared if after.facts is not None else None
     if before.failure not in ("nonfinite", "differs") or compared is None:
         return Effect.SAME, ""
-    # Fewer elements at fault, and none that was not: one cause of several is removed.
+    # Fewer elements are at fault, and no new ones: one of several causes is removed.
     if compared.cured and not compared.new and not compared.layout:
         cured = f"{counted(compared.cured, 'element')} {is_(compared.cured)} good now"
         return Effect.CHANGED, f"{cured}, {compared.left} still at fault"
@@ -371,7 +371,7 @@ def effect_of(before: Seen, after: Seen) -> tuple[Effect, str]:
 def side_effects_of(after: Seen, again: Seen) -> SideEffects:
     """Elements of the outputs that were not at fault and changed.
 
-    Unknown without anything steady to compare with, and if a command judges: it names no elements.
+    Unknown without steady outputs to compare with, or if a command judges, since it names no elements.
     """
     if after.facts is None or after.facts.compared is None:
         return SideEffects(known=False)
@@ -391,7 +391,7 @@ def side_effects_of(after: Seen, again: Seen) -> SideEffects:
 
 
 def chance_of(calls: int, failed: int, tries: int) -> float:
-    """That none of `tries` changed calls fails by chance: Fisher's exact test, one-sided."""
+    """The probability that none of `tries` changed calls fails by chance (Fisher's exact test, one-sided)."""
     if not failed:
         return 1.0
     return math.comb(calls, failed) / math.comb(calls + tries, failed)

@@ -53,7 +53,7 @@ def trial_of(tried: CapturedAttempts) -> Trial | None:
 
 
 def action_of(found: Attempt) -> str:
-    """What to do, and what a reader should know of it."""
+    """What the user should do, with a note if there is one."""
     return f"{found.action} ({found.note})" if found.note else found.action
 
 
@@ -62,8 +62,8 @@ async def edited(
 ) -> tuple[TriedCall, Intervention]:
     """The call made by an edited program of the package, or one launch of it (-1: the whole).
 
-    Raises `ProblemError`: nothing is edited, the program without the edit does not fail either, or the launch
-    is no function of the program.
+    Raises `ProblemError` if nothing is edited, if the program without the edit does not fail either, or if
+    the launch is no function of the program.
     """
     written = await write(context, workload, context.directory / "as-pytorch")
     text = await anyio.to_thread.run_sync(edit.read_text)
@@ -118,7 +118,7 @@ def _function(program: PytorchProgram, launch: int) -> LaunchAlone:
 
 
 def _changed_lines(old: str, new: str) -> tuple[str, str]:
-    """The lines that an edit took away, and those that it put there."""
+    """The lines that an edit removed, and those that it added."""
     lines = list(difflib.ndiff(old.splitlines(), new.splitlines()))
     before, after = ([line[2:].strip() for line in lines if line.startswith(sign)] for sign in ("- ", "+ "))
     return "\n".join(before), "\n".join(after)

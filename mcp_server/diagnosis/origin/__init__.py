@@ -38,8 +38,8 @@ class OffendingElement(Record):
 class Condition(Record):
     """When the value is bad, checked by evaluating the expression on both sides.
 
-    `variable` is the operand's letter, `label` its tensor. `low` and `high` are the ends of what the element
-    may not be (inclusive, None: no end); `good` is the value nearest to the offending one with which the
+    `variable` is the operand's letter, `label` its tensor. `low` and `high` bound the bad values of the
+    element (inclusive, None: no bound); `good` is the value nearest to the offending one for which the
     expression is good.
     """
 
@@ -54,8 +54,8 @@ class Condition(Record):
 class Operation(Record):
     """The operation that left its domain, with the values of its operands (`text`).
 
-    `family` is the one of its domain, `value` that of the operand outside of it. `code` is the operation as a
-    model has it, `guarded_code` the same with its operand kept in the domain, `action` that in words.
+    `family` names its domain, `value` is the operand outside that domain. `code` is the operation as a
+    model has it, `guarded_code` the same with its operand kept in the domain, `action` the change in words.
     """
 
     launch_index: int
@@ -71,7 +71,7 @@ class Operation(Record):
 class Overflow(Record):
     """A number that is too large for its type, in words.
 
-    Within `bound` the elements of input `input_index` cannot make it so; `rows` of that are at fault.
+    Elements of input `input_index` within `bound` cannot overflow; its `rows` are at fault.
     """
 
     text: str
@@ -81,16 +81,16 @@ class Overflow(Record):
 
 
 class OddConstant(Record):
-    """The constant in which the kernel of an origin differs from its siblings, most of which have `usual`."""
+    """The constant of an origin's kernel that differs from its siblings; most of them have `usual`."""
 
     value: float
     usual: float
 
 
 class Correction(Record):
-    """An edit of the expression, which is `text` then: `lines` of the kernel's source (1-based) compute it.
+    """An edit that makes the expression `text`; `lines` of the kernel's source (1-based) compute it.
 
-    The constant `old` is made `new`, as the siblings have it; or the value is kept at `low` or above, or at
+    The constant `old` becomes `new`, the siblings' constant; or the value is kept at `low` or above, or at
     `high` or below.
     """
 
@@ -105,7 +105,7 @@ class Correction(Record):
 class Origin(Record):
     """Where a bad value was computed.
 
-    `launch_index` and `kernel` are None and "" for a value that is an input's as given. `bad_value` is what
+    `launch_index` is None and `kernel` "" for a value given by an input. `bad_value` is what
     the expression gave at the offending element, `carriers` the launches between it and the fault, the last
     one first. `elements` are at most 16 of `element_count`. `sibling_difference` says how the kernel differs
     from those that compute the same with other constants. `of_model` says why the expression is at fault and

@@ -44,14 +44,14 @@ class Allowed:
 
     @staticmethod
     def between(low: Scalar | None, high: Scalar | None, dtype: str) -> Allowed:
-        """Up to the limits of the type where an end is None."""
+        """From `low` to `high`; None stands for the limit of the type."""
         limit = limits(dtype)
         return Allowed(limit.low if low is None else low, limit.high if high is None else high)
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A term, the element of it that is varied, and what the others are known to be.
+    """A term, its element that is varied, and the known values of its other elements.
 
     `at` evaluates the term with another value of the element. Values of the element are counted by their
     rank (`ordinal`), in which neighbours differ by one.
@@ -122,13 +122,13 @@ def _middle(low: int, high: int) -> int:
 
 
 def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, int] | None:
-    """The part of a piece on which a monotone term is good: it hangs together."""
+    """The range of ranks in a piece for which a monotone term is good; None if there are none."""
     allowed = question.allowed
     if way == 0:
         return (low, high) if question.good(low) else None
 
     def first(reaches: Callable[[Scalar], bool]) -> int:
-        """The first rank whose value reaches an end of what is allowed; `high + 1` when none does."""
+        """The first rank whose value satisfies `reaches`; `high + 1` if none does."""
         start, above = low, high + 1
         while start < above:
             middle = (start + above) // 2
@@ -147,7 +147,7 @@ def _good_part(question: Question, low: int, high: int, way: int) -> tuple[int, 
 
 @dataclass(frozen=True)
 class _Points:
-    """The question at every point of the loops that reads the element: what is good has to be good at all."""
+    """The questions at all points of the loops that read the element; a good value is good at every point."""
 
     questions: Sequence[Question]
 
@@ -159,7 +159,7 @@ class _Points:
         return all(question.good(rank) for question in self.questions)
 
     def value(self, rank: int) -> Scalar:
-        """The value that is worst for the bound, of all points."""
+        """The worst value over all points: NaN, else the one farthest out of range."""
         values = [question.value(rank) for question in self.questions]
         bad = next((value for value in values if value != value), None)
         if bad is not None:
@@ -167,7 +167,7 @@ class _Points:
         return min(values) if min(values) < self.questions[0].allowed.low else max(values)
 
     def ranges(self) -> list[tuple[int, int]] | None:
-        """The ranks that are good at the first, the second and the last point; the others are verified."""
+        """The ranks that are good at the first, the second and the last point; others are verified later."""
         found: list[tuple[int, int]] | None = None
         for question in dict.fromkeys((*self.questions[:2], self.questions[-1])):
             good = good_ranges(question)
@@ -218,7 +218,7 @@ def condition(questions: Sequence[Question], name: str, bad: Scalar | None) -> C
 
 
 def _what(points: _Points, ranks: tuple[int, int, int]) -> str:
-    """The value on the bad side: one number where it is the same all over."""
+    """What the expression is on the bad side, in words; one number if it is the same everywhere."""
     values = [points.value(rank) for rank in ranks]
     allowed = points.questions[0].allowed
     undefined = [value for value in values if value != value]
@@ -324,8 +324,8 @@ _QUIET = frozenset({"where", "cast"})  # pass on what others made
 def culprit_at(term: Term, evaluator: Evaluator) -> tuple[Apply, Evaluator] | None:
     """The innermost operation that made NaN or an infinity of finite values, or NaN of values without NaN.
 
-    NaN is preferred to an infinity, which may be a mask. Of a reduction the first point is looked at where
-    its body is so; the evaluator is the one of that point.
+    NaN is preferred to an infinity, which may be a mask. In a reduction, the first point at which its
+    body is NaN or infinite is examined, and the evaluator returned is that point's.
     """
     found: tuple[Apply, Evaluator] | None = None
     for each in parts(term):
@@ -363,7 +363,7 @@ def _point_of(fold: Fold, evaluator: Evaluator) -> Evaluator | None:
 
 
 def culprit_of(term: Term, evaluator: Evaluator) -> Apply | None:
-    """That operation, where it does not lie inside of a reduction."""
+    """The operation that `culprit_at` finds; None if it is inside a reduction."""
     found = culprit_at(term, evaluator)
     return found[0] if found is not None and found[1] is evaluator else None
 
@@ -373,14 +373,14 @@ def finite(value: Scalar | None) -> bool:
 
 
 def explained(expression: Expression) -> str:
-    """Which operation first gave a value that is not finite, and the mask behind it; empty where none did."""
+    """Says which operation first gave a non-finite value, and the mask behind it; empty if none did."""
     made = culprit_at(expression.term, expression.evaluator())
     if made is None:
         return ""
     found, evaluator = made
     given = [value_of(argument, evaluator) for argument in found.args]
     text = f"{applied_text(found, evaluator)} is {shown(evaluator.value(found))}"
-    # An infinity that the NaN is made of, and what made that.
+    # An infinite operand of the NaN, and the operation that made it infinite.
     operands = zip(found.args, given, strict=True)
     infinite = next((term for term, v in operands if v is not None and math.isinf(v)), None)
     source = culprit_at(infinite, evaluator) if infinite is not None else None
@@ -412,7 +412,7 @@ def exactly(value: Scalar, dtype: str) -> str:
 
 
 def _masked(expression: Expression, found: Apply) -> str:
-    """`all 6 elements of args[1] that it reads are False`, where a mask leaves nothing."""
+    """`args[1][0] to [5], all 6 that decide it, are False`: a mask with one value throughout; else empty."""
     masks = (each.parameter for each in parts(found) if isinstance(each, Element) and each.dtype == "bool")
     leaves = {name: expression.leaves[name] for name in masks if name in expression.leaves}
     for tensor, names in by_tensor(leaves, expression.walker).items():

@@ -32,7 +32,7 @@ from mcp_server.package.launches import Argument
 from mcp_server.package.terms.evaluate import UnknownValue
 from mcp_server.package.terms.term import Apply, Element, Fold, parts, uncast
 
-# Operators whose result is of the element at its place, of those up to it, or of a row and a column.
+# Operators whose result depends on the element at its place, on those up to it, or on a row and a column.
 POINTWISE = frozenset({"bucketize"})
 RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp"})
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
@@ -62,7 +62,7 @@ def offending(expression: Expression) -> Iterator[OffendingElement]:
 def _given(leaf: Leaf, walker: Walker) -> Iterator[Leaf]:
     """The leaf itself, or the elements from which an operator computed it, where they are known.
 
-    Of a sum the largest come first.
+    The largest elements of a sum come first.
     """
     if not isinstance(leaf.source, Produced):
         yield leaf
@@ -203,7 +203,7 @@ def _of_product(walker: Walker, made: Produced) -> Overflow | None:
 
 
 def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
-    """A conversion of a finite number to a type that ends below it; the number may be a sum of elements."""
+    """A conversion of a finite number, perhaps a sum of elements, to a type that cannot hold it."""
     for each in parts(computed.term):
         if not isinstance(each, Apply) or each.op != "cast" or each.dtype not in LARGEST:
             continue
@@ -231,7 +231,7 @@ def _of_conversion(walker: Walker, computed: Computed) -> Overflow | None:
 def _kept(
     found: Overflow, sources: Sequence[Source], bound: float, rows: list[int], walker: Walker
 ) -> Overflow:
-    """With how large the elements may be, where all of them are of one input."""
+    """`found` with a bound for the elements and the rows at fault, if all elements are of one input."""
     names = {each.name for each in sources if isinstance(each, Given) and each.kind == "input"}
     inputs = {compiled.name: compiled.index for compiled in walker.view.package.inputs}
     given = all(isinstance(each, Given) for each in sources)
@@ -250,7 +250,7 @@ def _rows_of_infinities(result: Tensor) -> list[int]:
 
 
 def _too_large(what: str, total: float, dtype: str) -> str:
-    """That a number lies beyond the end of its type; empty where it does not."""
+    """A sentence that the number is too large for its type; empty if it is not."""
     if not LARGEST[dtype] < abs(total) < math.inf:
         return ""
     return f"{what} {shown(total)}, too large for {dtype}, which ends at {shown(LARGEST[dtype])}".strip()

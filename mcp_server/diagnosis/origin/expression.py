@@ -121,7 +121,7 @@ class Closing:
             return self._closed(inner, depth + 1)
         if inner is not None:
             return self._inside(launch, element, evaluator)
-        # What computed it where that is short, else a leaf.
+        # The expression that computed it if that is short, else a leaf.
         place = Place(launch, argument_of(launch, element.parameter), offset)
         value = self.walker.element(launch, element, offset)
         source = self.walker.back(place).source if value is not None else self.walker.source(place)
@@ -143,7 +143,7 @@ class Closing:
         return Element(name, Number(0, "int64"), dtype)
 
     def _inside(self, launch: Launch, element: Element, evaluator: Evaluator) -> Term:
-        """An element inside of a reduction: it is another one at each point of the loop."""
+        """An element inside a reduction: a different element at each point of the loop."""
 
         def change(term: Term) -> Term | None:
             if isinstance(term, Element) and ":" not in term.parameter:
@@ -155,7 +155,7 @@ class Closing:
 
 
 def _number(term: Term, evaluator: Evaluator) -> Number | None:
-    """The number that a loop variable or a size is at the evaluator's point."""
+    """The value of a loop variable or a size at the evaluator's point; None if it is not known."""
     known = evaluator.positions if isinstance(term, Position) else evaluator.sizes
     if isinstance(term, Position | Size) and term.name in known:
         return Number(known[term.name], "int64")
@@ -228,7 +228,7 @@ def operands(expression: Expression, *, seen: bool = True) -> list[Operand]:
 
 
 def _made_by(launch: Launch, view: PackageView) -> str:
-    """The launch, and the inputs of the model that it computes from."""
+    """Names the launch, and the model inputs that it depends on if they are few."""
     inputs = [view.label(name) for name in view.flow_of(launch).backward_from(launch.index).inputs]
     given = f" from {listed(inputs)}" if 0 < len(inputs) <= MOST_INPUTS else ""
     return f"made by launch {launch.index} ({operator_label(launch, view)}){given}"

@@ -120,8 +120,8 @@ class Fault:
 def behind(view: PackageView, fault: Fault) -> list[int]:
     """The launch where the fault was seen, and the launches that the walk back may go through.
 
-    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it; of one
-    whose elements are known (`POINTWISE`, `RUNNING`), what it reads and writes is seen.
+    The walk ends at an operator that computes (a matrix product), unless it follows a NaN through it. For an
+    operator whose elements are known (`POINTWISE`, `RUNNING`), its reads and writes are included.
     """
     launch = view.wrapper.launches[fault.launch]
     through_all = fault.kind == "value" and fault.when == "before"
@@ -257,7 +257,7 @@ class _Finder:
         point: Evaluator | None,
         blamed: Counter[ElementKey],
     ) -> Origin:
-        """The origin; `point` is the one of the loops at which `check` fails."""
+        """The origin; `point` is the point of the loops at which `check` fails."""
         if isinstance(start, Produced):
             place = self.walker.through(start)
             walked = self.walker.back(place) if place is not None else Walked(start)
@@ -324,13 +324,13 @@ class _Finder:
         )
 
     def _made_here(self, bound: _Bound) -> str:
-        """The tensor that is indexed, if the call made it: it is no input, and no constant."""
+        """The indexed tensor if the call computed it; empty for an input or a constant."""
         package = self.view.package
         known = {each.name for each in package.inputs} | {each.name for each in package.constants}
         return bound.tables[0] if bound.tables and known.isdisjoint(bound.tables) else ""
 
     def _not_computed(self, source: Given | Produced) -> tuple[Expression, Scalar | None]:
-        """A value that no kernel computed: an element as it is given, or the call of an operator."""
+        """Expression and value of what no kernel computed: an element as given, or an operator's call."""
         value = self.walker.value_at(source if isinstance(source, Produced) else source.place)
         closing = Closing(self.walker)
         leaf = closing.leaf(source, "float32" if isinstance(value, float) else "int64", value)
@@ -342,7 +342,7 @@ class _Finder:
         return Expression(leaf, closing.leaves, (), self.walker, dict.fromkeys(closing.leaves, name)), value
 
     def _compared(self, source: Computed, check: Check | None) -> Difference:
-        """How what a launch computes differs from the other layers."""
+        """How the expression of a launch differs from the other layers'."""
         term: Term = source.term
         checked = check is not None and term is check.value
         others = siblings(self.view, source.launch, term, checked)
@@ -380,7 +380,7 @@ def _points_of(walker: Walker, launch: Launch, check: Check, most: int) -> list[
 
 
 def _points_alike(walker: Walker, launch: Launch, check: Check, point: Evaluator) -> list[Evaluator]:
-    """The other points that read the same elements as one: the loops that no element depends on go round."""
+    """The other points that read the same elements as `point`: only loops that no element depends on vary."""
     indices = [each.index for each in parts(check.value) if isinstance(each, Element)]
     fixed = {each.name for index in indices for each in used(index, check.ranges)}
     free = [each for each in _relevant(check) if each.name not in fixed]

@@ -35,7 +35,7 @@ def idiom_of(line: str, op: str, explanation: str) -> Idiom | None:
 
 
 def operand_text(line: str, op: str) -> str:
-    """The operand that `op` has in a line, as it is written there; empty unless there is just one."""
+    """The operand of `op` in a line, as written there; empty unless `op` occurs exactly once."""
     tree = _parsed(line.strip())
     nodes = ast.walk(tree) if tree is not None else ()
     found = [ast.unparse(operand) for node in nodes if (operand := _called_on(node, op)) is not None]
@@ -91,7 +91,7 @@ class _Rewriter(ast.NodeTransformer):
 
 
 def _softmax(node: ast.expr | None) -> ast.Call | None:
-    """The call, where it is one of a softmax."""
+    """The node as a call of softmax; None if it is not one."""
     match node:
         case ast.Call(func=ast.Attribute(attr="softmax")):
             return node

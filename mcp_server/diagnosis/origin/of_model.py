@@ -1,7 +1,7 @@
 """What is at fault at an origin in the terms of the model: its layer, its operation, what would correct it.
 
-Layers are compared by their expressions, not by the text of their kernels: around the same expression each
-fused kernel holds something else.
+Layers are compared by their expressions, not by the text of their kernels: each fused kernel holds other
+code around the same expression.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _NAMED_IN_TEXT = frozenset({"sqrt", "exp", "log", "log1p", "floor", "ceil", "tan
 
 
 def layer_of(view: PackageView, launch: Launch, tables: Sequence[str] = ()) -> str:
-    """The launch's layer: from the weights of `tables`, or that it reads, else from its neighbours."""
+    """The launch's layer: from the weights of `tables`, else those it reads, else its neighbours' weights."""
     names = {constant.name: constant.fqn for constant in view.package.constants if constant.fqn}
     own = [names[name] for name in (*tables, *launch.reads) if name in names]
     if own:
@@ -109,7 +109,7 @@ def siblings(
 
 
 def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[tuple[Term, Check | None]]:
-    """What a kernel computes or checks, or the parts `inside` of that with the operator of `term`."""
+    """The terms a kernel computes or checks; with `inside`, their parts with the operator of `term`."""
     program = read_program(kernel) if kernel.source else None
     found: Sequence[Check | Store] = ()
     if program is not None:
@@ -126,9 +126,9 @@ def _terms(kernel: Kernel, term: Term, checked: bool, inside: bool) -> Iterator[
 
 @dataclass(frozen=True)
 class Difference:
-    """How a term differs from its siblings, in words; `old` where one constant decides that none of them has.
+    """How a term differs from its siblings, in words; `old` is set if it has one constant that none has.
 
-    `new` is what most of the `others` have there, namely `alike` of them.
+    `new` is the most common constant among the `others`; `alike` of them have it.
     """
 
     text: str = ""
@@ -144,12 +144,12 @@ class Difference:
 
     @property
     def odd(self) -> bool:
-        """Whether the siblings are enough, and enough of them alike, to say what is usual."""
+        """Whether there are enough siblings, and a majority with the same constant, to say what is usual."""
         return self.old is not None and self.others >= _FEW and 2 * self.alike > self.others
 
 
 def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
-    """The siblings whose check allows as much."""
+    """The siblings whose check has the same upper bound."""
 
     def bound(of: Check | None) -> Scalar | None:
         return of.upper.value if of is not None and isinstance(of.upper, Number) else None
@@ -159,7 +159,7 @@ def of_bound(others: Sequence[Sibling], check: Check) -> list[Sibling]:
 
 
 def difference(term: Term, others: Sequence[Sibling], atens: Sequence[str], which: str = "") -> Difference:
-    """The constants that no sibling has; empty when there are none. `which` siblings these are."""
+    """The constants that no sibling has; empty if there are none. `which` describes the siblings in words."""
     own = key(term)[1] if others else ()
     theirs = [Counter(sibling.constants[place] for sibling in others) for place in range(len(own))]
     found = [place for place in range(len(own)) if own[place] not in theirs[place]]
@@ -263,7 +263,7 @@ def read_by(walker: Walker, start: Computed) -> Expression:
 
 
 def operation_of(walker: Walker, found: Outside) -> Operation:
-    """That operation in the terms of a model: with its values, and with its operand kept in the domain."""
+    """The operation in the terms of a model: with its values, and with its operand kept in the domain."""
     term, domain, op = uncast(found.operand), found.domain, found.applied.op
     label = ""
     if isinstance(term, Element):  # of an input or constant, which has a name
@@ -283,7 +283,7 @@ def operation_of(walker: Walker, found: Outside) -> Operation:
 
 
 def guarded_code(op: str, operand: str = "") -> tuple[str, str, str]:
-    """An operation of a model as it is, with its operand kept in the domain, and that in words."""
+    """An operation of a model: as it is, with its operand kept in the domain, and that change in words."""
     domain = DOMAINS[op]
     x = operand or ("n" if domain.nonzero else "x")
     code, action = f"torch.{op}({x})", f"keep the argument of {op} {_in_domain(domain)}"
@@ -317,9 +317,9 @@ def _kept(x: str, domain: Domain) -> str:
 
 
 def guarded_lines(codes: Iterable[str], op: str) -> tuple[str, str] | None:
-    """All lines whose operation can leave its domain, as they are and guarded.
+    """All lines in which operation `op` can leave its domain: as they are, and guarded.
 
-    None if one cannot be guarded, or there is none.
+    None if one of them cannot be guarded, or if no line has the operation.
     """
     before, after = [], []
     for code in dict.fromkeys(code.strip() for code in codes if may_leave_domain(code, op)):
@@ -340,7 +340,7 @@ def may_leave_domain(line: str, op: str) -> bool:
 
 
 def guarded_line(line: str, op: str) -> str:
-    """A line of the model with the operand of its only such operation kept in the domain; empty if unsure."""
+    """A line of the model with the operand of its only operation `op` kept in the domain; empty if unsure."""
     domain, line = DOMAINS[op], line.strip()
     operand = _only_operand(line, op)
     if operand is None or not line.isascii():
@@ -355,7 +355,7 @@ def guarded_line(line: str, op: str) -> str:
 
 
 def _only_operand(line: str, op: str) -> ast.expr | None:
-    """The operand of the only such operation of a line; None if there is none, or more."""
+    """The operand of operation `op` in a line; None unless the line has exactly one."""
     try:
         found = [each for node in ast.walk(ast.parse(line)) if (each := _operand(node, op)) is not None]
     except (SyntaxError, ValueError, RecursionError):

@@ -95,9 +95,9 @@ class Tensor:
 
 @dataclass
 class ProbedValues:
-    """What `dump_kernel_io` saved (`save=True`) of a failing call. A launch counts as it ran last.
+    """What `dump_kernel_io` saved (`save=True`) of a failing call. Of a repeated launch, the last run counts.
 
-    `launches` is None where nobody looked: only what follows from the code is known.
+    `launches` is None without probes: only what follows from the code is known.
     """
 
     launches: Iterable[LaunchValues] | None = None
@@ -114,7 +114,7 @@ class ProbedValues:
         return found
 
     def tensor(self, launch: int, argument: Argument, when: Phase) -> Tensor | None:
-        """An argument of a launch just before or after it; None when nobody saw it."""
+        """The argument of a launch just before or after the launch; None if no probe saved it."""
         names = filter(None, (argument.name, argument.target))  # arguments of operators have no name
         seen = next(filter(None, (self._seen.get((launch, name, when)) for name in names)), None)
         if seen is None or seen.uninitialised or seen.saved is None or seen.shape is None:
@@ -145,7 +145,7 @@ class _File:
 
     @cached_property
     def _content(self) -> tuple[str, bytes]:
-        """The type of the elements, and their bytes; none of a file that cannot be read."""
+        """The type of the elements and their bytes; both empty if the file cannot be read."""
         try:
             with self.path.open("rb") as stream:
                 (length,) = struct.unpack("<Q", stream.read(8))

@@ -1,8 +1,8 @@
 """Back from a value through the launches that only carry it, to the one that computed it or to an input.
 
 A kernel carries a value where its term chooses one of the loaded elements: a copy, a cast that keeps the
-value, `where`, a minimum, a gather. A NaN is followed through arithmetic as well: it was made where it has no
-NaN operand. In an operator outside of the generated code the element is found by its value, which is exact.
+value, `where`, a minimum, a gather. A NaN is followed through arithmetic as well: it was made where no
+operand is NaN. In an operator outside the generated code, the element is found by its value, which is exact.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ class Walker:
         return Walked(at if isinstance(at, Computed) else self.source(at), tuple(dict.fromkeys(carriers)))
 
     def _next(self, at: Computed | Place) -> Computed | Place | None:
-        """One step back; None where the value was computed, or given."""
+        """One step back; None if the value was computed or given there."""
         if isinstance(at, Computed):
             found = self._loaded(at)
             if found is None:
@@ -191,8 +191,8 @@ class Walker:
     def through(self, produced: Produced) -> Place | None:
         """The element that an operator read and that may have become its result.
 
-        For an operator that computes, only NaN and infinities are followed, NaN first. Of several equal
-        elements, the one whose index has most in common with the result is taken.
+        For an operator that computes, only NaN and infinities are followed, NaN first. If several elements
+        are equal, the one whose index has most in common with the result's is taken.
         """
         launch, value = produced.launch, self.value_at(produced)
         carrier = is_carrier(launch) and produced.argument.name not in ("ret1", "indices")
@@ -230,7 +230,7 @@ class Walker:
         return None
 
     def source(self, place: Place) -> Source:
-        """Who left the element that a launch reads."""
+        """What last wrote the element that a launch reads; else its input, constant or unset memory."""
         flow = self.view.flow_of(place.launch)
         name = place.argument.target or ""
         offset = _base_offset(flow, place.argument) + place.offset
@@ -330,7 +330,7 @@ def _distance(tensor: Tensor, place: int, value: Scalar, index: tuple[int, ...] 
 
 
 def _selected(term: Term, evaluator: Evaluator) -> tuple[Term, Evaluator] | None:
-    """The part of a term whose value it takes over; None when it computes one. Raises `UnknownValue`."""
+    """The part of a term that it passes on as its value; None if it computes one. Raises `UnknownValue`."""
     match term:
         case Apply(op="cast", args=(inner,)):
             kept = _same_value(evaluator.value(inner), evaluator.value(term))
