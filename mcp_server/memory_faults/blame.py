@@ -92,9 +92,9 @@ class BlameRules:
         return self._origin(self.situation.variable(part.parameter), "illegal_memory_access", reasons)
 
     def _open_mask(self) -> Blame | None:
-        """The mask of a user's access bounds a loaded index, but not on the side on which it missed.
+        """The mask of a user's access bounds a loaded index, but not on the side on which the access missed.
 
-        Any value may come in an index that a kernel masks by itself: the other bound is the kernel's as well.
+        A kernel that masks an index expects any value in it, so it must supply the other bound too.
         """
         missed = self.missed
         if not self.user or missed is None or missed.side not in ("before", "after"):

@@ -82,7 +82,7 @@ def join_fault(view: PackageView, access: Access, evidence: Evidence) -> Fault:
 
 
 def _launch(view: PackageView, launch: Launch, choice: Choice) -> FaultLaunch:
-    """The arguments are those recorded; without a journal, the wrapper's expressions."""
+    """The launch with its recorded arguments; without a journal, with the wrapper's expressions."""
     seen, arguments = choice.seen, []
     for argument in seen.arguments[:_SHOWN] if seen is not None else ():
         text = f"{argument.parameter} = {argument.value}"

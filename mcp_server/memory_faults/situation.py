@@ -104,13 +104,13 @@ class Situation:
 
     @cached_property
     def accesses(self) -> tuple[SourceAccess, ...]:
-        """Candidate source accesses: on the reported line and of the reported direction."""
+        """Candidate source accesses: those on the reported line with the reported direction."""
         if self.kernel is None:
             return ()
         program, line = read_program(self.kernel), self.access.line
         found = list(program.accesses)
         if self.access.condition:
-            # Those that use the index which the failed assertion checks.
+            # Only accesses that use the index of the failed assertion.
             texts = {each.line: plain(each.text) for each in find_asserts(self.kernel.source)}
             checks = [each for each in program.checks if texts[each.line] == self.access.condition]
             tensors = {a.name for a in self.launch.tensors}
@@ -159,7 +159,7 @@ class SourceAccess:
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The tensors that may be meant."""
+        """The parameters of the tensors that the access may be meant for."""
         place = self.access.place
         return (place.parameter, *place.others) if place.parameter else ()
 
@@ -212,7 +212,7 @@ def locate(situation: Situation) -> tuple[MissedArgument | None, SourceAccess | 
     address = situation.access.address
 
     def rank(parameter: str) -> tuple[int, int]:
-        """Empty tensors and other devices, then by distance, then tensors that hold the address."""
+        """Sort key: empty tensors and other devices, then by distance, then tensors that hold the address."""
         tensor = situation.tensor(parameter)
         if tensor is None:
             return (2, 0)
@@ -374,8 +374,8 @@ def _room(
 ) -> dict[str, Any]:
     """The range seen, and the range [lowest, limit) outside which every access is out of bounds.
 
-    Assumes that the other terms stay within the tensor. An index that wraps may be as low as -limit; without
-    a known factor a `plain` one is compared with the number of elements.
+    Assumes that the other terms stay within the tensor. An index that wraps may be as low as -limit;
+    without a known factor, a `plain` index is compared with the number of elements.
     """
     count = span(missed) if missed is not None else 0
     found = {"minimum": seen.minimum, "maximum": seen.maximum} if seen is not None else {}

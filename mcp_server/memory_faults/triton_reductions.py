@@ -41,7 +41,7 @@ _NARROW = frozenset({"float16", "bfloat16"})
 
 @dataclass(frozen=True)
 class Padding:
-    """A reduction that masked lanes change: the 1-based lines of its load and of its own, and their code.
+    """A reduction that masked lanes change: the 1-based lines of the load and the reduction, with their code.
 
     The lanes hold `filler` (NaN: unknown), where the reduction needs `needed`.
     """
@@ -86,7 +86,7 @@ def narrow_sums(kernel: Kernel) -> tuple[NarrowSum, ...]:
 
 
 def _reductions(kernel: Kernel) -> Iterator[tuple[int, Fold]]:
-    """The reductions over lanes with the line of the statement that makes them first; of loops, too."""
+    """The reductions over lanes, also inside loops, each with the line of the statement that first has it."""
     program = read_program(kernel)
     made = [(each.line, each.value) for each in program.definitions]
     made += [(each.line, each.value) for each in program.stores]
@@ -108,7 +108,7 @@ def _masked_loads(body: Term) -> Iterator[tuple[Term, Element]]:
 
 
 class _MaskedLane(Evaluator):
-    """A lane that a mask leaves out. What all lanes share is unknown: it has numbers from `first` on."""
+    """Evaluates a masked-off lane. Values shared by all lanes are unknown: numbers from `first` on."""
 
     def __init__(self, mask: str, first: float) -> None:
         super().__init__({}, {})
@@ -130,9 +130,9 @@ class _MaskedLane(Evaluator):
 
 
 def _filler(body: Term, mask: str) -> float | None:
-    """What a lane holds that a mask leaves out, NaN for an unknown value; None where that is not followed.
+    """The value of a masked-off lane, NaN if it is unknown; None if the code is not followed.
 
-    Known is what does not depend on the unknown numbers, which are taken to be positive.
+    A value is known if it does not depend on the unknown numbers, which are taken to be positive.
     """
     try:
         first, second = (float(_MaskedLane(mask, number).value(body)) for number in (2.0, 5.0))

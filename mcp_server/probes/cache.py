@@ -53,9 +53,9 @@ class Cache:
     async def built(
         self, key: str, build: Callable[[Path], Awaitable[None]], on_wait: Callable[[str], None]
     ) -> tuple[Path, bool]:
-        """The entry of `key`, and whether it was there; else `build` fills it, with its manifest.
+        """The entry of `key`, and whether it already existed; if not, `build` fills it, with its manifest.
 
-        A lock keeps other tasks and processes from building the same; it ends with its process.
+        A lock keeps other tasks and processes from building the same entry; it ends with its process.
         """
         entry, work = self.root / key, self.root / f"{key}.building"
         lock = open_lock(self.root / f"{key}.lock")

@@ -117,7 +117,7 @@ async def with_kernel(
 
 
 async def _finish(package: Package, kernel: Kernel, files: Mapping[str, Path], work: Path) -> None:
-    """Write the package with these files; of what was made for it nothing else stays."""
+    """Write the package with these files, and delete everything else in `work`."""
     await anyio.to_thread.run_sync(write_package, package.container, files, work / PACKAGE)
     for path in work.iterdir():
         if path.is_dir():

@@ -33,7 +33,7 @@ class Options:
     bound checks are removed, so that a sanitizer sees the access.
     `separate_weights` gives each weight its own allocation instead of a part of one blob, so that a checker
     sees an overrun into the next weight; AddressSanitizer implies it. `kernels` are C++ kernels to change:
-    (name, source, new source). `statements` stand in place of launches, by number, where there are no probes.
+    (name, source, new source). `statements` replace launches, by number, if there are no probes.
     """
 
     probes: bool = True
@@ -131,7 +131,7 @@ def read_recorded(source: str) -> tuple[str, ...]:
 
 
 def safe_flags(command: Sequence[str]) -> Flags:
-    """Sort the words of a recorded compile command; inputs, output and precompiled headers go silently."""
+    """Sort the words of a recorded compile command; inputs, output and precompiled headers are skipped."""
     kept: list[str] = []
     includes: list[str] = []
     dropped: list[str] = []
@@ -193,7 +193,7 @@ def link_command(compiler: str, objects: Sequence[str], companion: Path, target:
 def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
     """The full path of a C++ compiler: $CXX, else the recorded name, else any on PATH.
 
-    `environ` is the environment of the workload: its compiler may be another one than the server's.
+    `environ` is the workload's environment: its compiler may differ from the server's.
 
     A compiler whose libstdc++ exists only as an archive is passed over: a library with its own copy
     crashes in std::regex (seen with torch 2.11). Raises `ProblemError` when none is left.
@@ -219,7 +219,7 @@ def choose_compiler(recorded: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def file_of(compiler: str, name: str, environ: Mapping[str, str]) -> Path | None:
-    """Where the compiler has a file of its own; None when it only repeats the name."""
+    """The path of one of the compiler's own files; None if the compiler does not have it."""
     argv = [compiler, f"-print-file-name={name}"]
     nothing = subprocess.DEVNULL
     done = subprocess.run(
@@ -234,7 +234,7 @@ COMPILE_LIMIT_S = 900.0
 async def compile_in(
     context: Context, argv: Sequence[str], directory: Path, name: str, env: Mapping[str, str]
 ) -> str | None:
-    """None when the command succeeded, else what it said. `env` is what the workload sets."""
+    """None if the command succeeded, else its error output. `env` has the workload's variables."""
     command = Command(argv=tuple(argv), cwd=directory, timeout_s=COMPILE_LIMIT_S, env=dict(env))
     finished = await context.run(command, name[:80])
     if finished.ok:

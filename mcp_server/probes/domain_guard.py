@@ -69,7 +69,7 @@ _EXPONENTS = (
 def with_exponents_shifted(kernel: Kernel, shift: float) -> str:
     """The kernel with a number taken from the argument of every exponential.
 
-    What is divided by a sum of exponentials stays as it is. Raises `ProblemError` if it has none.
+    Quotients of an exponential and a sum of them keep their value. Raises `ProblemError` without one.
     """
     text = kernel.source
     for pattern, replacement in _EXPONENTS:
@@ -89,7 +89,7 @@ def _cpp_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
         places = {id(part): (start, end) for part, start, end in spans}
         base = match.start("value")
         parts = {id(part): part for part, _, _ in spans}  # each once
-        # The outer operation decides of two on one operand: of `1 / std::sqrt(x)`, the whole.
+        # Of two operations on one operand, the outer one decides: in `1 / std::sqrt(x)`, the division.
         guarded = {id(operand): (domain, operand) for domain, operand in _guarded(parts.values(), family)}
         for domain, first in guarded.values():
             # A remainder is `a - div_floor_floating_vec(a, b) * b`: its divisor is one, wherever it stands.
@@ -151,7 +151,7 @@ def _triton_guards(kernel: Kernel, family: str) -> Iterator[tuple[int, str]]:
 
 
 def _triton_guard(domain: Domain, x: str) -> tuple[str, str]:
-    """What stands before and behind the operand `x`."""
+    """The text to put before the operand `x`, and the text to put after it."""
     if domain.nonzero:
         return f"tl.where({x} == 0, 1.0, ", ")"
     low, high = domain.low, domain.high

@@ -122,7 +122,7 @@ class ModelBuild:
             rewritten.append(await self._wrapper(wrapper, source.name))
 
         options = self.tools.options
-        # What the old library does not export is built, too.
+        # Symbols that the old library does not export are built too.
         names = [name for name, kernel in wrapper.kernels.items() if kernel.kind == "cpp"]
         anew = missing_symbols(old, names) or options.sanitize or options.kernels
         works: list[Callable[[], Awaitable[None]]] = [compile_wrapper]

@@ -289,7 +289,7 @@ def replaced_once(kernel: Kernel, old: str, new: str) -> str:
 
 
 def _is_one_statement(source: str, places: Sequence[int]) -> bool:
-    """Whether two places are one line of a C++ loop: that of its vectors, and that of what is left of it."""
+    """Whether two places are the same line of a C++ loop, once for the vectors and once for the rest."""
     lines = {source[source.rfind("\n", 0, at) + 1 : source.find("\n", at)].strip() for at in places}
     between = source[places[0] : places[1]]
     return (
@@ -377,7 +377,7 @@ def with_bounds_kept(kernel: Kernel) -> str:
 
 
 def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: int | None) -> str:
-    """The kernel with what these lines (1-based) define limited. Raises `ProblemError` if one cannot be."""
+    """The kernel with limits on the values that these lines (1-based) define, or a `ProblemError`."""
     texts = kernel.source.split("\n")
     for number in lines:
         head, sign, value = texts[number - 1].partition(" = ")
@@ -393,7 +393,7 @@ def with_limits(kernel: Kernel, lines: Collection[int], low: int | None, high: i
 
 
 def with_finite_mask(kernel: Kernel) -> str:
-    """The kernel with a finite number for the minus infinity of masks. Raises `ProblemError` without one."""
+    """The kernel with a finite number in place of -inf in masks. Raises `ProblemError` if it has no -inf."""
     if kernel.kind == "cpp":
         text, count = _INFINITY.subn(rf"\g<1>{FINITE_FILL}\g<2>", kernel.source)
     else:
@@ -407,7 +407,7 @@ def with_finite_mask(kernel: Kernel) -> str:
 
 
 def with_zeros(kernel: Kernel) -> str:
-    """The kernel storing 0 for its results, save what it adds in place. Raises `ProblemError` without one."""
+    """The kernel storing 0 for results that it does not add in place. Raises `ProblemError` without one."""
     if kernel.kind != "cpp":
         raise ProblemError("only a C++ kernel can be made to store zeros", value=kernel.name)
     text, first = _STORED.subn(r"\g<head>decltype(\g<value>)(0);", kernel.source)
@@ -418,7 +418,7 @@ def with_zeros(kernel: Kernel) -> str:
 
 
 def with_wide_indices(kernel: Kernel) -> str:
-    """The kernel with its indices computed in 64 bits. Raises `ProblemError` where they are so anyway."""
+    """The kernel with its indices computed in 64 bits. Raises `ProblemError` if they already are."""
     if kernel.kind == "cpp":
         text, count = _NARROW_CPP.subn(r"\g<head>int64_t", kernel.source)
     else:

@@ -49,7 +49,7 @@ class Overflow:
 
 
 class Lane(Evaluator):
-    """The values of one lane. Notes the first overflow of whole numbers."""
+    """Evaluates terms in one lane, and notes the first overflow of whole numbers."""
 
     def __init__(self, place: Mapping[str, int], sizes: Mapping[str, int]) -> None:
         super().__init__(place, sizes)
@@ -97,7 +97,7 @@ def lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
             masked.append(place)
     for place in masked:
         for name, span in spans.items():
-            # The last turn that a mask leaves, if it leaves the first ones.
+            # The last turn that a mask leaves on, if it leaves the first turns on.
             left = bisect_left(span, True, key=lambda turn: not _made(access, {**place, name: turn}, sizes))
             if left:
                 yield Lane({**place, name: span[left - 1]}, sizes)
@@ -108,7 +108,7 @@ def _made(access: Access, place: Mapping[str, int], sizes: Mapping[str, int]) ->
 
 
 def _ends(turns: int, digits: list[int]) -> list[int]:
-    """The turns in which each digit is 0 or as large as the others allow, the last one first."""
+    """The turns in which each digit is 0 or the largest that the other digits allow, last turn first."""
     found, below = {0, turns - 1}, {0}
     for low, high in pairwise([1, *digits, turns]):
         last = (turns - 1) // low
@@ -124,7 +124,7 @@ def first_lanes(access: Access, sizes: Mapping[str, int]) -> Iterator[Lane]:
 
 
 def _digits(access: Access, plain: Lane) -> list[int]:
-    """After how many turns a digit of the place, made with `//` and `%`, begins anew."""
+    """The number of turns after which each digit of the place, made with `//` and `%`, starts again."""
 
     def number(term: Term) -> int:
         try:
@@ -145,7 +145,7 @@ def _digits(access: Access, plain: Lane) -> list[int]:
 
 
 class Spans:
-    """What intervals alone say of an access: enough for most, in no time. Raises `UnknownValue`."""
+    """Judges an access by intervals alone: fast, and enough for most. Raises `UnknownValue`."""
 
     def __init__(self, access: Access, sizes: Mapping[str, int]) -> None:
         plain, self.access = Lane({}, sizes), access

@@ -1,8 +1,8 @@
 """Reads the C++ kernels of the CPU backend as programs, statement by statement in the order of the text.
 
 Vector code is read element by element: a loop that steps by a vector's width stands for one that steps by 1,
-and a loop over the lanes of a vector (`x0_inner`) for its first lane. What a statement does that is not read
-is not understood: each name that it mentions has an unknown value from there on.
+and a loop over the lanes of a vector (`x0_inner`) for its first lane. A statement that cannot be
+read is not understood: each name that it mentions has an unknown value from there on.
 """
 
 from __future__ import annotations
@@ -277,10 +277,10 @@ class _Reader(Reader):
         return found or Unread("lambda")
 
     def ranges(self, outer: int = 0, *, whole: bool = False) -> tuple[Range, ...]:
-        """The loops around this place, outermost first, without the `outer` first ones.
+        """The loops around this place, outermost first, without the first `outer` loops.
 
-        A loop is read in parts, the vectors and their rest: only this part, unless `whole` is asked for.
-        A scalar rest (`x0_tail`) stands within its vector loop: it takes its place.
+        A loop is read in two parts, the vectors and the rest: only the current part, unless `whole`.
+        A scalar rest (`x0_tail`) is nested in its vector loop, and replaces that loop.
         """
         found = {each.name: each for each in self.loops[outer:]}
         for name in [name for name in found if name.endswith("_tail")]:
@@ -299,7 +299,7 @@ class _Reader(Reader):
     # Statements
 
     def statement(self, statement: Statement) -> None:
-        """Read one statement; what it may write is not understood where it is not."""
+        """Read one statement; what it may write is unknown from here on if it is not understood."""
         text, self.line = " ".join(statement.text.split()), statement.line
         if self.line in self.asserts:
             self._check(self.asserts[self.line], text)
@@ -485,7 +485,7 @@ def _part(fold: Fold | Unread | None, member: str, name: str) -> Term:
 
 
 def _alike(one: Fold, other: Fold) -> bool:
-    """Whether two updates are those of the vectors and of their rest."""
+    """Whether two updates are one reduction: one over the vectors of a loop, one over the rest."""
 
     def names(fold: Fold) -> list[str]:
         return [each.name.removesuffix("_tail") for each in fold.ranges]
@@ -514,9 +514,9 @@ def _is_of(syntax: Syntax, base: str) -> bool:
 
 
 def _added(parameter: str, index: Term, value: Term, mode: str) -> tuple[Term, str]:
-    """A store that adds to the element it is made to, where that may be the element of another turn.
+    """The value and mode of a store; one at a loaded index that adds to its own element gets mode `add`.
 
-    At a loaded place several turns may meet: the value is then what each of them adds.
+    Several turns may store to the same loaded index: the value is then what each of them adds.
     """
     if mode == "add" or not any(isinstance(each, Element) for each in parts(index)):
         return value, mode

@@ -94,7 +94,7 @@ class Evaluator:
 
 
 def rounded(value: Scalar, dtype: str) -> Scalar:
-    """A value as its type holds it. What no whole number can hold becomes the least one, as on x86."""
+    """A value as its type holds it. A float that no whole number holds becomes the least one, as on x86."""
     if dtype == "bool":
         return bool(value)
     if dtype in _BITS:
@@ -251,10 +251,10 @@ FUNCTIONS: dict[str, Callable[..., Scalar]] = {
 
 @dataclass(frozen=True)
 class Domain:
-    """What operand number `operand` may be: from `low` to `high`, or any number but 0 (`nonzero`).
+    """The values for which operand number `operand` is defined: `low` to `high`, or all but 0 (`nonzero`).
 
-    `is_open` leaves out the ends, where the result is infinite. `family` are the operations that one guard
-    is for.
+    `is_open` excludes the ends, where the result is infinite. `family` names the operations that share one
+    guard.
     """
 
     family: str
@@ -265,7 +265,7 @@ class Domain:
     nonzero: bool = False
 
     def holds(self, value: Scalar) -> bool:
-        """Whether a value lies in it. NaN does: it was made elsewhere."""
+        """Whether a value lies in the domain. NaN does, since another operation made it."""
         if self.nonzero:
             return value != 0
         outside = value < self.low or value > self.high
@@ -302,7 +302,7 @@ DOMAINS = {
 
 
 def outside(op: str, values: Sequence[Scalar]) -> Domain | None:
-    """The domain of an operation that these operands lie outside of; None where they lie in it."""
+    """The domain of an operation if the operands are outside it; None if they are inside."""
     domain = DOMAINS.get(op)
     if domain is None or len(values) <= domain.operand or domain.holds(values[domain.operand]):
         return None

@@ -217,7 +217,7 @@ def _arithmetic(op: str, operands: list[Interval], dtype: str, nan: bool) -> Int
         floats = isinstance(first.low, float) and isinstance(first.high, float)
         beyond = first.low > limit.high or first.high < limit.low
         if floats and beyond and not is_float(dtype) and limit.low < 0:
-            # Each of these floats, and NaN, becomes the least value of a signed whole type.
+            # Converted to a signed whole type, each of these floats, and NaN, becomes the least value.
             least = rounded(first.low, dtype)
             return Interval(least, least)
         if not _fits(first, dtype):

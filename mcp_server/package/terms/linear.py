@@ -77,9 +77,9 @@ def linear(
     opaque: Callable[[Term], bool] = lambda _term: False,
     sizes: Mapping[str, int] = _NO_SIZES,
 ) -> Linear | None:
-    """A term as a sum over the names of elements, sizes and what is `opaque`; None if it is none.
+    """A term as a sum over the names of elements, sizes and `opaque` terms; None if it is not linear.
 
-    `sizes` are numbers that may stand for a factor.
+    `sizes` are the values of sizes that may occur as a factor.
     """
     known: dict[Term, Linear | None] = {}  # a shared subterm is read once
 
@@ -115,14 +115,14 @@ def linear(
 
 
 def name_of(term: Term) -> str:
-    """What a sum calls a term: `ks0`, `in_ptr0[x0]`."""
+    """The name of a term in a sum: `ks0`, `in_ptr0[x0]`."""
     if isinstance(term, Element):
         return f"{term.parameter}[{say(term.index, name_of)}]"
     return say(term, name_of)
 
 
 def over_loops(index: Term) -> Linear | None:
-    """A place over loop variables, too; those of a Triton kernel are parts of its `xindex`."""
+    """An index as a sum that may include loop variables; in a Triton kernel these are parts of `xindex`."""
 
     def is_loop(term: Term) -> bool:
         match term:
@@ -160,7 +160,7 @@ class Address:
 
 
 def address_of(place: Place, sizes: Mapping[str, int]) -> Address:
-    """The sum behind a place, in what it points to. `sizes` are the values of scalar arguments."""
+    """The place as a sum, counted in what it points to. `sizes` are the values of scalar arguments."""
     wrapped: list[Term] = []
 
     def straight(term: Term) -> Term | None:
@@ -253,24 +253,24 @@ class Allowed:
 
 @dataclass(frozen=True)
 class Limit:
-    """What an index or an address may be: from `low` to `high`, both included, over sizes."""
+    """The allowed values of an index or an address: `low` to `high`, both included, as sums of sizes."""
 
     low: Linear
     high: Linear
 
     @staticmethod
     def of_check(lower: str | None, upper: str | None) -> Limit | None:
-        """The limit of an assertion `lower <= index < upper`; None where an end is no sum of sizes."""
+        """The limit set by an assertion `lower <= index < upper`; None if an end is not a sum of sizes."""
         least, end = (_bound(text) for text in (lower or "0", upper))
         return Limit(least, end.plus(Linear(-1))) if least is not None and end is not None else None
 
     @staticmethod
     def of_elements(count: int) -> Limit:
-        """The elements of a tensor, by its shape or its size."""
+        """The limit that keeps an index within `count` elements."""
         return Limit(Linear(0), Linear(count - 1))
 
     def of_element(self, factor: int, rest: Linear) -> Allowed:
-        """The range of an element for `factor * element + rest`."""
+        """The range of the element for which `factor * element + rest` stays within the limit."""
         return Allowed(self.low.plus(rest, -1), self.high.plus(rest, -1), factor)
 
 

@@ -81,12 +81,12 @@ class Place:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether an element that was loaded decides it."""
+        """Whether a loaded element decides the address."""
         return any(_is_loaded(part) for part, _ in self.parts)
 
     @property
     def index(self) -> Term:
-        """The elements from the parameter's first one; not understood where the parts count otherwise."""
+        """The index from the parameter's first element; `Unread` if a part counts in another unit."""
         if any(size != self.itemsize for _, size in self.parts) or not self.parameter or self.others:
             return Unread("address", "int64", tuple(part for part, _ in self.parts))
         if not self.parts:
@@ -111,7 +111,7 @@ def place_of(pointer: Term) -> Place:
             return replace(place_of(inner), itemsize=itemsize_of(dtype))
         case Apply(op="cast", args=(inner,), dtype=dtype) if is_address(dtype):
             return Place("", itemsize_of(dtype), ((inner, 1),))
-    # A choice of several, or what a function makes of one.
+    # A choice of several addresses, or the result of a function of an address.
     inside = list(parts(pointer))
     bases = [each for each in inside if isinstance(each, Size) and is_address(each.dtype)]
     if not bases:
@@ -144,7 +144,7 @@ class Access:
 
     @property
     def is_understood(self) -> bool:
-        """Whether it is known where it is made, and when."""
+        """Whether the place, loops and test of the access were all understood."""
         ends = [end for each in self.ranges for end in (each.start, each.stop)]
         tests = [self.test] if self.test is not None else []
         where = [part for part, _ in self.place.parts]
@@ -168,7 +168,7 @@ class Store:
 
     @property
     def is_understood(self) -> bool:
-        """Whether all of the code behind it was read."""
+        """Whether all of the code behind the store was read."""
         ends = [end for each in self.ranges for end in (each.start, each.stop)]
         tests = [self.test] if self.test is not None else []
         return all(map(understood, [self.index, self.value, *ends, *tests]))
@@ -241,7 +241,7 @@ def used(term: Term, ranges: Sequence[Range]) -> tuple[Range, ...]:
 def places(
     ranges: Sequence[Range], sizes: Mapping[str, int], most: int = _MOST
 ) -> tuple[list[dict[str, int]], bool]:
-    """The combinations of loop variables, and whether these are all of them."""
+    """At most `most` combinations of the loop variables, and whether these are all."""
     evaluator = Evaluator({}, sizes)
     total = prod(len(evaluator.span(each)) for each in ranges)
     found = islice(evaluator.places(ranges, max(total, 1)), most)
@@ -251,7 +251,7 @@ def places(
 def position_of(
     index: Term, offset: int, ranges: Sequence[Range], sizes: Mapping[str, int], read: Read
 ) -> dict[str, int] | None:
-    """The last loop variables for which an index is `offset`; None without any. Raises `UnknownValue`.
+    """The last values of the loop variables at which an index is `offset`, or None. Raises `UnknownValue`.
 
     An index is nearly always a sum of multiples of the variables: its strides are tried first.
     """
@@ -337,9 +337,9 @@ def index_checks(
 
 
 def slice_read(check: Check, parameter: str, sizes: Mapping[str, int]) -> range | None:
-    """The flat elements of a tensor that a check is made of, and no others; None where they are no slice.
+    """The slice of flat elements of a tensor that a check reads; None if they do not form a slice.
 
-    Raises `UnknownValue` where the code or the sizes do not tell.
+    Raises `UnknownValue` if the code or the sizes do not tell.
     """
     terms = parts(check.value, inside_indices=True)
     loads = [each for each in terms if isinstance(each, Element) and each.parameter == parameter]
@@ -370,7 +370,7 @@ def _is_loaded(place: Term) -> bool:
 
 
 def _index_and_size(place: Term, shape: Sequence[int], stride: Sequence[int]) -> tuple[Term, int]:
-    """The loaded index in a place and the size of its dimension; else the place and all that is reached."""
+    """The loaded index in a place and the size of its dimension; else the place and the whole extent."""
     indices = [each for each in _summands(place) if _is_loaded(each)]
     if len(indices) == 1:
         factor, index = _scaled(indices[0])

@@ -35,13 +35,13 @@ class Reader(Translator):
 
     @property
     def program(self) -> Program:
-        """All that was recorded."""
+        """The program from all that was recorded."""
         made = tuple(self.stores), tuple(self.checks), tuple(self.accesses)
         return Program(*made, tuple(self.definitions), tuple(self.unread))
 
     @contextmanager
     def where(self, test: Term | None) -> Iterator[None]:
-        """What is done only where a test holds, too, in a block of its own."""
+        """A block whose statements also depend on `test`."""
         count = len(self.tests)
         self.tests += [test] if test is not None else []
         try:
@@ -63,8 +63,8 @@ class Reader(Translator):
     def settle(self, loop: str, store: int, access: int) -> None:
         """Mark the stores of a loop that may read what another turn of it stored.
 
-        `store` and `access` are the first ones of the loop. What a turn takes from memory and stores there
-        again is its own, where the place is the same and depends on the loop.
+        `store` and `access` are the numbers of the loop's first store and access. A turn that loads and
+        stores only at one place, which depends on the loop, reads no value of another turn.
         """
         loads, loop = [e for e in self.accesses[access:] if e.kind == "load"], loop.removesuffix("_tail")
         for number, each in enumerate(self.stores[store:], store):

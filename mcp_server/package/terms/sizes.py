@@ -37,7 +37,7 @@ def size_term(text: str) -> Term | None:
 
 
 def in_words(text: str) -> str:
-    """A C++ expression over sizes as a model has it: `s71 // 2`; as it is where it is not understood."""
+    """A C++ expression over sizes as a model has it: `s71 // 2`; unchanged if it is not understood."""
     term = size_term(text)
     return say(term) if term is not None and understood(term) else text
 

@@ -82,7 +82,7 @@ def dtype_of(text: str) -> str | None:
 
 
 def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
-    """The operator of an expression and its operands; "" for what is no operator of values."""
+    """The operator of an expression and its operands; "" if the expression is no operator of values."""
     match syntax:
         case Operation(op="div", args=(Literal(value=1), Call(name="std::sqrt", args=args))):
             return "rsqrt", args  # as torch/_inductor/codegen/cpp.py writes it for scalars
@@ -95,9 +95,9 @@ def operation_of(syntax: Syntax) -> tuple[str, tuple[Syntax, ...]]:
 
 
 class Translator:
-    """Turns expressions into terms. What names, loads and calls of its own mean is for a subclass.
+    """Turns expressions into terms. A subclass gives the meaning of names, loads and its language's calls.
 
-    `masks_hold`: what is named as a mask of the iteration space holds, in place of what it is defined as.
+    `masks_hold`: a name that is a mask of the iteration space is taken as true, whatever its definition.
     """
 
     def __init__(self, look: Lookup, *, masks_hold: bool = True) -> None:
@@ -108,7 +108,7 @@ class Translator:
         return self._look(name)
 
     def loaded(self, pointer: Term, _mask: Term | None = None, _other: Term | None = None, /) -> Term:
-        """What stands at an address; another value where a mask does not hold."""
+        """The value at an address; `_other` where the mask does not hold."""
         return Unread(f"*{say(pointer)}", args=(pointer,))
 
     def called(self, _call: Call, /) -> Term | None:
@@ -120,7 +120,7 @@ class Translator:
         return value()
 
     def on_axis(self, value: Term, _axis: int, /) -> Term:
-        """A value whose range is put on an axis of a block."""
+        """A value with its range put on an axis of a block."""
         return value
 
     def term(self, syntax: Syntax) -> Term:
@@ -227,7 +227,7 @@ Operand = Callable[[int], Term]
 
 
 def type_of(text: str) -> str | None:
-    """The type that a cast names, of an address with a star: `float*`."""
+    """The type that a cast names; an address type ends in a star: `float*`."""
     dtype = dtype_of(text)
     return f"*{dtype}" if dtype and "*" in text else dtype
 
@@ -256,7 +256,7 @@ def cast(value: Term, dtype: str | None) -> Term:
 
 
 def inverted(test: Term) -> Term:
-    """The test that holds where another one does not."""
+    """The negation of a test."""
     if isinstance(test, Number):
         return Number(not test.value, "bool")
     return test.args[0] if isinstance(test, Apply) and test.op == "not" else Apply("not", (test,), "bool")
@@ -312,7 +312,7 @@ def _of_divisors_sign(test: Term, first: Term, second: Term) -> tuple[Term, Term
 
 
 def _signed(term: Term) -> Term | None:
-    """What a term asks to be negative."""
+    """The value that a term tests for being negative; None for another term."""
     match term:
         case Apply("lt", (value, Number(value=0))) | Apply("signbit", (value,)):
             return value
@@ -320,7 +320,7 @@ def _signed(term: Term) -> Term | None:
 
 
 def _is_same(a: Term, b: Term | None) -> bool:
-    """Whether two terms are one, or the same number."""
+    """Whether two terms are the same object, or equal numbers."""
     return a is b or (isinstance(a, Number) and isinstance(b, Number) and a.value == b.value)
 
 

@@ -1,9 +1,9 @@
 """Reads Triton kernels, Inductor's and the user's, as programs from the source that the wrapper embeds.
 
 The statements are followed in order. A branch is a test on what is done in it; a function of the same source
-is read where it is called. Of a loop each name is followed that grows by the same step in each turn, or that
-gathers a reduction; other names that a turn takes over from the one before are not understood, and neither is
-what a statement assigns that is not read.
+is read where it is called. In a loop, names are followed that grow by the same step in each turn or gather a
+reduction. Other names that a turn takes over from the turn before are not understood, and neither are names
+assigned by a statement that is not read.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class _Reader(Functions):
             for each in _stored(body)
             if each in before
         }
-        # First only to see which names grow by the same step in each turn.
+        # This first reading only finds the names that grow by the same step in each turn.
         records: list[list[Any]]
         records = [self.stores, self.checks, self.accesses, self.definitions, self.unread]
         kept = [len(each) for each in records]
@@ -265,7 +265,7 @@ class _Reader(Functions):
         return fold if self.generated or starts else operator(after.op, (before, fold))
 
     def _unknown_loop(self, node: ast.stmt, body: list[ast.stmt]) -> None:
-        """A loop whose turns are not known: what it takes over from the turn before is not either."""
+        """Read a loop whose turns are not known: the names it assigns are unknown, inside and after it."""
         self.unread.append(node.lineno)
         self.names |= {name: Unread(name, _dtype(self.names.get(name))) for name in _stored([node])}
         with self.where(Unread("loop")):
@@ -293,13 +293,13 @@ def _dtype(value: Value | None) -> str:
 
 
 def _mentions(term: Term) -> bool:
-    """Whether a term depends on a value of the turn before."""
+    """Whether a term depends on a value of the previous turn."""
     inside = parts(term, inside_indices=True)
     return any(isinstance(each, Unread) and each.text.endswith(" of the turn before") for each in inside)
 
 
 def _step(after: Value | None, marker: Unread) -> Term | None:
-    """By how much a name grows in each turn; None where that is not the same in all of them."""
+    """The step by which a name grows in each turn; None if it is not the same in all turns."""
     match after:
         case Apply(op="add", args=args, dtype=dtype) if not is_float(dtype) and marker in args:
             others = [each for each in args if each is not marker]

@@ -341,5 +341,5 @@ class Functions(Reader):
 
 
 def ceiling(total: Term, step: Term) -> Term:
-    """A division rounded up: the floor division of what is negated."""
+    """A division rounded up: minus the floor division of the negated value."""
     return operator("neg", (operator("floordiv", (operator("neg", (total,)), step)),))

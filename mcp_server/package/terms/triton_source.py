@@ -43,7 +43,7 @@ def function_of(kernel: Source) -> ast.FunctionDef | None:
 
 
 def parsed(source: str) -> ast.Module | None:
-    """The syntax tree of a kernel's source, without its indentation; None if it is none, or too long."""
+    """The syntax tree of a kernel's source, without its indentation; None if it is invalid or too long."""
     try:
         return ast.parse(textwrap.dedent(source)) if len(source) <= _LONGEST else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
