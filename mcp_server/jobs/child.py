@@ -229,7 +229,7 @@ def encode_request(cwd: Path, env: Mapping[str, str]) -> bytes:
 
 
 def parse_report(text: str) -> Report:
-    """The supervisor's lines; one that is unknown changes nothing."""
+    """The report in the supervisor's lines; unknown lines are ignored."""
     report = Report()
     for line in text.splitlines():
         match line.split():

@@ -54,7 +54,7 @@ class ForkServer:
         return Child(self, ours, program)
 
     def poll(self) -> int:
-        """Always reaped: that is the forking process's task."""
+        """0, as if the supervisor were reaped: reaping it is the task of the forking process."""
         return 0
 
     def kill(self) -> None:

@@ -104,7 +104,7 @@ class Job:
     def state_as(
         self, state: State, result: BaseModel | None = None, problem: Problem | None = None
     ) -> JobState:
-        """With the result in its JSON form (NaN becomes null), as it is read from disk."""
+        """The state with the result in its JSON form (NaN becomes null), as `load` reads it from disk."""
         return JobState(
             job_id=self.id,
             kind=self.directory.kind,

@@ -127,7 +127,7 @@ async def _run(
 
 
 async def _wait_or_stop(child: Child, capture: Capture, command: Command, mark: str, clock: Clock) -> bool:
-    """Wait for the end of the child, or stop it, and leave no process of it. Whether it was stopped."""
+    """Wait for the child to end, or stop it; leave no process of it. Returns whether it was stopped."""
     timed_out = False
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(capture.pump)

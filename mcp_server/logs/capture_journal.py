@@ -65,7 +65,7 @@ def read_capture(directory: Path) -> captured.Captured:
 
 
 def _lines(path: Path) -> Iterator[Line]:
-    """Those that have what every event has."""
+    """The lines of a journal that have all the fields of an event."""
     with path.open(encoding="utf-8", errors="replace") as file:
         for text in file:
             with suppress(ValueError):
@@ -122,7 +122,7 @@ def _failed(begun: Facts, end: Facts) -> dict[str, object]:
 
 
 def _of_phase(event: Facts) -> Facts:
-    """The fields of a phase; a file that is gone by now is no file."""
+    """The fields of a phase; `file` is None if the file is gone by now."""
     facts = {**event, "copy_path": event.get("copy")}
     frames = event.get("frames")
     if isinstance(frames, list):
@@ -134,7 +134,7 @@ def _of_phase(event: Facts) -> Facts:
 
 
 def _built(kind: type[R], facts: Facts) -> list[R]:
-    """The record; none from a damaged event."""
+    """The record, in a list that is empty for a damaged event."""
     try:
         return [kind.model_validate(facts)]
     except ValidationError:
@@ -146,11 +146,11 @@ LARGER = 8.0  # times as many elements as the largest of those, at most, for the
 
 
 def stalled_call(seen: captured.Captured, now: float, least_s: float) -> captured.CapturedCall | None:
-    """The only call that is under way, where it takes far longer than calls of its kind.
+    """The only call that is under way, if it takes far longer than other calls of its load.
 
-    `now` in seconds of the wall clock; nothing younger than `least_s` is stalled. None where no call of that
-    package has succeeded, where those were much smaller, and where more than one is under way: threads may
-    wait for each other.
+    `now` in seconds of the wall clock; nothing younger than `least_s` is stalled. None if no call of that
+    load has succeeded, if the successful calls were much smaller, or if more than one call is under way:
+    threads may wait for each other.
     """
     under_way = [call for call in seen.calls if call.outcome == "unfinished" and not call.in_graph]
     if len(under_way) != 1:

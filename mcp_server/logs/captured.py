@@ -242,7 +242,7 @@ class CapturedCall(Phase):
 
     @property
     def in_graph(self) -> bool:
-        """Whether it was recorded into a CUDA graph. The hook does not see replays of a graph."""
+        """Whether the call was recorded into a CUDA graph. The hook does not see replays of a graph."""
         return "a CUDA graph was being captured" in self.notice
 
     @property
@@ -256,7 +256,7 @@ class CapturedCall(Phase):
 
     @property
     def broke_device(self) -> bool:
-        """Whether it ended with a device error. Every later use of the device raises that error again."""
+        """Whether the call ended with a device error, which every later use of the device raises again."""
         return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
 
 
@@ -343,8 +343,8 @@ class Captured(Record):
     def failing(self) -> CapturedCall | None:
         """The call in which a process died, or the first that broke the device, or the last that raised.
 
-        A server may outlive calls that raise, so the last one counts; errors of the device stay, so there the
-        first one does.
+        A server may outlive calls that raise, so the last of those counts. Errors of the device stay, so the
+        first of those counts.
         """
         exited = {process.pid for process in self.processes if process.exited}
         unfinished = [call for call in self.calls if call.outcome == "unfinished"]
@@ -355,7 +355,7 @@ class Captured(Record):
 
     @property
     def suspect(self) -> CapturedCall | None:
-        """The failing call; else the one a check refused, the first with NaN or inf, or the last kept."""
+        """The failing call; else the call a check refused, the first with NaN or inf, or the last kept."""
         odd = next((call for call in self.calls if call.nonfinite and call.file), None)
         kept = [call for call in self.calls if call.file]
         return self.failing or self.refused or odd or (kept[-1] if kept else None)
@@ -371,7 +371,7 @@ class Captured(Record):
     def host(self) -> CapturedHost | None:
         """The last process in another language that was started with a package: no Python process loads it.
 
-        None where a call that Python makes is to blame: one that failed, or that a later check refused.
+        None if a call made by Python is to blame: a call that failed, or that a later check refused.
         """
         last = next(reversed(self.hosts), None)
         if last is None or self.failing is not None:

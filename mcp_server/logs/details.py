@@ -98,7 +98,7 @@ _ADDED_BY_LINES = (
     r"frame #\d+: .* in (?P<host>(?!\S*\.so)(?!\S*python)[^()\s]{1,300})\)\s*$",
     r"what\(\):\s+(?P<what>.+)",
 )
-# The name of what has the version in group 1.
+# The name of the component whose version is in group 1.
 _VERSIONS = {
     re.compile(r"\b(?:[Pp]y)?[Tt]orch(?: version)?[\"' :=v]+(\d+\.\d+\.\d+(?:\+\w+)?)"): "torch",
     re.compile(r"\b[Tt]riton(?: version)?[\"' :=v]+(\d+\.\d+\.\d+)"): "triton",
@@ -172,7 +172,7 @@ NOTHING = LineMatches()
 
 @cache
 def _hints() -> list[tuple[str, dict[str, list[_Target]]]]:
-    """Texts of which a line must hold one, to match: with what they announce.
+    """Texts, one of which a line must hold to match, each with the families and patterns it announces.
 
     They are grouped by four letters that many of them have: a log without these has none of the group.
     """

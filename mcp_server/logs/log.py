@@ -249,9 +249,9 @@ _KERNEL_FILES = (Path("/proc"), Path("/sys"))
 def read_log_file(path: Path, head: int = HEAD_BYTES, tail: int = TAIL_BYTES) -> LogFacts:
     """Read a log file of any size; a line longer than 64 KiB counts as several.
 
-    Of a larger file, `head` bytes of the beginning and `tail` bytes of the end are read whole, and what lies
-    around the words of errors between them. `truncated` says what was not read. Raises ProblemError for what
-    is no regular file, or a file of the kernel, which may have no end.
+    Of a larger file, `head` bytes of the beginning and `tail` bytes of the end are read whole, and between
+    them the lines around the words of errors. `truncated` says what was not read. Raises ProblemError for
+    what is no regular file, or a file of the kernel, which may have no end.
     """
     with open_log(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -346,7 +346,7 @@ def _around_errors(block: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _places(block: bytes, word: bytes) -> Iterator[int]:
-    """Where a word is, except within the span that an earlier place covers."""
+    """The places of a word, except those within the span that an earlier place covers."""
     at = block.find(word)
     while at >= 0:
         yield at

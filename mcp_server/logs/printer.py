@@ -39,7 +39,7 @@ class PrintedTensor:
 
     @property
     def non_finite(self) -> bool:
-        """Whether least or largest value are. The mean proves nothing: it overflows in float32."""
+        """Whether least or largest value is not finite. The mean proves nothing: it overflows in float32."""
         return any(not math.isfinite(value) for value in self.statistics[1:])
 
 
@@ -107,7 +107,7 @@ def printed_tensors(lines: Iterable[str]) -> Iterator[PrintedTensor]:
 
 
 def _number(text: str) -> float:
-    """The printed number; 0 for a text that is none."""
+    """The printed number; 0 if the text is not a number."""
     try:
         return float(text)
     except ValueError:

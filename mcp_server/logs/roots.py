@@ -79,7 +79,7 @@ def settle_exception(error: ErrorFact) -> ErrorFact:
 def _changed(
     error: ErrorFact, family: str = "", candidates: tuple[Category, ...] = (), **fields: str
 ) -> ErrorFact:
-    """The error in another family, with other candidates, and with further fields."""
+    """A copy of the error with another family, other candidates, or further fields."""
     row = BY_ID[family] if family else error.family
     candidates = candidates or (row.candidates if family else error.candidates)
     return replace(error, family=row, candidates=candidates, fields={**error.fields, **fields})
@@ -265,7 +265,7 @@ def refine(root: ErrorFact, errors: Sequence[ErrorFact], threads: Sequence[Threa
 
 
 def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
-    """The root as another error of its process explains it."""
+    """The root, reclassified if another error of its process explains it."""
     by_id = {error.family.id: error for error in reversed(known)}
     limit = next((e for e in known if e.fields.get("detail") == "Too many open files"), None)
     if limit is not None and root.family.id == "zip_open":
@@ -287,7 +287,7 @@ def _explained_by_others(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFa
 
 
 def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
-    """The candidates that are left where the model was being created, compiled or changed."""
+    """The root with the candidates that remain if the model was being created, compiled or changed."""
     creating = any(e.fields.get("call") == "create_func_" and e.line >= root.line for e in known)
     left = tuple(category for category in root.candidates if category not in _IN_ARGUMENTS)
     if creating:
@@ -308,7 +308,7 @@ def _at_its_stage(root: ErrorFact, known: Sequence[ErrorFact]) -> ErrorFact:
 
 
 def _by_the_machine(root: ErrorFact, errors: Sequence[ErrorFact]) -> ErrorFact:
-    """The root where the compiler, the processor or the kind of the file explains it."""
+    """The root, reclassified if the compiler, the processor or the kind of the file explains it."""
     header = root.fields.get("header", root.fields.get("header2", "."))
     compiler = next((e.fields["compiler"] for e in errors if "compiler" in e.fields), None)
     if root.family.id == "cpp_header" and compiler is not None and "." not in header:

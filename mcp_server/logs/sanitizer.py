@@ -172,7 +172,7 @@ def _text(line: str) -> str:
 
 
 def _number(text: str | None) -> int:
-    """An integer with or without thousands commas; 0 for what is none."""
+    """An integer with or without thousands commas; 0 if the text is no integer."""
     return int((text or "").replace(",", "")[:20] or 0)
 
 

@@ -53,13 +53,13 @@ def compiler_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspe
 
 
 def may_be_decided(suspect: Suspect) -> bool:
-    """Whether a launch computes wrong numbers, for which a decision of the compiler may be the reason."""
+    """Whether the suspect is a launch with wrong numbers, which a decision of the compiler may explain."""
     tried = suspect.intervention
     return suspect.category == "wrong_output" and tried is not None and tried.kind is Kind.KERNEL
 
 
 def generated_suspect(suspects: Sequence[Suspect], case: DiagnosisState) -> Suspect | None:
-    """The suspect that an option may explain: as above, a failed compile, or a generated kernel's access."""
+    """The suspect that an option may explain: as `compiler_suspect`, a failed compile, a kernel's access."""
     found = compiler_suspect(suspects, case)
     if found is not None or any(mismatch.severity == "fatal" for mismatch in case.mismatches):
         return found
@@ -160,7 +160,7 @@ def options_key(options: Mapping[str, object]) -> str:
 
 
 def detect_relaxed_math(case: DiagnosisState) -> Iterator[Suspect]:
-    """An option that allows other numbers, where the package gives others than its program."""
+    """An option that allows other numbers, if the package's numbers differ from its program's."""
     options, compiled = relaxed_options(case), case.suspect_compile
     if not options or compiled is None or case.equals_eager is not False:
         return
@@ -194,15 +194,15 @@ def _fix(found: Bisected) -> Fix:
 CASTS = {"emulate_precision_casts": True}
 CODE = f"aoti_compile_and_package(..., inductor_configs={CASTS!r})"
 KEY = "compiler:precision"
-# What only says that outputs are not as expected.
+# Categories that say only that outputs are not as expected.
 OF_NUMBERS = ("wrong_output", "script_error")
 
 
 def is_rounding(case: DiagnosisState) -> bool:
-    """Whether rounding explains all that is wrong: nothing, or a check of the outputs that failed.
+    """Whether rounding explains all failures: there are none, or only a check of the outputs failed.
 
-    What the check compared them with must be explained by rounding as well: else it is something other than
-    eager's outputs, and may be what is wrong.
+    Rounding must also explain the check's reference values. If it does not, they are not eager's outputs,
+    and may themselves be wrong.
     """
     if case.rounding is None:
         return False
@@ -216,7 +216,7 @@ def is_rounding(case: DiagnosisState) -> bool:
 
 
 def without_rounding(found: list[Suspect], case: DiagnosisState) -> list[Suspect]:
-    """The suspects without those that only a difference of rounding, or the text of the check, calls up."""
+    """The suspects, except those raised only by a rounding difference or by the text of the check."""
     if not is_rounding(case):
         return found
     return [each for each in found if each.category not in OF_NUMBERS and not each.weak]
@@ -229,7 +229,7 @@ def casts_trial(failure: FailureShown, effect: Effect) -> Trial:
 
 
 def as_rounding(verdict: Verdict, case: DiagnosisState) -> Verdict:
-    """A verdict of no fault, with how near package and eager are, and the compile that showed it."""
+    """A verdict of no fault, with the errors of package and eager mode, and the compile that showed it."""
     assert case.rounding is not None
     error = max((float(each.error) for each in case.rounding.outputs), default=0.0)
     eager = max((float(each.eager_error) for each in case.rounding.outputs), default=0.0)

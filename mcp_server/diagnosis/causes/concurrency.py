@@ -29,7 +29,7 @@ from mcp_server.package.signature import copied_when_misaligned
 from mcp_server.plurals import counted
 from mcp_server.worker.protocol import Change
 
-# What a call that is made again by itself is free of.
+# Conditions that a call repeated on its own is free of.
 _Race = partial(Suspect, category="concurrency", level=CausalLevel.STATE, only_in_program=True)
 
 
@@ -90,7 +90,7 @@ def _overlapping(capture: Captured, load: CapturedLoad) -> tuple[CapturedCall, C
 
 @dataclass(frozen=True)
 class _Overlap:
-    """How memory of an input changed under a call. Without `before` the fix replaces the line of the call."""
+    """How an input's memory changed during a call. Without `before` the fix replaces the line of the call."""
 
     summary: str
     fact: str
@@ -159,7 +159,7 @@ def _overlap(
 
 
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input that was written under a call, else one that worker threads pass again and again unchanged."""
+    """An input written during a call, else an input that worker threads pass again and again unchanged."""
     calls = case.calls if case.failed else []
     own = written_inputs(case)
     for call in calls:
@@ -279,7 +279,7 @@ def detect_changed_input(case: DiagnosisState) -> Iterator[Suspect]:
         level=CausalLevel.FAULT_SITE,
         evidence=(seen("inspect_package", fact), seen("interpret", agree)),
         fix=Fix(text="pass a copy to each of them, or make the model work on a copy", after="x.clone()"),
-        # It can only confirm: a reference that was made before the call is out of its reach.
+        # The trial can only confirm: it cannot reach a reference that was made before the call.
         intervention=confirming(TWICE, case) if replayed else None,
         observed=False,
     )
@@ -369,7 +369,7 @@ def detect_shared_state(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def in_turn(calls: list[CapturedCall]) -> list[str]:
-    """The threads, if one called again after another had: a mere successor may continue its state."""
+    """The threads from the first that called again after another; a mere successor may continue its state."""
     order = sorted(calls, key=lambda call: call.t)
     turns = [key for key, _ in groupby(order, key=lambda call: (call.thread, call.thread_name))]
     first = next((n for n, turn in enumerate(turns) if turn in turns[n + 1 :]), len(turns))

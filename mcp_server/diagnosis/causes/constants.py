@@ -209,7 +209,7 @@ def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
-    """That the first constant left out was compiled with the values of one that was given, where it was."""
+    """Says which constant the first one left out was tied to or shared values with; empty if none."""
     compiled = case.captured.compile_of(update)
     digests = compiled.digests if compiled is not None else {}
     left = update.missing[0]
@@ -271,7 +271,7 @@ def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iter
 
 
 def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """The last update before the call, of the half of the constants that is not in use.
+    """The last update before the call, if it filled the half of the constants that is not in use.
 
     The first argument after the map selects the half (torch 2.8-2.15); a package's loader cannot swap them.
     """
@@ -282,7 +282,7 @@ def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     filled_idle = update.arguments[:1] == [True] and update.outcome == "ok" and bool(update.constants)
     if not filled_idle or here[-1:] != [update]:
         return
-    # The call after the same updates, all of the half in use.
+    # The call after the same updates, all made to the half in use.
     test, steps = None, list(case.call.steps) if case.call is not None else []
     if case.call is not None and case.call.operation == "replay":
         for n, step in enumerate(steps):
@@ -314,7 +314,7 @@ MOST_NAMED = 4
 
 
 def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, where the call with the values as given is what the program expected."""
+    """One suspect, if the call with the values as given returns what the program expected."""
     call = case.suspect_call
     changed = _changed(call, case) if call is not None else None
     if call is None or changed is None:
@@ -344,9 +344,9 @@ def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], CapturedUpdate, str] | None:
-    """Constants whose values are not those of their update: names, the update, and how that was seen.
+    """Constants whose values differ from their update's: names, the update, and how that was seen.
 
-    At the call, where somebody read them, else by the count of writes, else at a failed check.
+    Seen at the call if the values were read then, else by the count of writes, else at a failed check.
     """
     own = written_by_calls(case)
     if call.refilled is not None:
@@ -387,7 +387,7 @@ COPIES = ("load_constants", "update_constant_buffer")  # by storage; what the pr
 def detect_viewed_constants(case: DiagnosisState) -> Iterator[Suspect]:
     """Views given as constants, in an update that did not come back, else in the last one before the call.
 
-    It may be of another package of the process: a write beyond a constant can hit any memory.
+    The update may be of another package in the process: a write beyond a constant can hit any memory.
     """
     call = case.suspect_call
     given = [u for u in case.updates if u.views and u.how in COPIES and not u.user_managed]

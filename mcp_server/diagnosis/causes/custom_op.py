@@ -77,7 +77,7 @@ def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
     failed = [load for load in case.captured.loads if load.outcome != "ok"]
     here = ""
     if isinstance(case.workload, PackageWorkload) and not case.workload.extra_imports:
-        # It may be missing in this diagnosis alone, and the failure that the user saw is another one.
+        # The operator may be missing only in this diagnosis, and the user saw another failure.
         here = f". If your program does that, diagnose again and name the module: {argument('extra_imports')}"
     for label, root in case.roots:
         op = root.fields.get("operator") or root.fields.get("op") or ""
@@ -147,7 +147,7 @@ def detect_operator_results(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
-    """What is broken, and what mends it."""
+    """The broken promise, and how to fix it."""
     if event.overrun:
         tensor = event.overrun[0]
         side, count = ("past the end", tensor.after) if tensor.after else ("before the start", tensor.before)
@@ -168,7 +168,7 @@ def _broken_promise(op: str, event: events.Operator) -> tuple[str, str]:
 
 
 def kept_promise(op: str, promised: Layout, returned: Layout) -> str:
-    """What mends a result that differs from its fake in these respects."""
+    """How to fix a result that differs from its fake."""
     differing = [
         what for what in ("shape", "dtype", "device") if getattr(promised, what) != getattr(returned, what)
     ]

@@ -94,7 +94,7 @@ def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _well_alone(what: str, case: DiagnosisState) -> Iterator[Evidence]:
-    """That the call in a process of its own does not fail."""
+    """Evidence that the call, made again in a process of its own, does not fail."""
     if case.failure_of("plain") == "none":
         yield seen("run", f"{what}, made again in a process of its own, went well")
 
@@ -107,7 +107,7 @@ LIMITS = {
 
 
 def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
-    """A limit whose signal ended the program's run; SIGKILL may be that of the hard one on processor time."""
+    """A limit whose signal ended the program's run; SIGKILL may come from the hard processor limit."""
     run = case.script_run or case.runs.get("command")
     if run is None:
         return
@@ -357,9 +357,9 @@ _SETTING = {
 
 
 def detect_settings(case: DiagnosisState) -> Iterator[Suspect]:
-    """A numerical setting of the whole process under which the call was made; tried without it.
+    """A numerical setting of the process in effect during the call, which is also tried without it.
 
-    An operator of torch that the package calls follows it, whatever it was when the package was compiled.
+    A torch operator that the package calls follows the current setting, not the one at compile time.
     """
     call = case.suspect_call
     steps = list(case.call.steps) if case.call is not None else []

@@ -24,7 +24,7 @@ _Argument = partial(Suspect, category="input_mismatch", level=CausalLevel.CALL)
 
 
 def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect per argument whose value is not the exported one, which the exported program tells."""
+    """One suspect per argument whose value differs from the one that the exported program has."""
     if case.exported is None:
         return
     for place, fixed in tensors_at_fixed(case):
@@ -45,7 +45,7 @@ def detect_fixed_arguments(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def tensors_at_fixed(case: DiagnosisState) -> list[tuple[int, object]]:
-    """The places of tensors where the export had none, with what it had, in a call of too many tensors."""
+    """In a call of too many tensors: places of tensors that were plain values at export, with the values."""
     if all(mismatch.aspect != "count" for mismatch in case.mismatches):
         return []
     fixed = case.exported.fixed if case.exported is not None else ()
@@ -61,13 +61,13 @@ def _path(place: int, case: DiagnosisState) -> str:
 def _fixed_component(
     place: int, got: str, fixed: object, case: DiagnosisState, call: CapturedCall | None = None
 ) -> Component:
-    """The argument with what was passed, and what it was at export."""
+    """The argument, with the value passed now and the value at export."""
     lines, value = call.stack[:2] if call is not None else case.call_locations, f"{got} (exported: {fixed!r})"
     return component("input", _path(place, case), lines, value=value, index=place)
 
 
 def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:
-    """Another value than exported, in the suspect call or another one: a check may be of any of them."""
+    """A value that differs from the exported one, in the suspect call or another that a check may cover."""
     path, call = _path(place, case), None
     leaf = case.leaves[place] if place < len(case.leaves) else TensorFacts(kind="tensor")
     got = str(leaf.value) if leaf.kind != "tensor" else None
@@ -79,7 +79,7 @@ def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Su
             return
         got = call.plain[path]
     where = f" in call {call.number}" if call is not None else ""
-    # The package does not read it: its own call neither raises nor dies of it.
+    # The package does not read the argument, so its own call neither raises nor dies because of it.
     of_the_call = case.failure_of("plain") in ("exception", "signal", "timeout", "out_of_memory")
     exported = f"it was {fixed!r} at export, which the package computes with"
     yield _Argument(
@@ -121,7 +121,7 @@ class Scalar:
 
 
 def detect_scalars(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for each leaf that the package has no place for, or drops, where no program tells more."""
+    """Without an exported program: one suspect for each leaf that the package drops or has no place for."""
     plain = case.plain_run
     judged = plain is not None and (plain.as_expected or plain.failure not in ("none", "differs"))
     if judged or case.exported is not None:
@@ -156,7 +156,7 @@ def scalars_to_try(case: DiagnosisState) -> list[tuple[Scalar, Literal, float]]:
 
 
 def _scalars(case: DiagnosisState) -> list[Scalar]:
-    """Scalars of a call from a file, or of one whose outputs were called wrong; None is no scalar."""
+    """The scalars of a call from a file, or of a call whose outputs were called wrong; None is no scalar."""
     asked = isinstance(case.workload, PackageWorkload) or case.symptom.judges
     if not asked or case.given is None:
         return []
@@ -174,9 +174,9 @@ def _exported_paths(case: DiagnosisState) -> tuple[str, ...]:
 
 
 def _baked(case: DiagnosisState) -> Iterator[tuple[Scalar, list[Literal]]]:
-    """Scalars that the code does not have as they are, with any literals that may stand for them.
+    """Scalars whose value is no literal of the code, each with the literals that may stand for it.
 
-    A division on CUDA has its reciprocal.
+    The code of a division on CUDA has the reciprocal.
     """
     scalars = [scalar for scalar in _scalars(case) if scalar.place < len(_exported_paths(case))]
     literals = literals_of(case.package) if case.package is not None and scalars else []
@@ -201,7 +201,7 @@ def edit_key(scalar: Scalar, literal: Literal | None, form: float | None = None)
 
 
 def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState) -> Suspect:
-    # The literal whose replacement made the failure go, where one did; else all that may stand for it.
+    # The literal whose replacement removed the failure, if one did; else all that may stand for the scalar.
     forms = forms_of(scalar.number) if scalar.number is not None else ()
     keys = {edit_key(scalar, literal, form): literal for literal in literals for form in forms}
     proven = [keys[key] for key in keys if key in case.trials and case.trials[key].proves]
@@ -209,7 +209,7 @@ def _baked_suspect(scalar: Scalar, literals: list[Literal], case: DiagnosisState
     places = [f"{literal.value:g} in {literal.location} `{literal.code}`" for literal in found]
     stands = f"; the code has {', '.join(places)}" if places else ""
     fact = f"{scalar.path} is {scalar.value}, which no kernel of the package has as a literal{stands}"
-    # The literal replaced that made the failure go, else the next to try; none of them clears the scalar.
+    # The replacement that removed the failure, else the next to try; no replacement clears the scalar.
     edits = [each for each in case.scalar_edits if each.key.startswith(edit_key(scalar, None))]
     gone = [each for each in edits if each.key in case.trials and case.trials[each.key].proves]
     untried = [each for each in edits if each.key not in case.trials]

@@ -37,9 +37,9 @@ def lines_inside(stacks: Sequence[ThreadStack]) -> list[ModelLocation]:
 
 
 def hung_inside(case: DiagnosisState) -> bool:
-    """Whether the program did not end for one call, of one thread, that can be made again with probes.
+    """Whether one open call of one thread kept the program from ending, and can be made again with probes.
 
-    Not in an operator in Python, after a fork, or after updates, which a traced call does without.
+    Excludes calls in a Python operator, after a fork, or after updates, which a traced call leaves out.
     """
     run, open_calls = case.script_run, [call for call in case.calls if call.outcome == "unfinished"]
     if run is None or run.failure != "timeout" or case.view is None:
@@ -51,12 +51,12 @@ def hung_inside(case: DiagnosisState) -> bool:
 
 
 def to_be_traced(case: DiagnosisState) -> bool:
-    """Whether the launches of such a call are to be looked at before anything else is tried with it."""
+    """Whether the launches of a hanging call are to be traced before anything else is tried with it."""
     return hung_inside(case) and "trace_launches" not in case.done
 
 
 def shown_by_trace(case: DiagnosisState) -> bool:
-    """Whether the traced call did not end either: then it is known to hang by itself."""
+    """Whether the traced call did not end either, which shows that the call hangs by itself."""
     failure = case.trace.failure if case.trace is not None else None
     return hung_inside(case) and failure is not None and failure.ending == "timeout"
 
@@ -68,7 +68,7 @@ def call_hangs(case: DiagnosisState) -> bool:
 
 
 def _end_of(op: str) -> str:
-    """What makes one call end."""
+    """The advice that makes one call end."""
     inside = f"give the loop or wait in {op} an end"
     return inside if op else "find what the call waits for, and make that happen or give the wait a timeout"
 
@@ -191,7 +191,7 @@ def _waits(thread: ThreadStack) -> bool:
 
 
 def _outside(threads: list[ThreadStack]) -> Suspect:
-    """Threads that wait; or, where no frame of the standard library says so, a program that may be slow."""
+    """Threads that wait; if no frame of the standard library shows that, a program that may just be slow."""
     lines = []
     for line in (locations_of(thread.frames_of_user)[0] for thread in threads):
         code = line.code or linecache.getline(line.file, line.line).strip()[:200]

@@ -46,7 +46,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
     blame = _blame(fault)
     category: Category = blame.category or "illegal_memory_access"
     guilty = _guilty(blame, fault, case)
-    # An operator in which the fault itself is has to mend its code; one that made a tensor, its promise.
+    # If the fault is inside the operator, fix its code; if the operator made the tensor, fix its promise.
     crashed = fault.launch.index if fault.launch is not None else None
     inside = guilty.kind == "op" and blame.launch in (None, crashed)
     action = INSIDE_OP.format(guilty.name) if inside else FIXES[blame.kind]
@@ -74,12 +74,12 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
         observed=(fault.launch is not None and fault.launch.certain) or blame.confidence != "possible",
         weak=blame.kind == "unknown" and fault.launch is None,
     )
-    # A kernel that is at fault itself computes the address: what it got is no matter.
+    # A kernel that is itself at fault computes the address: its inputs do not matter.
     yield suspect if blame.kind == "kernel" else with_origin(suspect, case, crashed)
 
 
 def _blame(fault: Fault) -> Blame:
-    """The join's own judgement; an access through an empty tensor is the kernel's, which has to mask it."""
+    """The blame that the join found; of an access through an empty tensor, the kernel, which must mask."""
     blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
     if fault.missed is None or fault.missed.side != "empty" or blame.kind != "input":
         return blame
@@ -278,7 +278,7 @@ def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
 
 
 def _located(found: Finding, case: DiagnosisState) -> str:
-    """What a located fault says of the argument of a defect; empty where it is another one."""
+    """A sentence if the located fault hit the argument of the defect; empty if it hit another one."""
     fault = case.located.fault if case.located is not None else None
     missed = fault.missed if fault is not None else None
     if fault is None or missed is None or fault.launch is None or fault.launch.index != found.launch:

@@ -74,7 +74,7 @@ def detect_index(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _outside(part: InputSlice | None, case: DiagnosisState) -> int:
-    """How many elements of the part are outside; 0 also where nobody looked."""
+    """The number of elements of the slice that are out of range; 0 if the slice was not checked."""
     return case.index_values[part].outside if part in case.index_values else 0
 
 
@@ -130,7 +130,7 @@ def _short_name(indexed: Sequence[str]) -> str:
 
 
 def _replaced(part: InputSlice, table: str, case: DiagnosisState) -> Intervention:
-    """`_clamp` in words that name the element, and what it would read if that were shipped."""
+    """`_clamp`, described by the element changed and by the wrong row it would read if shipped."""
     made, facts = _clamp(part, case), case.index_values[part]
     name = name_of(case.compiled_inputs[part.input])
     row = part.high if facts.value > part.high else part.low
@@ -192,7 +192,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
         guilty = guilty.model_copy(update={"value": first})
         evidence.append(seen("look_at_indices", first))
         fix = Fix(text=f"keep these values in {part.low}..{part.high}")
-        # It can only confirm: what the kernel does to the elements may need other values.
+        # The trial can only confirm: what the kernel does to the elements may need other values.
         test = confirming(_clamp(part, case), case)
     summary = f"Launch {candidate.launch.index} ({candidate.kernel.name}) got an index "
     if case.origin is not None and case.origin.fault_launch == candidate.launch.index:
@@ -214,7 +214,7 @@ def _computed(candidate: Candidate, error: ErrorFact, single: bool, case: Diagno
 
 
 def _range(candidate: Candidate, case: DiagnosisState) -> str:
-    """The indices that pass in this call, and what a size in it is that the call decides."""
+    """The indices that pass in this call, with the value of a size that depends on the call."""
     value, bound = bound_value(candidate, case), candidate.bound
     wraps = candidate.wraps
     if bound is None or bound.value is not None:
@@ -263,7 +263,7 @@ def detect_beyond(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _by_maker(index: Index, shown: Evidence, lines: Sequence[ModelLocation], case: DiagnosisState) -> Suspect:
-    """An operator's index outside its limit: the input that it is, else the launch that wrote it before."""
+    """An operator's index outside its limit; blames the input that it is, else the launch that wrote it."""
     launch, maker, made = index.launch, index.maker, ""
     allowed = f"{index.low}..{index.high}"
     value = f"{index.holds} (allowed: {allowed})" if index.holds else None

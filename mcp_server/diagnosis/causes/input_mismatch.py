@@ -86,7 +86,7 @@ def detect_guard(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def detect_refused_in_host(case: DiagnosisState) -> Iterator[Suspect]:
-    """What the package's own checks refuse in a program that calls it out of sight, from another language.
+    """Inputs that the package's own checks refuse in a program that calls it from another language.
 
     A size out of its range may be a false alarm, as everywhere.
     """
@@ -185,7 +185,7 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
 
 
 def _above(mismatch: Mismatch, case: DiagnosisState) -> int | None:
-    """The end of its range that a size is above: it can be read past. One below reads too little."""
+    """The upper end of the range if the size is above it, so that reads may pass it; None below or within."""
     if mismatch.aspect != "range" or mismatch.input_index is None or mismatch.dim is None:
         return None
     upper = case.compiled_inputs[mismatch.input_index].dims[mismatch.dim].upper
@@ -240,7 +240,7 @@ def _resized(mismatch: Mismatch, leaf: Leaf, dim: int, case: DiagnosisState) -> 
 
 
 def _last_part(mismatch: Mismatch, case: DiagnosisState) -> tuple[Intervention, ...]:
-    """Of a size above its range also the part at the end: what fails there is not due to the size."""
+    """For a size above its range, also the part at the end: a failure there is not due to the size."""
     index, dim, size = mismatch.input_index, mismatch.dim, _above(mismatch, case)
     if index is None or dim is None or size is None:
         return ()

@@ -53,7 +53,7 @@ def detect_loading(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _refused(case: DiagnosisState) -> Iterator[Evidence]:
-    """The loader's own words in the failing run: without them no refusal happened."""
+    """The loader's error text in the failing run, as evidence; without that text it refused nothing."""
     if case.loader_words:
         yield seen("run", f"the loader refuses it: {quoted(case.loader_words, 300)}")
 
@@ -75,7 +75,7 @@ SEEN_IN_A_CALL = frozenset({"missing_kernel_binary", "missing_proxy_nodes", "mis
 
 
 def _defects(case: DiagnosisState) -> Iterator[Suspect]:
-    """Fatal defects; weights that are not in the package are none when the program loads them."""
+    """Fatal defects; missing weights are no defect if the program loads them."""
     load = case.suspect_load
     loaded = any(load is None or (u.pid, u.load) == (load.pid, load.number) for u in case.updates)
     # The user's lines that load the package of the suspect call, then those that call it.

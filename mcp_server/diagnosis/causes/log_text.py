@@ -99,7 +99,7 @@ class Named:
 
 
 def named(category: Category, root: ErrorFact) -> Named:
-    """The party that `root` names; without a name where it names none."""
+    """The party that `root` names; its name is empty if `root` names none."""
     kind, fields = BY_CATEGORY[category][0], root.fields
     value = fields.get("got") or fields.get("value")
     if category == "arch_mismatch" and "built_for" in fields:
@@ -176,7 +176,7 @@ def raised_by_program(root: ErrorFact, source: str, case: DiagnosisState) -> boo
 
 
 def _own_error(root: ErrorFact, source: str, case: DiagnosisState) -> Suspect:
-    """The statement of the program that raised, with what the package had done until then."""
+    """The statement of the program that raised, and whether package calls had returned before it."""
     assert root.exception is not None
     lines = locations_of(root.exception.user_frames)
     place = f"{lines[0].file}:{lines[0].line}" if lines else ""
@@ -318,7 +318,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
 
 
 def evidence_of(root: ErrorFact, source: str) -> Evidence:
-    """The line that says it, and how often it came."""
+    """The log line of the error, and how often it occurred."""
     times = f" ({root.count} times)" if root.count > 1 else ""
     return seen("read_log", root.text[:400] + times, f"{source}:{root.line}")
 

@@ -159,7 +159,7 @@ def _input_index(first: FirstBad, case: DiagnosisState) -> int | None:
 
 
 def _fill(first: FirstBad, case: DiagnosisState) -> Intervention | None:
-    """Finite values in place of others, in this input and all with NaN: one would hide the other."""
+    """Zeros for all non-finite values in this input and every input with NaN: one could hide another."""
     index = _input_index(first, case)
     if index is None or first.what != "non_finite":
         return None
@@ -190,7 +190,7 @@ def _fix(first: FirstBad, case: DiagnosisState) -> Fix:
 
 
 def _fix_of_line(op: str, line: str) -> Fix:
-    """What keeps the operator `aten.op` finite: in the line of the model if that has it just once."""
+    """A fix that keeps `aten.op` finite; as an edit of the model line if the operator occurs there once."""
     advice = _guard_of(f"aten.{op}")
     idiom = idiom_of(line, op, "") if op in DOMAINS else None
     if idiom is not None:
@@ -200,7 +200,7 @@ def _fix_of_line(op: str, line: str) -> Fix:
 
 
 def _guard_of(op: str) -> str:
-    """What keeps the results of an operator finite."""
+    """Advice that keeps the results of an operator finite."""
     return next((text for form, text in _GUARDS if re.search(form, op)), _GUARD)
 
 
@@ -293,7 +293,7 @@ def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def making(event: events.NodeNonFinite) -> Evidence:
-    """That this operator is the first to make such a value, and of what."""
+    """Evidence that this operator is the first with a non-finite result, and from which inputs."""
     of = "the minus infinity of a mask" if event.bad_inputs else "finite inputs"
     what = f"{event.node} ({event.op})"
     return seen("interpret", f"{what} is the first whose result is not finite, from {of}")
@@ -311,7 +311,7 @@ _GUARDS = (
 
 
 def guard_fix(event: events.NodeNonFinite) -> Fix:
-    """What keeps that operator's results finite."""
+    """A fix that keeps the operator's results finite."""
     infinite = event.dtype == "float16" and not event.nan
     if event.bad_inputs:  # finite values and the minus infinity of a mask, and nothing else
         guard = OPEN_MASK

@@ -48,7 +48,7 @@ Sizes = Mapping[str, int]  # of the symbols of a package, in this call
 
 
 def _bytes(buffer: Buffer, sizes: Sizes) -> int | None:
-    """Its size in this call; None where the wrapper does not say."""
+    """The buffer's size in bytes in this call; None if the wrapper does not tell."""
     values = [evaluate(each, sizes) for each in buffer.sizes or ()]
     known = [int(value) for value in values if value is not None]
     whole = len(known) == len(values)
@@ -81,7 +81,7 @@ def detect_allocation(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def asked_for(root: ErrorFact) -> float | None:
-    """Bytes of the request, where the text tells them."""
+    """The bytes that were requested; None if the text does not tell."""
     if "out_of_memory" not in root.candidates:
         return None
     if root.fields.get("bytes", "").isdigit():
@@ -158,7 +158,7 @@ class _Grown:
 
 
 def detect_data_size(case: DiagnosisState) -> Iterator[Suspect]:
-    """A size read from data, where it is known which buffer was to be made, or one value explains any."""
+    """A size read from data, if the requested buffer is known or just one value explains the request."""
     for source, error in case.roots:
         asked = error.fields.get("bytes", "")
         if "out_of_memory" not in error.candidates or not asked.isdigit():
@@ -208,7 +208,7 @@ def _of_data(grown: _Grown, error: ErrorFact, case: DiagnosisState) -> Suspect:
     guilty = party.model_copy(update={"value": value, "model_locations": lines})
     if item is not None:
         guilty = input_component(item, lines, value)
-    # It can only confirm: larger values may be needed for another reason.
+    # The trial can only confirm: larger values may be needed for another reason.
     test = None
     if item is not None and is_whole(item):
         test = confirming(keep_in_range(leaf_of(item), -MODEST, MODEST), case)

@@ -138,7 +138,7 @@ def _by_input(division: Division, part: InputSlice, error: Evidence, case: Diagn
 
 
 def _computed(division: Division, single: bool, error: Evidence, case: DiagnosisState) -> Suspect:
-    """No element of an input is the divisor itself: a constant is, or the model computes it."""
+    """A zero divisor that is no element of an input itself: it is a constant, or the model computes it."""
     party, source = _party(division, case), division.sources[0] if division.plain else None
     guilty, lines, at = party, party.model_locations, division.launch.index
     known = case.package.constants if case.package is not None and not division.inputs else ()
@@ -174,7 +174,7 @@ def _computed(division: Division, single: bool, error: Evidence, case: Diagnosis
 
 
 def _party(division: Division, case: DiagnosisState) -> Component:
-    """The launch, at the line that raises in eager mode where that is known; else those that divide first."""
+    """The launch, at the line that raises in eager mode if known; else at its lines, dividing ones first."""
     party, event = launch_component(division.launch.index, division.launch.kernel, case), raised(case)
     known = lines_of(event) if event is not None else []
     lines = known or sorted(party.model_locations, key=lambda line: DIVIDES.search(line.code) is None)
@@ -247,7 +247,7 @@ def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def exact_trial(case: DiagnosisState) -> Trial | None:
-    """The program with its overflowing operators in int64, where what is expected is not what it gives."""
+    """The trial of the program with its overflowing operators in int64; None unless it is wrong."""
     compared = case.interpreted.last(events.ComparedExact) if case.interpreted is not None else None
     before, exact, again = compared.equal if compared is not None else (True, True, True)
     if before or again:

@@ -128,7 +128,7 @@ def detect_unsteady(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _first_difference(case: DiagnosisState, run: str) -> Changed | None:
-    """The first tensor that differs between the first run and that one."""
+    """The first tensor that differs between the first run and run `run`."""
     done = case.repeated_watched
     return Repeats(done).change("first", run) if done is not None else None
 
@@ -210,7 +210,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
     for each in every.wrong:
         if bad is not None and bad.launch == each.launch:
             continue  # it makes the first NaN: a suspect of that category
-        # One that may only be fed wrong is not tried alone.
+        # A launch that may only have had wrong inputs is not tried alone.
         tried = eager_key(each.launch) in case.trials
         lines = each.locations[:3] or case.call_locations
         yield _Wrong(
@@ -226,7 +226,7 @@ def _wrong_launches(case: DiagnosisState, every: EveryLaunch, *, harmful: bool) 
 
 
 def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
-    """What the log says of the program, with what clears AOTInductor of it; nothing while that is open."""
+    """Script errors in the log, with the evidence that clears AOTInductor; nothing until there is any."""
     capture, plain = case.capture, case.plain_run
     if capture is None or plain is None or not case.own_check or capture.assertions:
         return
@@ -322,7 +322,7 @@ ROUNDINGS = 2.0  # steps of the largest value: what a deep model adds up to stay
 
 
 def _by_rounding(outputs: Sequence[events.ExpectedOutput], case: DiagnosisState) -> str:
-    """That the differences are no larger than rounding in the package's own dtype makes them; else empty."""
+    """A sentence that rounding in the package's dtype explains the differences; empty if it does not."""
     dtypes = {constant.dtype for constant in case.package.constants} if case.package is not None else set()
     dtype = next((dtype for dtype in STEPS if dtype in dtypes), None)
     shares = [each.by / each.reach for each in outputs if each.by is not None and each.reach]
@@ -349,7 +349,7 @@ def _agreeing(compared: events.Compared) -> bool:
 
 
 def detect_compared(case: DiagnosisState) -> Iterator[Suspect]:
-    """Other numbers than the exported program's; or the same, and the script's reference has others."""
+    """Numbers that differ from the exported program's; if they agree, from the script's reference."""
     compared = case.compared_with_program
     if compared is None:
         return

@@ -64,7 +64,7 @@ class Experiments:
     count: int = 0
 
     def run(self, experiments: Sequence[Experiment], again: bool = False) -> list[str]:
-        """The outcome of each. One that was made before is not repeated unless `again`."""
+        """The outcome of each experiment. One that was already run is not repeated unless `again`."""
         new = [one for one in experiments if again or one.label not in self.known]
         directories = [self._write(one) for one in new]
         for place, ended in in_parallel(directories, self.limits, self.fork):
@@ -168,7 +168,7 @@ class Search:
         self.report.phase("decisions", str({kind: len(found) for kind, found in self.listed.items()}))
 
     def _alone(self, kind: str) -> bool:
-        """Try each decision of a kind alone, where nothing compiles without all of them: does one help?"""
+        """If nothing compiles without a whole kind, switch off single decisions. Whether one helps."""
         keys = list(self.listed[kind])[:MOST_ALONE]
         outcomes = self.experiments.run([self._without(kind, [key]) for key in keys])
         self.listed[kind] = {k: self.listed[kind][k] for k, o in zip(keys, outcomes) if o == "gone"}
@@ -191,7 +191,7 @@ class Search:
         self._report(kind, keys, also)
 
     def _report(self, kind: str, keys: list[str], also: list[str]) -> None:
-        """Event `decision`, and `workaround` once that was seen to help."""
+        """Sends the event `decision`, and `workaround` with its outcome."""
         details = [self.listed[kind][key] for key in keys]
         self.report.event(events.Decision(kind, keys, details, also))
         workaround = self._workaround(kind, keys, details)
@@ -201,7 +201,7 @@ class Search:
             self.report.event(events.Workaround(outcome, **workaround))
 
     def _workaround(self, kind: str, keys: list[str], details: list[Decision]) -> Optional[Workaround]:
-        """What a user can write before the compile; None where torch has no option for it."""
+        """The code that a user can write before the compile; None if torch has no option for it."""
         if kind == "pass":
             if "disabled_passes" not in self.options:
                 return None

@@ -53,7 +53,7 @@ class Decisions:
         CompilerBisector.disable_subsystem = staticmethod(asked)
 
     def apply(self, apply: Any, observer: Any, run: Any) -> Any:
-        """Apply a pass unless it is off. Torch gives a subsystem to those that it can do without."""
+        """Apply a pass unless it is off. Torch gives a subsystem to the passes that it can do without."""
         if observer.subsystem is None:
             return apply(observer, run)
         key = self.key_of("pass", observer.passname)
@@ -76,7 +76,7 @@ class Decisions:
         return wrapped
 
     def skips(self, kind: str, name: str) -> bool:
-        """Whether this lowering or decomposition is off; one that is made is listed with its operator."""
+        """Whether this lowering or decomposition is off; if not, it is listed with its operator."""
         key = self.key_of(kind, name)
         off = self.is_off(kind, key)
         if not off:

@@ -44,7 +44,7 @@ class _Spent(Exception):
 def minimise_while(
     items: Sequence[T], fails: Callable[[Sequence[T]], bool], spent: Callable[[], bool]
 ) -> tuple[tuple[T, ...], bool]:
-    """As `minimise`, one candidate after another until it is `spent`; and whether it came to its end."""
+    """As `minimise`, one candidate at a time until `spent`; also returns whether the search was completed."""
     kept = tuple(items)
 
     def first_failing(candidates: Sequence[Sequence[T]]) -> Optional[int]:
@@ -64,6 +64,6 @@ def minimise_while(
 
 
 def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:
-    """`items` in consecutive parts of nearly one length; none is empty unless there are too few items."""
+    """`items` in consecutive parts of nearly equal length; none is empty unless there are too few items."""
     borders = [round(len(items) * piece / pieces) for piece in range(pieces + 1)]
     return [tuple(items[borders[piece] : borders[piece + 1]]) for piece in range(pieces)]

@@ -74,13 +74,13 @@ def flatten_program(exported: Any, args: Any, kwargs: Any) -> Program:
 
 
 def is_unit(node: torch.fx.Node) -> bool:
-    """Whether the node computes a tensor, or several; one that picks one of several is no unit."""
+    """Whether the node computes one or more tensors; a node that picks one of several results is no unit."""
     computes = node.op == "call_function" and bool(only_tensors(node.meta.get("val")))
     return computes and picks_from(node) is None
 
 
 def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
-    """The node with several results of which this one picks one; None for any other node."""
+    """The node with several results from which this node picks one; None if it picks none."""
     picks = node.op == "call_function" and getattr(node.target, "__name__", "") == "getitem"
     source = node.args[0] if picks else None
     several = isinstance(source, torch.fx.Node) and isinstance(source.meta.get("val"), (list, tuple))
@@ -277,7 +277,7 @@ class Cutter:
         return args, {name: resized(name, value) for name, value in node.kwargs.items()}
 
     def _resolve(self, node: torch.fx.Node) -> Any:
-        """What stands for a node; for one that is not kept, its value."""
+        """The node's counterpart in the cut graph; for a node that is not kept, its value."""
         if node not in self.copies:
             graph, name = self.result.graph, str(node.target)
             if node.op == "get_attr":

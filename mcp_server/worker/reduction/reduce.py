@@ -195,7 +195,7 @@ class Reduction:
         return {user.name for user in users | {reader for node in picked for reader in node.users}}
 
     def _without_users(self, plan: Plan) -> Plan:
-        """Without the user's values and the code of operators, or one of the two: a compile needs neither."""
+        """Try without the user's values and operator code, or without one of these; no compile needs them."""
         found = self.trials.make(plan)
         options = [replace(plan, seeded=frozenset(found.tensors))]
         if users_operators(found):

@@ -114,7 +114,7 @@ def _model(found: Cut) -> tuple[str, set[str]]:
 
 
 def _subgraphs(prefix: str, modules: dict[str, Any]) -> tuple[list[str], set[str], list[str]]:
-    """Classes of these submodules and theirs, imports, and the lines that make one of each."""
+    """The classes of these submodules and of theirs, the imports, and the lines that create one of each."""
     texts: list[str] = []
     imports: set[str] = set()
     register: list[str] = []
@@ -203,7 +203,7 @@ def _dynamic_shapes(found: Cut) -> str:
 
 
 def _configs(found: Cut, configs: Configs) -> str:
-    """The options of the compile; those of operators for the ones that the cut has."""
+    """The options of the compile; options of operators only for the operators in the cut."""
     shims = configs.get(BY_OPERATOR)
     if not isinstance(shims, dict):
         return repr(configs)

@@ -88,7 +88,7 @@ class Child:
             os._exit(_run_script(directory, os.open(log, flags, 0o600)))
 
     def poll(self) -> Optional[Ended]:
-        """How it ended; None while it runs. Ends it at its time limit."""
+        """How the child ended; None while it runs. Ends the child at its time limit."""
         pid, status = os.waitpid(self.pid, os.WNOHANG)
         seconds = time.monotonic() - self.start
         if pid:
@@ -104,7 +104,7 @@ class Child:
         os.waitpid(self.pid, 0)
 
     def _kill_group(self) -> None:
-        """Compilers that it started end with it."""
+        """Kill the child and the compilers that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -176,7 +176,7 @@ def in_parallel(
 
 
 def shown_by(failure: FailureClass, status: Optional[int], phase: str, text: str) -> bool:
-    """Whether a child that ended so, with this output, failed in this way."""
+    """Whether a child with this end and this output shows the failure."""
     if failure.kind == "not_finite":
         return status == NOT_FINITE and (not failure.nan or bool(re.search(r"holds [1-9]\d* nan", text)))
     if failure.kind == "departs":
@@ -262,7 +262,7 @@ class Trials:
         return same
 
     def _keep(self, plan: Plan, path: str) -> None:
-        """Make this what the link `best` leads to: a stop at any time leaves a whole reproduction there."""
+        """Point the link `best` to this reproduction: a stop at any time leaves a whole one there."""
         final = os.path.join(self.directory, "best-{}".format(self.count))
         self.count += 1
         os.rename(path, final)
