@@ -257,8 +257,6 @@ def command_for(step: str, case: DiagnosisState) -> str:
         plain = str(case.own_run.finished.output) if case.own_run is not None else ""
         log = case.log_source if case.log is not None else plain
         return _line("explain-error", "--log", log) if log else ""
-    if step == "read_generated_kernel" and case.generated is not None:
-        return shlex.join(["sed", "-n", f"{case.generated.line}p", str(case.generated.file)])
     if step == "capture" and case.capture is not None:
         return f"cat {shlex.quote(str(case.capture.directory))}/capture-*.jsonl"
     runs = {

@@ -13,7 +13,7 @@ from mcp_server.diagnosis.program_seen import OWN_RUNS
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock
-from mcp_server.model import Artifact, ModelLocation
+from mcp_server.model import Artifact
 from mcp_server.package.prover import Finding
 from mcp_server.runtime.context import E, WorkerRun
 from mcp_server.tools.decompile import Comparison
@@ -32,17 +32,13 @@ HANGING_S = 45.0  # long enough to call it a hang, for a call that has not ended
 
 
 @dataclass(frozen=True)
-class GeneratedKernel:
-    """A kernel in a file that the compiler wrote, or in the user's; `line` counts from 1, `code` is its text.
-
-    `model` are the lines of the program that the failed line of a generated kernel may come from.
-    """
+class UsersKernel:
+    """A kernel in a file of the user's; `line` counts from 1, `code` is its text."""
 
     name: str
     file: Path
     line: int
     code: str
-    model: tuple[ModelLocation, ...] = ()
 
 
 @dataclass
@@ -66,7 +62,7 @@ class DiagnosisState(CallSeen):
     repeated_watched: WorkerRun | None = None
     trace: Trace | None = None
     located: LocatedFault | None = None
-    generated: GeneratedKernel | None = None
+    users_kernel: UsersKernel | None = None
     problems: tuple[Problem, ...] = ()
     kernel_defects: dict[Finding, Intervention | None] | None = None  # with what removes each
     index_values: dict[InputSlice, events.IndexValues] = field(default_factory=dict)

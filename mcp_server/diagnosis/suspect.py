@@ -27,7 +27,7 @@ class CausalLevel(IntEnum):
 class Instrument(Enum):
     """What made an observation, by the steps whose evidence it is."""
 
-    PACKAGE_READER = ("open_package", "inspect_package", "read_generated_kernel")
+    PACKAGE_READER = ("open_package", "inspect_package")
     INPUT_READER = ("look_at_indices",)
     CAPTURE_HOOK = ("capture",)
     LAUNCH_PROBE = ("dump_kernel_io", "trace_launches")

@@ -197,8 +197,6 @@ class CapturedCall(Phase):
     """One call. `file` contains its inputs; None if they were not kept, or were freed after a good end.
 
     - `threads`: the number of torch's CPU threads; 0 if unknown.
-    - `again`: inputs that are the same tensors as in the previous call, not written since, but before that
-      at least as often as they were passed.
     - `streams`: the program had switched to another CUDA stream before the call.
     - `headroom`: bytes that the process could still map, None without a limit; `headroom_of` is that limit.
     - `stack_bytes`: the size of the thread's stack, if limited. `current_device`: the thread's CUDA device.
@@ -237,7 +235,6 @@ class CapturedCall(Phase):
     raced: list[int] = Field(default_factory=list)
     rewritten: list[int] = Field(default_factory=list)
     plain: dict[str, str] = Field(default_factory=dict)
-    again: list[int] = Field(default_factory=list)
     outputs: list[Leaf] = Field(default_factory=list)
 
     @property

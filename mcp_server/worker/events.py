@@ -510,15 +510,6 @@ class NodeOverflow(OfNode):
 
 
 @dataclass
-class ConstantRounded(OfNode):
-    """Whole numbers in half precision, up to `largest`; beyond `bound` not each has a value of its own."""
-
-    dtype: str
-    largest: int
-    bound: int
-
-
-@dataclass
 class FakeMismatch(OfNode):
     """The result of a node is not what its fake function promised."""
 

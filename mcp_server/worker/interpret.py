@@ -42,7 +42,6 @@ def operate(request: ExportedRequest, report: Report) -> None:
     For the integer inputs of the operator that raised (indices, for example), `node_raised` has `behind`, the
     non-finite nodes that they are computed from, and `integers`, the minimum and maximum of each.
 
-    `constant_rounded`: whole numbers in half precision, which may be others than were meant.
     `node_overflow`: integers that do not fit their dtype. With `expect`, event `compared_exact` then tells
     whether the outputs equal that file: as they are, with these operators in int64, and as they are again.
 
@@ -125,8 +124,6 @@ class Watcher(torch.fx.Interpreter):
                 self._report(events.NodeOverflow, n, modular=modular, **found)
         elif n.op in ("placeholder", "get_attr") and _not_finite(result):
             self.bad.add(n.name)
-        elif n.op == "get_attr" and (whole := rounded(result)):
-            self._report(events.ConstantRounded, n, **whole)
         return result
 
     def _behind(self, node: torch.fx.Node) -> list[str]:
@@ -389,27 +386,6 @@ def overflowed(result: Any, wide: torch.Tensor) -> Optional[dict[str, object]]:
 
 # A dynamic size beyond an end of its range, as the guards of an exported program say it (torch 2.8-2.15).
 _OF_RANGE = re.compile(r"Guard failed: .*(?:<=|>=) ?\d+\s*$", re.M)
-EXACT_TO = {torch.bfloat16: 256, torch.float16: 2048}  # beyond it not every whole number has its own value
-SEVERAL = 3
-
-
-def rounded(constant: Any) -> Optional[dict[str, object]]:
-    """For a constant of half precision with whole numbers alone, several of them beyond the bound up to which
-    its dtype has each one.
-
-    Such numbers are codes, counts or positions, and a cast of the whole model may have rounded them. A mask
-    has one such value.
-    """
-    if not isinstance(constant, torch.Tensor) or not 1 < constant.numel() <= MOST_EXACT:
-        return None
-    bound = EXACT_TO.get(constant.dtype)
-    if bound is None:
-        return None
-    values = constant.detach().double().unique()
-    beyond = values[values.abs() > bound]
-    if len(beyond) < SEVERAL or not bool((values == values.round()).all() & values.isfinite().all()):
-        return None
-    return {"dtype": dtype_name(constant.dtype), "largest": int(values.abs().max()), "bound": bound}
 
 
 class Exact(torch.fx.Interpreter):

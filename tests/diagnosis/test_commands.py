@@ -13,7 +13,7 @@ import pytest
 import mcp_server.diagnosis
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.next_steps import ON_THE_CALL, call_arguments, command_for, next_steps
-from mcp_server.diagnosis.state import DiagnosisState, GeneratedKernel
+from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import conclude
 from mcp_server.logs.log import read_log
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
@@ -41,7 +41,6 @@ OTHERWISE = {
     "bisect",
     "capture",
     "compare_with_eager",
-    "read_generated_kernel",
     "run_alone",
     "run_program_with_input_checks",
     *ASKED_AGAIN,
@@ -149,8 +148,6 @@ def test_a_program_is_run_as_it_was(zoo: ZooPackage) -> None:
     workload = ScriptWorkload(script=Path("a b.py"), args=["-v"], cwd=Path("w d"), env={"A": "1 2"})
     case = DiagnosisState(workload)
     assert command_for("script", case) == "cd 'w d' && env 'A=1 2' python 'a b.py' -v"
-    case.generated = GeneratedKernel(name="k", file=Path("/cache/a b.py"), line=12, code="assert")
-    assert command_for("read_generated_kernel", case) == "sed -n 12p '/cache/a b.py'"
     assert command_for("capture", full_case(zoo)) == "cat job/capture-*.jsonl"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.diagnosis.causes import index_out_of_bounds, log_text
+from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.compiler import (
     compiled_again,
     compiler_suspect,
@@ -25,7 +23,7 @@ from mcp_server.diagnosis.causes.compiler import (
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.next_steps import command_for, next_steps
-from mcp_server.diagnosis.observe.kernels import ReadGeneratedKernel
+from mcp_server.diagnosis.observe.kernels import ReadUsersKernel
 from mcp_server.diagnosis.observe.wrong_numbers import BisectCompiler, CompileCarefully, TrySwitches, keep
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
@@ -223,47 +221,13 @@ def test_a_failed_compile_is_proven_by_a_real_one(tmp_path: Path) -> None:
     assert found.fix is not None and found.fix.after == WORKAROUND and found.cost.compiles <= 5
 
 
-# A compile that fails is put on the operator, or on the file of a kernel, that its error names.
-
-
-SOURCE = (
-    "import triton\n@triton.jit\ndef triton_poi_fused_index_2(in_ptr0):\n    tl.device_assert(tmp17 < ks0)\n"
-)
-NAME = f"c{'a' * 50}.py"
-SAID = (
-    "{}:4: unknown: block: [0,0,0], thread: [3,0,0] Assertion `index out of bounds: 0 <= tmp17 < ks0` failed."
-)
-
-
-def case_of(path: Path) -> DiagnosisState:
-    """A program that failed at a kernel in that file."""
-    case = DiagnosisState(None)
-    case.runs["script"] = run("script", SAID.format(path))
-    return case
+# A compile that fails is put on the operator, or on the kernel of the user, that its error names.
 
 
 def read(case: DiagnosisState, directory: Path) -> float:
-    action = ReadGeneratedKernel()
+    action = ReadUsersKernel()
     anyio.run(action.act, case, Context(directory, Path("python")))
     return action.gain(case, ())
-
-
-@pytest.mark.parametrize(
-    "name, text, told",
-    [(NAME, SOURCE, True), ("secret.py", SOURCE, False), (NAME, "PASSWORD = 1\n" * 9, False)],
-)
-def test_the_kernel_and_its_line(tmp_path: Path, name: str, text: str, told: bool) -> None:
-    """Of a generated file alone: a path that a program prints is no leave to quote what stands there."""
-    path = tmp_path / name
-    path.write_text(text)
-    case = case_of(path)
-    read(case, tmp_path)
-    found = list(index_out_of_bounds.detect_generated(case))
-    assert [(each.guilty.kind, each.guilty.name) for each in found] == [
-        ("kernel", "triton_poi_fused_index_2")
-    ] * told
-    assert (case.generated is not None) == told
-    assert all(any("device_assert" in e.fact for e in each.evidence) for each in found)
 
 
 REFUSED = """triton.compiler.errors.CompilationError: at 3:24:
@@ -302,26 +266,6 @@ def test_a_kernel_of_the_user_that_does_not_compile(tmp_path: Path, copies: int,
     assert (found.guilty.kind, found.guilty.name) == ("kernel", "tile_kernel")
     places = [(at.file, at.line, at.code) for at in found.guilty.model_locations if at.file == str(script)]
     assert places == ([(str(script), line, "col = row * TILE + tl.arange(0, TILE)")] if line else [])
-
-
-def test_lines_of_the_model_that_index_stand_beside_the_generated_kernel(tmp_path: Path) -> None:
-    """Of the operators that the kernel fuses, those that index, from the program that was kept."""
-    stack = '  File "{}", line {}, in forward\n    {}'
-    places = [("aten.mul.Tensor", 3, "x = x * 2"), ("aten.index.Tensor", 5, "table[row]")]
-    nodes = [
-        {"target": f"torch.ops.{op}", "metadata": {"stack_trace": stack.format("/srv/model.py", line, code)}}
-        for op, line, code in places
-    ]
-    program = tmp_path / "exported.pt2"
-    with zipfile.ZipFile(program, "w") as archive:
-        graph = {"graph_module": {"graph": {"nodes": nodes}}}
-        archive.writestr("exported/models/model.json", json.dumps(graph))
-    path = tmp_path / NAME
-    path.write_text(SOURCE)
-    case = compile_case(tmp_path / "program.py", SAID.format(path), exported=program)
-    read(case, tmp_path)
-    (found,) = index_out_of_bounds.detect_generated(case)
-    assert [(at.line, at.code) for at in found.guilty.model_locations] == [(5, "table[row]")]
 
 
 TEXT = "RuntimeError: Unsupported return type <class 'torch.SymIntType'>"

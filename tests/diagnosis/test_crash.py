@@ -152,17 +152,17 @@ def overflowed(**step: Any) -> DiagnosisState:
 
 def test_a_large_stack_decides() -> None:
     """It is possible until the call passes on a large stack, and refuted when it does not."""
-    assert list(environment.detect_small_stack(overflowed())) == [], "a stack as large as usual"
+    assert list(environment.detect_limit(overflowed())) == [], "a stack as large as usual"
     case = overflowed(stack=SMALL)
-    (found,) = environment.detect_small_stack(case)
+    (found,) = environment.detect_limit(case)
     assert found.category == "environment" and confidence(found, case) == "possible"
     assert found.intervention is not None
     case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
-    (found,) = environment.detect_small_stack(case)
+    (found,) = environment.detect_limit(case)
     assert confidence(found, case) == "proven" and str(SMALL) in found.summary
     assert found.intervention is not None
     case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    assert ranked(environment.detect_small_stack(case), case) == []
+    assert ranked(environment.detect_limit(case), case) == []
 
 
 @pytest.mark.parametrize(("size", "kept"), [(SMALL, True), (8 << 20, False), (None, False)])

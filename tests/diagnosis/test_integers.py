@@ -12,15 +12,15 @@ import pytest
 from mcp_server.diagnosis import value_sources
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import value_constraints
-from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, detect_rounded, exact_trial
+from mcp_server.diagnosis.causes.value_constraints import KEY, detect_overflow, exact_trial
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import bystanders, confidence, ranked
+from mcp_server.diagnosis.verdict import bystanders, confidence
 from mcp_server.package.assertion import Division, IndexSource
 from mcp_server.package.launches import Launch
 from mcp_server.package.terms.term import Element, Position
 from mcp_server.tools.check_devices import Given
-from mcp_server.worker.events import ConstantRounded, Event, IndexValues
+from mcp_server.worker.events import Event, IndexValues
 from mcp_server.worker.protocol import InputSlice
 from tests.diagnosis.support import capture, phase, run, trial, worker_run
 
@@ -147,19 +147,3 @@ def test_a_healthy_program_may_mean_it(text: str) -> None:
     """Neither a good end nor a statement that raised is about numbers; nor is a package that diverges."""
     assert not list(detect_overflow(interpreted(AGREES, OVERFLOW, text=text)))
     assert not list(detect_overflow(interpreted({**AGREES, "equal": False}, OVERFLOW)))
-
-
-def test_codes_in_half_precision_are_possible_at_most() -> None:
-    """What they were before the cast is not known; an operator that overflows explains more."""
-    codes = ConstantRounded("n", "article", [], "bfloat16", 540, 256)
-    case = interpreted(AGREES, codes)
-    (found,) = detect_rounded(case)
-    assert (found.category, found.guilty.name, confidence(found, case)) == (
-        "constants",
-        "article",
-        "possible",
-    )
-    case = interpreted(AGREES, codes, OVERFLOW)
-    best = ranked([*detect_rounded(case), *detect_overflow(case)], case)[0]
-    assert best.category == "wrong_output"
-    assert not list(detect_rounded(interpreted(AGREES, codes, text="")))

@@ -83,7 +83,7 @@ def ended(signal: str, wall_s: float = 9.0, **more: object) -> DiagnosisState:
 def test_no_processor_time_was_left() -> None:
     """The signal names the limit, the hook its value: two sources, at the line of the call."""
     case = ended("SIGXCPU", processor_s=8)
-    (found,) = environment.detect_limit_signals(case)
+    (found,) = environment.detect_limit(case)
     assert (found.category, found.guilty.name, found.guilty.value) == (
         "environment",
         "processor time",
@@ -96,7 +96,7 @@ def test_no_processor_time_was_left() -> None:
 def test_a_hard_limit_kills(limit: int | None, wall_s: float, expected: int) -> None:
     """SIGKILL has other causes, so it needs a limit that may be used up, and is never proven by that."""
     case = ended("SIGKILL", wall_s, processor_s=limit)
-    found = list(environment.detect_limit_signals(case))
+    found = list(environment.detect_limit(case))
     assert len(found) == expected
     assert all(confidence(each, case) == "possible" for each in found)
 
@@ -105,6 +105,6 @@ def test_a_file_that_grew_too_large() -> None:
     """The hook need not have seen the limit; that the call goes well elsewhere confirms it."""
     case = ended("SIGXFSZ")
     case.runs["plain"] = run("plain")
-    (found,) = environment.detect_limit_signals(case)
+    (found,) = environment.detect_limit(case)
     assert (found.guilty.name, found.guilty.value) == ("file size", "RLIMIT_FSIZE")
     assert confidence(found, case) == "likely"

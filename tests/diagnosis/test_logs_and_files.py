@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, environment, invalid_package, log_text
+from mcp_server.diagnosis.causes import environment, invalid_package, log_text
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence
@@ -154,31 +154,6 @@ def test_the_last_words_of_a_program_that_ended_itself() -> None:
     assert next(iter(log_text.detect_from_log(case))).evidence[0].fact.startswith("wrong answers for frames")
     case.runs["script"] = run("script")
     assert categories(case) == []
-
-
-@pytest.mark.parametrize(
-    ("thread", "again", "departs", "count"),
-    [
-        ("pool_0", [0], False, 1),
-        ("MainThread", [0], False, 0),
-        ("pool_0", [], False, 0),
-        ("pool_0", [0], True, 0),
-    ],
-)
-def test_queued_calls_that_all_see_the_last_content(
-    thread: str, again: list[int], departs: bool, count: int
-) -> None:
-    """Calls of a worker thread with one tensor, not written in between, did not see what each was for.
-
-    A divergence of the call made again has another cause.
-    """
-    case = after_calls(OWN_CHECK, thread_name=thread, again=again)
-    if departs:
-        case.interpreted = worker_run({"event": "compared", "equal": False, "outputs": []})
-    found = list(concurrency.detect_rewritten(case))
-    assert [(h.category, h.guilty.input_index, confidence(h, case)) for h in found] == [
-        ("concurrency", 0, "possible")
-    ] * count
 
 
 def cut(package: Path, target: Path) -> Path:

@@ -52,14 +52,14 @@ def test_a_load_without_files_left() -> None:
     )
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to initialize zip archive: file open failed")
-    (found,) = environment.detect_process_limits(case)
+    (found,) = environment.detect_limit(case)
     assert (found.category, found.guilty.name, confidence(found, case)) == (
         "environment",
         "open files",
         "likely",
     )
     case.runs["plain"] = run("plain")
-    assert [confidence(each, case) for each in environment.detect_process_limits(case)] == ["likely"]
+    assert [confidence(each, case) for each in environment.detect_limit(case)] == ["likely"]
 
 
 @pytest.mark.parametrize(("largest", "found"), [(200_000, ["likely"]), (90_000, []), (None, [])])
@@ -70,7 +70,7 @@ def test_a_package_that_was_not_kept(largest: int | None, found: list[str]) -> N
     load = phase(2, loader="L", package="a.pt2", outcome="failed", error=error, largest=largest)
     case.capture = capture(loads=[load])
     case.runs["script"] = run("script", "RuntimeError: Failed to extract")
-    assert [confidence(each, case) for each in environment.detect_process_limits(case)] == found
+    assert [confidence(each, case) for each in environment.detect_limit(case)] == found
 
 
 def aliasing(outcome: str) -> DiagnosisState:
@@ -131,7 +131,7 @@ def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found:
     error = {"type": "RuntimeError", "text": "Failed to extract zip file", "file_bytes": limit}
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
     case.runs["script"] = run("script", "RuntimeError: Failed to extract")
-    assert "".join(confidence(each, case) for each in environment.detect_process_limits(case)) == found
+    assert "".join(confidence(each, case) for each in environment.detect_limit(case)) == found
 
 
 def test_views_where_something_else_failed() -> None:

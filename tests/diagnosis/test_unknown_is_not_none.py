@@ -226,7 +226,7 @@ def observed(package: Path) -> DiagnosisState:
     """A failing call of a program, of which everything cheap was looked at."""
     case = failing(package_case(package, GOOD_IDS), index_text(package))
     case.leaves = [TensorFacts(kind="tensor", shape=[8, 6], dtype="int64", stride=[6, 1])]
-    call = phase(3, load=1, thread=2, thread_name="worker", again=[0], outcome="failed")
+    call = phase(3, load=1, thread=2, thread_name="worker", outcome="failed")
     update = phase(2, load=1, how="load_constants", arguments=[True], constants={"head.bias": {"nan": 3}})
     loads = [phase(1, loader="AOTIModelPackageLoader", package=str(package), options={})]
     case.capture = capture(loads=loads, updates=[update], calls=[call])

@@ -25,7 +25,7 @@ from mcp_server.worker.capture import journal, memory
 from mcp_server.worker.capture.calls import Calls
 from mcp_server.worker.capture.compiles import Compiles, keep_lines
 from mcp_server.worker.capture.journal import CaptureStore, Journal
-from mcp_server.worker.capture.memory import Aliases, Managed, Outputs, Repeats
+from mcp_server.worker.capture.memory import Aliases, Managed, Outputs
 from mcp_server.worker.capture.streams import PendingUses, Snapshot, Streams
 from mcp_server.worker.tensors import digests
 
@@ -85,44 +85,6 @@ def test_the_files_of_each_model_are_told(tmp_path: Path) -> None:
         packagings.thread.inside = False
         packagings.compiling("aot_compile", program)
     assert [set(each.digests) for each in read_capture(tmp_path).compiles] == [{"weight", "bias"}, set()]
-
-
-# Inputs that are the very tensors of the call before.
-
-BASE = torch.ones(4, 3).add_(1).add_(1)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "again"),
-    [
-        ([BASE], [BASE], [0]),
-        ([BASE[:2]], [BASE[:2]], [0]),
-        ([BASE[0]], [BASE[1]], []),
-        ([BASE], [BASE.clone()], []),
-        ([BASE, torch.ones(1)], [torch.ones(1), BASE], []),
-    ],
-    ids=["one", "views", "rows", "copy", "order"],
-)
-def test_one_tensor_in_two_calls_is_told(
-    first: list[torch.Tensor], second: list[torch.Tensor], again: list[int]
-) -> None:
-    """The same part of one memory counts, at the same position; another row or equal values do not."""
-    repeats = Repeats()
-    assert repeats.again(0, first) == []
-    assert repeats.again(0, second) == again
-    assert repeats.again(1, second) == []
-
-
-def test_a_tensor_that_was_written_in_between_has_another_content() -> None:
-    """By whichever thread; a tensor with as few writes as calls holds what each of them was meant to read."""
-    repeats, tensor = Repeats(), torch.ones(3).add_(1)
-    repeats.again(0, [tensor])
-    tensor.add_(1).add_(1)
-    assert [repeats.again(0, [tensor]) for _ in range(2)] == [[], [0]]
-    frame = torch.empty(3)
-    for _ in range(3):
-        frame.copy_(torch.ones(3))  # three frames of a queue, before the first call of a slow thread
-    assert [repeats.again(1, [frame]) for _ in range(4)] == [[], [0], [0], []]
 
 
 # The lines of a model that `torch.export` writes down under the hook.

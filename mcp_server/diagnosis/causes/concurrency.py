@@ -107,14 +107,6 @@ _REWRITTEN = _Overlap(
     action="give the call a tensor that nobody else writes",
     after="pass tensor.clone(), or hold a lock around the call and the writes",
 )
-_SAME_CONTENT = _Overlap(
-    summary="Input {place} ({name}): {fact}. What was put there for each may have been written over before "
-    "the first one ran.",
-    fact="{calls} calls in thread {thread} were given the very tensor of the call before, with nothing "
-    "written to it in between",
-    action="hand each call a tensor of its own, or wait for a call before its input is written anew",
-    observed=False,
-)
 _RACED = _Overlap(
     summary="Input {place} ({name}) was still being written by another stream when the package read it.",
     fact="input {place}, copied in the order of the calling stream, differs from what it held once all "
@@ -159,20 +151,13 @@ def _overlap(
 
 
 def detect_rewritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """An input written during a call, else an input that worker threads pass again and again unchanged."""
-    calls = case.calls if case.failed else []
+    """An input that was written under a call, and not by the package."""
     own = written_inputs(case)
-    for call in calls:
+    for call in case.calls if case.failed else ():
         changed = [place for place in call.rewritten if place not in own]
         if changed:
             yield _overlap(_REWRITTEN, changed[0], call.stack[:2], case, thread=call.thread_name)
             return
-    again = [call for call in calls if call.again and call.thread_name != "MainThread"]
-    minds = not case.ended_well and all(call.outcome == "ok" for call in calls)
-    wrong_alone = case.failure_of("plain") not in (None, "none", "differs")
-    for call in again[-1:] if minds and case.equals_eager is not False and not wrong_alone else ():
-        words = {"calls": len(again), "thread": call.thread_name}
-        yield _overlap(_SAME_CONTENT, call.again[0], call.stack[:2], case, **words)
 
 
 def detect_streams(case: DiagnosisState) -> Iterator[Suspect]:

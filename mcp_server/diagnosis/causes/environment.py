@@ -1,4 +1,4 @@
-"""The machine, the limits of the process, files that a build finds, and what ends a program by itself.
+"""The machine, the limits and settings of the process, and what ends a program by itself.
 
 The hook records every compile, load and call that Python makes. Where it recorded none, no package can have
 computed what the program's check refused: the statement that raised is at fault, or what it was given.
@@ -6,12 +6,10 @@ computed what the program's check refused: the statement that raised is at fault
 
 from __future__ import annotations
 
-import os
-import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import PurePath, PurePosixPath
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import cast
 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, WORKER, evidence_of, locations_of
@@ -19,7 +17,6 @@ from mcp_server.diagnosis.components import (
     component,
     line_in_script,
     lines_in_script,
-    reported,
     script_text,
     seen,
 )
@@ -61,86 +58,6 @@ def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
         )
 
 
-_Reached = partial(Suspect, category="environment", level=CausalLevel.BUILD)
-
-
-def detect_process_limits(case: DiagnosisState) -> Iterator[Suspect]:
-    """A limit that was reached in the phase that failed."""
-    phase = case.failing_phase
-    error = phase.error if phase is not None else None
-    if phase is None or error is None:
-        return
-    members = case.package.members if case.package is not None else ()
-    loading = phase if isinstance(phase, CapturedLoad) and "extract" in error.text else None
-    largest = max((member.size for member in members), default=loading.largest if loading else None)
-    if error.no_files is not None:
-        name, limit = "open files", error.no_files
-        fact = f"when it failed, the process could open no more files: its limit is {limit}"
-        fix = "close files that are not needed any more, or raise the limit on open files (ulimit -n)"
-    elif loading and error.file_bytes is not None and largest is not None and largest > error.file_bytes:
-        name, limit = "file size", error.file_bytes
-        fact = f"no file of the process may have more than {limit} bytes; one of the package has {largest}"
-        fix = "raise the limit on the size of files (ulimit -f, RLIMIT_FSIZE) before the load"
-    else:
-        return
-    yield _Reached(
-        guilty=component("environment", name, phase.stack, value=f"limit {limit}"),
-        summary=f"The process had reached its limit on {name}, {limit}; the error is due to that, whatever "
-        "its text says.",
-        evidence=(seen("capture", fact), *_well_alone("the same", case)),
-        fix=Fix(text=fix),
-        harmful=case.failed,
-    )
-
-
-def _well_alone(what: str, case: DiagnosisState) -> Iterator[Evidence]:
-    """Evidence that the call, made again in a process of its own, does not fail."""
-    if case.failure_of("plain") == "none":
-        yield seen("run", f"{what}, made again in a process of its own, went well")
-
-
-# Signals of a limit: its name, its variable, and what to do.
-LIMITS = {
-    "SIGXCPU": ("processor time", "RLIMIT_CPU", "raise it (ulimit -t), or find out what takes so long"),
-    "SIGXFSZ": ("file size", "RLIMIT_FSIZE", "raise it (ulimit -f), or write less"),
-}
-
-
-def detect_limit_signals(case: DiagnosisState) -> Iterator[Suspect]:
-    """A limit whose signal ended the program's run; SIGKILL may come from the hard processor limit."""
-    run = case.script_run or case.runs.get("command")
-    if run is None:
-        return
-    signal, ran = run.finished.signal, run.finished.wall_s
-    hooked = case.captured
-    phases: list[Phase] = [*hooked.compiles, *hooked.loads, *hooked.calls]
-    begun = [phase for phase in phases if phase.outcome == "unfinished"]
-    phase = max(begun or phases, key=lambda phase: phase.t, default=None)
-    seconds = phase.processor_s if phase is not None else None
-    kind = signal
-    if signal == "SIGKILL" and seconds is not None and ran >= seconds:
-        kind = "SIGXCPU"
-    if kind is None or kind not in LIMITS:
-        return
-    name, variable, advice = LIMITS[kind]
-    fix = f"the limit is {variable}: {advice}"
-    seconds = seconds if kind == "SIGXCPU" else None
-    facts = [seen("run", f"{signal} ended the program after {ran:.1f} s")]
-    if seconds is not None:
-        saw = f"the hook saw a limit of {seconds} s on the processor time of the process ({variable})"
-        facts.append(seen("capture", saw))
-    lines, limit = phase.stack[:2] if phase is not None else [], variable
-    if seconds is not None:
-        limit, variable = f"limit {seconds} s", f"{variable}, {seconds} s"
-    yield _Reached(
-        guilty=component("environment", name, lines, value=limit),
-        summary=f"The process was ended by {signal}: it had reached its limit on {name} ({variable}).",
-        evidence=(*facts, *_well_alone("the call", case)),
-        fix=Fix(text=fix),
-        observed=signal in LIMITS,
-    )
-
-
 LARGE_STACK = 1 << 30  # bytes; memory is taken only as far as the stack grows
 ON_LARGE_STACK = Intervention(
     "call:stack",
@@ -150,31 +67,120 @@ ON_LARGE_STACK = Intervention(
 )
 
 
-def detect_small_stack(case: DiagnosisState) -> Iterator[Suspect]:
-    """A call that dies again on a stack smaller than usual; a large stack is tried.
+@dataclass(frozen=True)
+class Limit:
+    """A limit of the process.
 
-    On a usual stack that would be no evidence: a large one may let a bad pointer pass by chance.
+    The hook tells of it under the name `seen_as`: of an error, a phase, or the call that is made again.
+    `signals` end who reaches it. `change` lifts it for the call.
     """
-    plain, call = case.plain_run, case.call
-    signal = plain.finished.signal if plain is not None else None
-    if signal not in ("SIGSEGV", "SIGBUS") or call is None or call.operation != "replay":
-        return
-    size = next((step["stack"] for step in call.steps[-1:] if "stack" in step), None)
-    if size is None:
-        return
-    died, trial = case.captured.failing, case.trials.get(ON_LARGE_STACK.key)
-    lines, value = died.stack[:2] if died is not None else [], f"{size} bytes"
-    yield Suspect(
-        category="environment",
-        guilty=component("environment", "stack of the calling thread", lines, value=value),
-        summary=f"The call died of {signal} because it needs more stack than its thread has, "
-        f"{size} bytes: no pointer is bad.",
-        level=CausalLevel.CALL if trial is not None and trial.proves else CausalLevel.SYMPTOM,
-        evidence=(seen("capture", f"the thread of the call had a stack of {size} bytes"),),
-        fix=Fix(text="give the thread more stack (threading.stack_size, ulimit -s), or recurse less"),
-        intervention=ON_LARGE_STACK,
-        observed=False,
-    )
+
+    name: str
+    variable: str
+    signals: tuple[str, ...]
+    seen_as: str
+    fix: str
+    unit: str = ""
+    change: Intervention | None = None
+
+
+LIMITS = (
+    Limit("open files", "RLIMIT_NOFILE", (), "no_files", "close files that are not needed, or ulimit -n"),
+    Limit(
+        "file size",
+        "RLIMIT_FSIZE",
+        ("SIGXFSZ",),
+        "file_bytes",
+        "raise it (ulimit -f), or write less",
+        " bytes",
+    ),
+    Limit(
+        *("processor time", "RLIMIT_CPU", ("SIGXCPU",), "processor_s"),
+        fix="raise it (ulimit -t), or find out what takes so long",
+        unit=" s",
+    ),
+    # On a usual stack a crash would be no evidence: a large one may let a bad pointer pass by chance.
+    Limit(
+        *("stack of the calling thread", "RLIMIT_STACK", ("SIGSEGV", "SIGBUS"), "stack"),
+        fix="give the thread more stack (threading.stack_size, ulimit -s), or recurse less",
+        unit=" bytes",
+        change=ON_LARGE_STACK,
+    ),
+)
+
+
+def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
+    """Each limit that was reached by the program, or by the call that was made again."""
+    for limit in LIMITS:
+        run = case.plain_run if limit.change is not None else case.script_run or case.runs.get("command")
+        signal, phase = run.finished.signal if run is not None else None, _last_phase(case)
+        told = _told(limit, phase, case)
+        if not _reached(limit, told, run, phase, case):
+            continue
+        value = f"limit {told}{limit.unit}" if told is not None else limit.variable
+        trial = case.trials.get(limit.change.key) if limit.change is not None else None
+        unproven = limit.change is not None and (trial is None or not trial.proves)
+        facts = [seen("run", f"{signal} ended the {run.label} run")] if run is not None and signal else []
+        facts += (
+            [seen("capture", f"the limit on the {limit.name} was {told}{limit.unit}")]
+            if told is not None
+            else []
+        )
+        yield Suspect(
+            category="environment",
+            guilty=component("environment", limit.name, phase.stack[:2] if phase else [], value=value),
+            summary=f"The process had reached its limit on the {limit.name} ({value}): the failure is due to "
+            "that, whatever its text says.",
+            level=CausalLevel.SYMPTOM if unproven else CausalLevel.BUILD,
+            evidence=(*facts, *_well_alone("the same", case)),
+            fix=Fix(text=limit.fix),
+            intervention=limit.change,
+            harmful=case.failed,
+            observed=limit.change is None and signal != "SIGKILL",
+        )
+
+
+def _told(limit: Limit, phase: Phase | None, case: DiagnosisState) -> int | None:
+    """Its value, as far as the hook saw it."""
+    step = case.call.steps[-1:] if case.call is not None else ()
+    values = [each.get(limit.seen_as) for each in step]
+    values += [getattr(each, limit.seen_as, None) for each in (phase and phase.error, phase)]
+    return next((int(value) for value in values if isinstance(value, int)), None)
+
+
+def _reached(
+    limit: Limit, told: int | None, run: RunSeen | None, phase: Phase | None, case: DiagnosisState
+) -> bool:
+    """Whether its signal, or what it stopped, shows that it was reached."""
+    if run is not None and run.finished.signal in limit.signals:
+        return limit.change is None or told is not None
+    if told is None or limit.change is not None:
+        return False
+    if limit.seen_as == "processor_s":  # the hard limit kills
+        return run is not None and run.finished.signal == "SIGKILL" and run.finished.wall_s >= told
+    if limit.seen_as == "file_bytes":
+        members = case.package.members if case.package is not None else ()
+        load = phase if isinstance(phase, CapturedLoad) else None
+        largest = max((member.size for member in members), default=load.largest if load else None)
+        extracts = load is not None and load.error is not None and "extract" in load.error.text
+        return extracts and largest is not None and largest > told
+    return True
+
+
+def _last_phase(case: DiagnosisState) -> Phase | None:
+    """What failed, else what had begun last, of what did not come back if anything did not."""
+    hooked, failed = case.captured, case.failing_phase
+    if failed is not None and failed.error is not None:
+        return failed
+    phases: list[Phase] = [*hooked.compiles, *hooked.loads, *hooked.calls]
+    begun = [phase for phase in phases if phase.outcome == "unfinished"]
+    return max(begun or phases, key=lambda phase: phase.t, default=None)
+
+
+def _well_alone(what: str, case: DiagnosisState) -> Iterator[Evidence]:
+    """That the call in a process of its own does not fail."""
+    if case.failure_of("plain") == "none":
+        yield seen("run", f"{what}, made again in a process of its own, went well")
 
 
 # Errors of Python's compiler. For the program's own file they are printed without a traceback.
@@ -304,49 +310,6 @@ def _lines(stack: ThreadStack, case: DiagnosisState) -> list[ModelLocation]:
         else ModelLocation(file=frame.file, line=frame.line)
         for frame in reversed(stack.frames_of_user[-3:])
     ]
-
-
-# GCC and Clang search the directories of these variables besides their own (GCC manual, "Environment
-# Variables Affecting GCC"): one bad file in them breaks every compile after the variable was set.
-_OF_LINKER: tuple[str, ...] = ("LIBRARY_PATH", "LD_LIBRARY_PATH")
-_OF_COMPILER: tuple[str, ...] = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH")
-_SEARCHED = dict.fromkeys(("cpp_error", "cpp_undeclared", "cpp_headers"), _OF_COMPILER)
-_SEARCHED["link_file"] = _OF_LINKER
-_FIRST_LINES = 3  # an error here says that the file as a whole is no C++
-
-
-def detect_searched_file(case: DiagnosisState) -> Iterator[Suspect]:
-    """A library or header that the failed compile refused, from a directory that a variable brought in."""
-    failed = [each for each in case.captured.compiles if each.outcome == "failed"]
-    for source, root in case.own_roots if failed else ():
-        file = root.fields.get("file", "")
-        folders = PurePosixPath(posixpath.normpath(file)).parents
-        places = (
-            (variable, entry)
-            for variable in _SEARCHED.get(root.family.id, ())
-            for entry in filter(None, failed[-1].flags.get(variable, "").split(os.pathsep))
-            if file and PurePosixPath(posixpath.normpath(entry)) in folders
-        )
-        variable, directory = next(places, ("", ""))
-        if not variable:
-            continue
-        linked, line = root.family.id == "link_file", root.fields.get("line")
-        detail = root.fields.get("detail", quoted(root.text, 200))
-        who, what = ("linker", "library") if linked else ("compiler", "header")
-        whole = linked or int(line or "0") <= _FIRST_LINES
-        fact = f"{variable} had {directory} when the compile began"
-        value = f"{detail}; found through {variable}"
-        yield Suspect(
-            category="toolchain",
-            guilty=component("toolchain", file, failed[-1].stack[:2], value=value),
-            summary=f"The {who} found {file} through {variable}, and cannot read it "
-            f"{f'as a {what}' if whole else f'line {line}'}: {detail.rstrip('.')}.",
-            level=CausalLevel.BUILD,
-            evidence=(reported(root, source), seen("capture", fact)),
-            fix=Fix(text=f"take {directory} out of {variable} for the compile, or put a real {what} there"),
-            harmful=case.failed,
-            observed=whole,
-        )
 
 
 # The functions and attributes of torch that change a numerical setting of the process (2.8-2.15).

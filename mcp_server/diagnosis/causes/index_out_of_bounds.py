@@ -301,24 +301,6 @@ def _launch(index: Index, case: DiagnosisState) -> Component:
     return component("kernel", launch.kernel, lines, launch=launch.index)
 
 
-def detect_generated(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect for the kernel whose generated file holds the failed assertion."""
-    error, kernel = index_error(case), case.generated
-    if error is None or kernel is None:
-        return
-    place = f"{kernel.file}:{kernel.line}"
-    party = component("kernel", kernel.name, [*kernel.model, *case.failing_locations])
-    party = party.model_copy(update={"generated_location": place})
-    yield _Index(
-        guilty=party,
-        summary=f"{kernel.name} met an index outside its bound while the compiler tried it on synthetic "
-        "tensors: the model can compute such an index from values that its inputs may have.",
-        evidence=(said(error), seen("read_generated_kernel", kernel.code, place)),
-        crashing=party,
-        fix=Fix(text="keep the index in bounds, or compile with triton.autotune_at_compile_time=False"),
-    )
-
-
 _IN_EAGER = (
     "index out of range",
     "out of bounds",

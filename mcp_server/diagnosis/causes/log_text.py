@@ -342,7 +342,7 @@ def _party(category: Category, root: ErrorFact, facts: LogFacts, case: Diagnosis
         made = [ModelLocation(file=frame.file, line=frame.line, code=frame.code) for frame in own]
         return component("op", _operator(at), [*made, *lines], value=who.value)
     by_line = f"{lines[0].file}:{lines[0].line}" if category in _BY_LINE and lines else ""
-    kernel, of_kernel = case.generated, []
+    kernel, of_kernel = case.users_kernel, []
     if kernel is not None and root.family.id == "triton_compile" and kernel.name == fields.get("function"):
         of_kernel = [ModelLocation(file=str(kernel.file), line=kernel.line, code=kernel.code)]
     number = fields.get("input", "")

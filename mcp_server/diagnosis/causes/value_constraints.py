@@ -225,27 +225,6 @@ def detect_overflow(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-def detect_rounded(case: DiagnosisState) -> Iterator[Suspect]:
-    """Whole numbers in half precision: no more than possible, since what was meant is not known."""
-    found = case.eager_events(events.ConstantRounded)
-    if not found or not (case.equals_eager and _expectation_failed(case)):
-        return
-    name, dtype, bound = found[0].op, found[0].dtype, found[0].bound
-    value = f"{dtype}, up to {found[0].largest}"
-    fact = f"{name} has whole numbers alone ({value})"
-    yield Suspect(
-        category="constants",
-        guilty=component("constant", name, case.call_locations, value=value),
-        summary=f"Constant {name} has whole numbers alone ({value}), and {dtype} has a value for each "
-        f"up to {bound} only: if they are codes or positions, a cast of the whole model has rounded them.",
-        level=CausalLevel.FAULT_SITE,
-        evidence=(seen("interpret", fact), *agreement(case)),
-        fix=Fix(text=f"keep {name} as an integer buffer, which a cast of the model leaves as it is"),
-        harmful=case.failed,
-        observed=False,
-    )
-
-
 def exact_trial(case: DiagnosisState) -> Trial | None:
     """The trial of the program with its overflowing operators in int64; None unless it is wrong."""
     compared = case.interpreted.last(events.ComparedExact) if case.interpreted is not None else None

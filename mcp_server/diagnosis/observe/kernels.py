@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,14 +11,11 @@ from pathlib import Path
 import anyio.to_thread
 
 from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
-from mcp_server.diagnosis.indices import (
-    index_error,
-)
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
 from mcp_server.diagnosis.interventions.run import try_intervention
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
-from mcp_server.diagnosis.state import DiagnosisState, GeneratedKernel
+from mcp_server.diagnosis.state import DiagnosisState, UsersKernel
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.model import ModelLocation, ScriptWorkload
@@ -26,50 +24,21 @@ from mcp_server.package.problems import PackageError
 from mcp_server.package.prover import Finding, find_kernel_defects, narrow_arithmetic
 from mcp_server.runtime.context import Context
 
-# Inductor names generated files by the base32 of their SHA-256 (torch/_inductor/codecache.py, 2.8-2.15).
-_GENERATED = re.compile(r"c[a-z2-7]{50,51}\.py")
+LARGEST = 4 << 20  # bytes of a file that is searched
 
 
-_KERNEL = re.compile(r"^def (triton_\w+)\(", re.MULTILINE)
+class ReadUsersKernel(Observation):
+    """Find the user's Triton kernel that was not compiled, in the files with lines of the program."""
 
-
-LARGEST = 4 << 20
-
-
-MOST_LINES = 3
-
-
-# Operators of a model that index with values, as they stand in the names of fused kernels.
-_INDEXING = frozenset({"index", "embedding", "gather", "index_select", "index_put", "scatter", "take"})
-
-
-class ReadGeneratedKernel(Observation):
-    """Read the kernel that an error names, only after a run of our own: a log may name any path.
-
-    Only files that the compiler wrote, or in which the program stands, are read.
-    """
-
-    name = "read_generated_kernel"
+    name = "read_users_kernel"
     seconds = 0.1
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        if case.package is not None or not case.runs:
-            return 0.0
-        return 1.0 if _named(case) is not None or _refused(case) is not None else 0.0
+        return 1.0 if case.package is None and case.runs and _refused(case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
-        named, refused = _named(case), _refused(case)
-        case.generated = _read(*named, case) if named is not None else None
-        if case.generated is None and refused is not None:
-            case.generated = _of_user(*refused, case)
-
-
-def _named(case: DiagnosisState) -> tuple[Path, int] | None:
-    """The generated file and the line in it that the index assertion names."""
-    error = index_error(case)
-    fields = error.fields if error is not None else {}
-    path, line = Path(fields.get("file", "")), fields.get("line", "")
-    return (path, int(line)) if _GENERATED.fullmatch(path.name) and line.isdigit() else None
+        refused = _refused(case)
+        case.users_kernel = _of_user(*refused, case) if refused is not None else None
 
 
 def _refused(case: DiagnosisState) -> tuple[str, int] | None:
@@ -81,22 +50,7 @@ def _refused(case: DiagnosisState) -> tuple[str, int] | None:
     return None
 
 
-def _read(path: Path, line: int, case: DiagnosisState) -> GeneratedKernel | None:
-    """None for a file that is gone, too large, or no Triton kernel."""
-    if not path.is_file() or path.stat().st_size > LARGEST:
-        return None
-    text = path.read_text(errors="replace")
-    kernel, lines = _KERNEL.search(text), text.splitlines()
-    if kernel is None or "@triton.jit" not in text or line > len(lines):
-        return None
-    # The lines of the operators that index, of those that are fused in the kernel.
-    words = {word for word in _INDEXING if f"_{word}_" in f"_{kernel[1]}_"}
-    model = (at for target, at in _nodes(case) if words.intersection(target.split(".")[1:2]))
-    code = lines[line - 1].strip()[:300]
-    return GeneratedKernel(kernel[1], path, line, code, tuple(dict.fromkeys(model))[:MOST_LINES])
-
-
-def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel | None:
+def _of_user(function: str, line: int, case: DiagnosisState) -> UsersKernel | None:
     """Where the program defines that kernel; None if no file of it does, or several do.
 
     Its files are the script, and those with lines of its model.
@@ -104,7 +58,7 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel 
     pattern = re.compile(rf"^def\s+{re.escape(function)}\s*\(", re.MULTILINE)
     script = [case.workload.script] if isinstance(case.workload, ScriptWorkload) else []
     stacks = [Path(at.file) for compiled in case.captured.compiles for at in compiled.stack]
-    nodes = [Path(at.file) for _, at in _nodes(case)]
+    nodes = [Path(at.file) for at in _lines_of_program(case)]
     found = []
     for path in dict.fromkeys([*script, *stacks, *nodes]):
         if path.is_file() and path.stat().st_size <= LARGEST:
@@ -115,18 +69,17 @@ def _of_user(function: str, line: int, case: DiagnosisState) -> GeneratedKernel 
     number = at.string.count("\n", 0, at.start()) + line
     lines = at.string.splitlines()
     code = lines[number - 1].strip()[:300] if number <= len(lines) else ""
-    return GeneratedKernel(function, path, number, code)
+    return UsersKernel(function, path, number, code)
 
 
-def _nodes(case: DiagnosisState) -> tuple[tuple[str, ModelLocation], ...]:
-    """Operators of the program whose compile failed, with their lines; none where it was not kept."""
+def _lines_of_program(case: DiagnosisState) -> list[ModelLocation]:
+    """Lines of the program whose compile failed; none where it was not kept."""
     for compiled in reversed(case.captured.compiles):
         if compiled.exported is not None and compiled.exported.is_file():
-            try:
-                return node_lines(compiled.exported)
-            except PackageError:
-                return ()
-    return ()
+            with contextlib.suppress(PackageError):
+                return [at for _, at in node_lines(compiled.exported)]
+            return []
+    return []
 
 
 MOST_MENDED = 3

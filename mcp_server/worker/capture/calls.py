@@ -32,7 +32,7 @@ from ..saved_calls import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves
 from ..tensors import digests, sharing
 from .events import InUse
 from .journal import CaptureStore, Journal, unkept
-from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, Repeats, version_of
+from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, version_of
 from .streams import Snapshot, Streams
 
 if TYPE_CHECKING:  # this is imported into every program
@@ -81,7 +81,6 @@ class Calls:
         self.thread = threading.local()
         self.managed = Managed()
         self.streams = Streams(journal)
-        self.repeats = Repeats()
         self.aliases = Aliases()
         self.outputs = Outputs()
 
@@ -258,7 +257,6 @@ class Calls:
             stack_bytes=stack_bytes(),
             current_device=current_device(),
             settings=settings(),
-            again=self.repeats.again(load, flat),
             plain=_plain(tree),
             file=path,
             notice=notice,

@@ -23,41 +23,6 @@ from .events import OutputsInUse
 from .streams import storage_of
 
 
-class Passed(NamedTuple):
-    """An input of a call: whose memory, which part of it, its count of writes, and of calls so far."""
-
-    owner: Any  # a weak reference
-    part: tuple[Any, ...]
-    writes: int
-    calls: int
-
-
-class Repeats:
-    """Remembers the inputs of the last call of each load."""
-
-    def __init__(self) -> None:
-        self.last: dict[int, list[Passed]] = {}
-
-    def again(self, load: int, leaves: list[torch.Tensor]) -> list[int]:
-        """Positions of the inputs that are the same tensors as in the previous call, not mutated since.
-
-        Only those that were mutated at least as often as they were passed: then a content may have been
-        written over before its call. A request that is made once and sent again is not meant.
-        """
-        before, now, places = self.last.get(load, []), [], []
-        for place, leaf in enumerate(leaves):
-            owner, writes = owner_of(leaf), version_of(leaf)
-            part = (leaf.data_ptr(), tuple(leaf.shape), tuple(leaf.stride())) if is_plain(leaf) else ()
-            old = before[place] if place < len(before) else None
-            same = old is not None and old.owner() is owner and old.part == part
-            calls = old.calls + 1 if old is not None and same else 1
-            now.append(Passed(weakref.ref(owner), part, writes, calls))
-            if old is not None and same and old.writes == writes >= calls:
-                places.append(place)
-        self.last[load] = now
-        return places
-
-
 def owner_of(leaf: Any) -> Any:
     """The tensor whose memory a view shows; itself for one of its own."""
     return leaf if leaf._base is None else leaf._base
