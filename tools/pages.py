@@ -17,6 +17,8 @@ from pydantic.fields import FieldInfo
 from mcp_server import versions
 from mcp_server.cli.help import option_help
 from mcp_server.cli.parameters import NOT_ON_THE_COMMAND_LINE, targets_of
+from mcp_server.diagnosis.diagnose import observations
+from mcp_server.diagnosis.observe import REASONS, Observation
 from mcp_server.flags import FLAGS, Flag, table_markdown
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import CATEGORIES
@@ -165,12 +167,28 @@ def flags_of_guides() -> str:
     return table_markdown(shown)
 
 
+def planner() -> str:
+    """The observations as the planner takes them where all could act, then what its numbers mean."""
+
+    def rate(one: Observation) -> float:
+        return one.best / (one.seconds + 1)
+
+    rows = ["| observation | does | seconds | worth | alone |", "| --- | --- | --- | --- | --- |"]
+    for one in sorted(observations(), key=rate, reverse=True):
+        does = (one.__doc__ or "").strip().partition("\n")[0]
+        name, alone = f"`{one.name}`{' (extra)' if one.extra else ''}", "yes" if one.alone else ""
+        rows.append(f"| {name} | {does} | {one.seconds:g} | {one.best} | {alone} |")
+    rows += ["", "| worth | because |", "| --- | --- |", *(f"| {n} | {why} |" for n, why in REASONS.items())]
+    return "\n".join(rows)
+
+
 def with_table(path: str, table: Callable[[], str]) -> str:
     """The text of the file at `path` with the current table between its marks."""
     return MARKED.sub(lambda _found: f"\n{table().strip()}\n\n", (ROOT / path).read_text())
 
 
 PAGES: dict[str, Callable[[], str]] = {
+    "docs/architecture.md": partial(with_table, "docs/architecture.md", planner),
     "guides/error-texts.md": errors_page,
     "docs/tools.md": tools_page,
     "docs/flags.md": partial(with_table, "docs/flags.md", lambda: table_markdown(FLAGS)),

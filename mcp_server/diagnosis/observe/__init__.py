@@ -20,6 +20,23 @@ EAGER_S = 120.0
 EAGER_OF_HANG_S = 30.0  # once the program hangs: eager may hang alike, and need not be shown to
 
 
+# How much of the open question an observation answers. The planner takes the one with the most of it for each
+# second (`diagnose.choose`), so that only the distance between two numbers counts.
+NEEDED, DECIDES, REMOVES, LOCATES, EXPLAINS = 1.0, 0.9, 0.85, 0.8, 0.7
+COMPARES, SEARCHES, GUESSES, LOOKS_TWICE = 0.6, 0.5, 0.3, 0.25
+REASONS = {
+    NEEDED: "a fact on which all the others build",
+    DECIDES: "shows the failure by itself, or the value at fault",
+    REMOVES: "removes a suspect: after the call as it is, and before a second view of it",
+    LOCATES: "a second view, which names the party at fault",
+    EXPLAINS: "explains a sign that was seen",
+    COMPARES: "most failures of this kind show there",
+    SEARCHES: "the question is open, and nothing cheaper answers it",
+    GUESSES: "nothing points there; a silent fault may",
+    LOOKS_TWICE: "the call returned, and is looked at once more",
+}
+
+
 class BudgetTooShort(ProblemError):
     """A run was cut short by the budget alone, and so is evidence of nothing."""
 
@@ -28,11 +45,13 @@ class Observation(ABC):
     """Something that can be observed; the classes of this folder are found by themselves.
 
     `seconds` is about what it costs. `alone` marks one that must not share the machine with another run,
-    `extra` one that the verdict is complete without: it is made where the budget has room for it.
+    `extra` one that the verdict is complete without: it is made where the budget has room for it. `best` is
+    the most that it answers (`REASONS`).
     """
 
     name: str
     seconds: float
+    best: float
     alone: bool = False
     extra: bool = False
 

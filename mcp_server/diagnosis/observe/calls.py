@@ -11,7 +11,19 @@ from mcp_server.diagnosis.causes.value_constraints import exact_trial
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import operator_missing_here
 from mcp_server.diagnosis.indices import checked_inputs
-from mcp_server.diagnosis.observe import Observation, eager_limit, hangs, limit_of, to_be_placed
+from mcp_server.diagnosis.observe import (
+    DECIDES,
+    EXPLAINS,
+    GUESSES,
+    LOCATES,
+    LOOKS_TWICE,
+    NEEDED,
+    Observation,
+    eager_limit,
+    hangs,
+    limit_of,
+    to_be_placed,
+)
 from mcp_server.diagnosis.observe.program import STACKS, STACKS_AT, see
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -65,6 +77,7 @@ class PlainRun(Observation):
 
     name = "run"
     seconds = 6.0
+    best = DECIDES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case) or shown_by_trace(case):
@@ -73,7 +86,7 @@ class PlainRun(Observation):
         waits = to_be_placed(case) or (case.symptom.expect is not None and case.inputs)
         if waits and "compare_inputs" not in case.done:
             return 0.0
-        return 0.9 if case.call is not None else 0.0
+        return self.best if case.call is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         try:
@@ -98,6 +111,7 @@ class CheckedRun(Observation):
 
     name = "run_with_input_checks"
     seconds = 6.0
+    best = LOCATES
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.call is None or "plain" not in case.runs:
@@ -107,7 +121,8 @@ class CheckedRun(Observation):
         if case.runs["plain"].failure == "timeout" and not case.mismatches:
             return 0.0  # it would hang again
         contract = {"input_mismatch", "device_mismatch", "shape_out_of_range", "custom_op"}
-        return 0.8 if any(h.category in contract for h in open_suspects) or not case.mismatches else 0.3
+        asked = any(h.category in contract for h in open_suspects) or not case.mismatches
+        return self.best if asked else GUESSES
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         await run_call(case, context, "checked", env={**CHECK_INPUTS, **ONE_THREAD})
@@ -118,13 +133,14 @@ class Interpret(Observation):
 
     name = "interpret"
     seconds = 4.0
+    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.ran_out_of_memory:
             return 0.0  # eager keeps every value between operators, and so needs more
         if to_be_traced(case) or shown_by_trace(case):
             return 0.0  # eager may hang alike
-        return 1.0 if case.program_path is not None and case.inputs is not None else 0.0
+        return self.best if case.program_path is not None and case.inputs is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.call is not None
@@ -161,10 +177,11 @@ MOST_BYTES = 1 << 30  # of a package that is loaded four times
 
 
 class RepeatCall(Observation):
-    """Make a call that succeeded three times, each in a fresh load, the last with new memory filled anew."""
+    """Repeat a call that returned three times, each in a fresh load, the last with new memory filled."""
 
     name = "repeat_call"
     seconds = 5.0
+    best = LOOKS_TWICE
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         plain, call = case.plain_run, case.call
@@ -174,7 +191,7 @@ class RepeatCall(Observation):
         on_cpu = isinstance(case.workload, PackageWorkload) and case.device == "cpu"
         if not on_cpu or plain.finished.wall_s >= LONGEST_CALL_S or call.package.stat().st_size >= MOST_BYTES:
             return 0.0
-        return 0.0 if any(h.harmful and not h.weak for h in open_suspects) else 0.25
+        return 0.0 if any(h.harmful and not h.weak for h in open_suspects) else self.best
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.repeated = await _repeat(case, context, "repeats", {}, {})
@@ -185,11 +202,12 @@ class WatchRepeats(Observation):
 
     name = "watch_repeats"
     seconds = 14.0
+    best = EXPLAINS
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         unexplained = case.differs_in("second") and not drawing_launches(case)
-        return 0.7 if unexplained or case.reads_unset else 0.0
+        return self.best if unexplained or case.reads_unset else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         workload = case.package_call

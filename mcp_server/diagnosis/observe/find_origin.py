@@ -22,7 +22,7 @@ from mcp_server.diagnosis.interventions.kernel import (
     shift_exponents,
     with_constant_of_siblings,
 )
-from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe import DECIDES, GUESSES, Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.observe.static import parts_to_see
 from mcp_server.diagnosis.origin import Condition, OffendingElement, Origin
@@ -49,6 +49,7 @@ class FindOrigin(Observation):
 
     name = "find_origin"
     seconds = 3.0
+    best = DECIDES
     alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
@@ -60,7 +61,7 @@ class FindOrigin(Observation):
             return 0.0
         # What is nearer to the root cause can be tried first: it would explain the bad value.
         deeper = any(each.level >= CausalLevel.STATE and untried(each, case) for each in open_suspects)
-        return 0.3 if deeper else 0.9
+        return GUESSES if deeper else self.best
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         view = case.view

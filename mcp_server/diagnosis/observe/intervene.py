@@ -24,7 +24,7 @@ from mcp_server.diagnosis.interventions.input import together
 from mcp_server.diagnosis.interventions.kernel import with_literal
 from mcp_server.diagnosis.interventions.run import TriedCall, try_intervention, try_interventions
 from mcp_server.diagnosis.next_steps import call_arguments, package_words
-from mcp_server.diagnosis.observe import Observation, limit_of
+from mcp_server.diagnosis.observe import DECIDES, LOCATES, REMOVES, Observation, limit_of
 from mcp_server.diagnosis.observe.calls import interpret, run_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -46,6 +46,7 @@ class TryInterventions(Observation):
     """Remove the leading suspects, one at a time, and see whether the failure goes and comes back."""
 
     seconds = 4.0
+    best = REMOVES
 
     def __init__(self) -> None:
         self._next_round(0)
@@ -60,7 +61,7 @@ class TryInterventions(Observation):
         # There is a call to make again that fails, or that is given what it was not compiled for.
         if plain.failure == "none" and not _by_program(case) and not case.mismatches:
             return 0.0
-        return 0.85 if _wanted(case, open_suspects) else 0.0
+        return self.best if _wanted(case, open_suspects) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         self._next_round(self.rounds + 1)
@@ -199,11 +200,12 @@ class EditScalars(Observation):
 
     name = "edit_scalars"
     seconds = 12.0
+    best = DECIDES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         plain = case.plain_run
         differs = plain is not None and plain.failure == "differs" and case.symptom.judges
-        return 0.9 if differs and scalars_to_try(case) else 0.0
+        return self.best if differs and scalars_to_try(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         for scalar, literal, form in scalars_to_try(case):
@@ -228,13 +230,14 @@ class WatchOperators(Observation):
 
     name = "watch_operators"
     seconds = 5.0
+    best = LOCATES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or "plain" not in case.runs:
             return 0.0
         if case.runs["plain"].failure == "timeout" and "trace_launches" not in case.done:
             return 0.0  # it would hang again, and the trace tells where
-        return 0.8 if own_operators(case) else 0.0
+        return self.best if own_operators(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         plain = case.runs["plain"]

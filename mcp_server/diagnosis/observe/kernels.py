@@ -13,7 +13,7 @@ import anyio.to_thread
 from mcp_server.diagnosis.causes.illegal_memory_access import DEFECT_FIXES, explains
 from mcp_server.diagnosis.interventions.kernel import REPAIRS, repair_kernel
 from mcp_server.diagnosis.interventions.run import try_intervention
-from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe import COMPARES, EXPLAINS, NEEDED, Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import DiagnosisState, UsersKernel
 from mcp_server.diagnosis.suspect import Suspect
@@ -32,9 +32,10 @@ class ReadUsersKernel(Observation):
 
     name = "read_users_kernel"
     seconds = 0.1
+    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if case.package is None and case.runs and _refused(case) is not None else 0.0
+        return self.best if case.package is None and case.runs and _refused(case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         refused = _refused(case)
@@ -90,12 +91,13 @@ class ReadKernels(Observation):
 
     name = "read_kernels"
     seconds = 1.0
+    best = COMPARES
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         sized = case.given is not None or not case.compiled_inputs
         if case.view is None or not sized or not case.launches:
             return 0.0
-        return 0.6 if any(explains(kind, case) for kind in DEFECT_FIXES) else 0.0
+        return self.best if any(explains(kind, case) for kind in DEFECT_FIXES) else 0.0
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         assert case.view is not None
@@ -114,12 +116,13 @@ class MendKernels(Observation):
 
     name = "mend_kernels"
     seconds = 4.0
+    best = EXPLAINS
     extra = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.call.request.get("library") or not _to_mend(case):
             return 0.0
-        return 0.7 if not _only_by_eager(case) or "compare_with_eager" in case.done else 0.0
+        return self.best if not _only_by_eager(case) or "compare_with_eager" in case.done else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.kernel_defects is not None

@@ -9,7 +9,7 @@ from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.wrong_output import drawing_launches
 from mcp_server.diagnosis.components import own_code
 from mcp_server.diagnosis.indices import candidates, index_error, indexing_launches
-from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe import COMPARES, DECIDES, GUESSES, LOCATES, NEEDED, SEARCHES, Observation
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
@@ -29,21 +29,22 @@ class WatchLaunches(Observation):
 
     name = "watch_launches"
     seconds = 12.0
+    best = NEEDED
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if case.call is None or case.package is None or "plain" not in case.runs:
             return 0.0
         if case.outputs_nonfinite or any("nan" in error.family.tags for _, error in case.errors):
-            return 1.0
+            return self.best
         possible = candidates(case)
         if any(source.producers for candidate in possible for source in candidate.sources):
-            return 0.8
+            return LOCATES
         # Launches that drop the error of a bad index, or an index assertion that no generated kernel has.
         launches = indexing_launches(case)
         asserted = index_error(case) is not None and not possible
         dropped = any(not launch.checked for launch in launches)
-        return 0.5 if dropped or (asserted and launches) else 0.0
+        return SEARCHES if dropped or (asserted and launches) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         case.kernel_io = await dump_kernel_io(
@@ -64,17 +65,18 @@ class TraceLaunches(Observation):
 
     name = "trace_launches"
     seconds = 14.0
+    best = NEEDED
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         if to_be_traced(case):
-            return 1.0
+            return self.best
         failure = case.failure_of("plain")
         if case.call is None or case.package is None:
             return 0.0
         nothing_located = case.located is not None and case.located.fault is None
         hangs_or_dies = failure == "timeout" or (nothing_located and failure in ("signal", "exception"))
-        return 0.8 if hangs_or_dies else 0.0
+        return LOCATES if hangs_or_dies else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         workload = case.package_call
@@ -94,26 +96,27 @@ class LocateFault(Observation):
 
     name = "locate_fault"
     seconds = 20.0
+    best = NEEDED
     alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if _program_only(case):
-            return 0.9
+            return DECIDES
         if case.call is None or case.package is None or case.plain_run is None:
             return 0.0
         if _loud_suspicion(case.plain_run, case):
-            return 1.0
+            return self.best
         if silent_suspicion(case):
-            return 0.6
+            return COMPARES
         # A call without any suspicion, on a GPU or with indices that nobody checks: a small overrun shows
         # neither as a fault nor as NaN, and a package alone has no reference for its numbers.
         by_package = isinstance(case.workload, PackageWorkload)
         if case.device != "cuda":
-            return 0.3 if by_package and indexes_unchecked(case.package.kernel_text) else 0.0
+            return GUESSES if by_package and indexes_unchecked(case.package.kernel_text) else 0.0
         if by_package:
-            return 0.0 if any(each.harmful and not each.weak for each in open_suspects) else 0.3
+            return 0.0 if any(each.harmful and not each.weak for each in open_suspects) else GUESSES
         # No compiler checks a kernel of the user's own, which may be what makes the numbers wrong.
-        return 0.3 if case.plain_diverges and own_code(case) else 0.0
+        return GUESSES if case.plain_diverges and own_code(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         if not _program_only(case):

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.interventions import source
-from mcp_server.diagnosis.observe import Observation, limit_of
+from mcp_server.diagnosis.observe import DECIDES, NEEDED, SEARCHES, Observation, limit_of
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.symptom import RunSeen
@@ -57,10 +57,11 @@ class CaptureProgram(Observation):
 
     name = "capture"
     seconds = 30.0
+    best = NEEDED
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if isinstance(case.workload, ScriptWorkload | CommandWorkload) else 0.0
+        return self.best if isinstance(case.workload, ScriptWorkload | CommandWorkload) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert isinstance(case.workload, ScriptWorkload | CommandWorkload)
@@ -139,11 +140,12 @@ class RunAlone(Observation):
 
     name = "run_alone"
     seconds = 30.0
+    best = DECIDES
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         seen = case.capture
-        return 0.9 if seen is not None and seen.finished.ok and seen.cross_stream_frees else 0.0
+        return self.best if seen is not None and seen.finished.ok and seen.cross_stream_frees else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         await _run_program(case, context, "alone", {})
@@ -193,6 +195,7 @@ class CheckedProgram(Observation):
 
     name = "run_program_with_input_checks"
     seconds = 30.0
+    best = SEARCHES
     alone = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
@@ -205,7 +208,7 @@ class CheckedProgram(Observation):
             return 0.0  # the call that fails is known, or is still to be made
         # Of a host's values nothing is known: an index that is out of its bound may be one of another dtype.
         known = any(each.harmful and not each.weak for each in open_suspects) and case.host_package is None
-        return 0.5 if case.may_be_a_host and not known else 0.0
+        return self.best if case.may_be_a_host and not known else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         await _run_program(case, context, "checked", CHECK_INPUTS)

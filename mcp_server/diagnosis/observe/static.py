@@ -16,7 +16,7 @@ from mcp_server.diagnosis.indices import (
     parts_of,
     whole_slice,
 )
-from mcp_server.diagnosis.observe import Observation, place
+from mcp_server.diagnosis.observe import EXPLAINS, NEEDED, Observation, place
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.diagnosis.value_sources import divisor_parts, failed_divisions
@@ -39,9 +39,10 @@ class OpenPackage(Observation):
 
     name = "open_package"
     seconds = 0.2
+    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if package_path(case) is not None else 0.0
+        return self.best if package_path(case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         path, model = package_path(case) or (Path(), None)
@@ -77,9 +78,10 @@ class ReadExported(Observation):
 
     name = "read_exported"
     seconds = 0.1
+    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if case.program_path is not None else 0.0
+        return self.best if case.program_path is not None else 0.0
 
     async def act(self, case: DiagnosisState, _context: Context) -> None:
         path = case.program_path
@@ -92,10 +94,11 @@ class CompileExported(Observation):
 
     name = "compile"
     seconds = 30.0
+    best = NEEDED
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if isinstance(case.workload, ExportedWorkload) else 0.0
+        return self.best if isinstance(case.workload, ExportedWorkload) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         workload = case.workload
@@ -123,9 +126,10 @@ class CompareInputs(Observation):
 
     name = "compare_inputs"
     seconds = 3.0
+    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if case.package is not None and case.inputs else 0.0
+        return self.best if case.package is not None and case.inputs else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.package is not None and case.call is not None
@@ -186,9 +190,10 @@ class LookAtIndices(Observation):
 
     name = "look_at_indices"
     seconds = 3.0
+    best = NEEDED
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        return 1.0 if case.call is not None and case.given is not None and parts_to_see(case) else 0.0
+        return self.best if case.call is not None and case.given is not None and parts_to_see(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         request = {"inputs": case.inputs, "parts": parts_to_see(case)}
@@ -207,6 +212,7 @@ class CheckMachine(Observation):
 
     name = "check_machine"
     seconds = 6.0
+    best = EXPLAINS
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         if case.package is None or not case.failed:
@@ -214,7 +220,7 @@ class CheckMachine(Observation):
         run = case.own_run
         silent = run is not None and run.failure == "signal" and run.root is None
         asked = any(h.category in MACHINE_CATEGORIES for h in open_suspects)
-        return 0.7 if silent or asked else 0.0
+        return self.best if silent or asked else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         assert case.package is not None

@@ -20,7 +20,7 @@ from mcp_server.diagnosis.causes.compiler import (
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.interventions.kernel import MOST_TRIED, compile_anew, try_in_eager
 from mcp_server.diagnosis.interventions.run import try_intervention
-from mcp_server.diagnosis.observe import Observation
+from mcp_server.diagnosis.observe import COMPARES, DECIDES, SEARCHES, Observation
 from mcp_server.diagnosis.observe.intervene import tried_call
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Suspect
@@ -42,6 +42,7 @@ class CompareLaunches(Observation):
 
     name = "compare_with_eager"
     seconds = 20.0
+    best = COMPARES
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
@@ -52,7 +53,7 @@ class CompareLaunches(Observation):
         if case.equals_eager is not None:
             minded = case.failed or case.judged_by_program
             differs = minded and not case.equals_eager
-        return 0.6 if differs and case.program_path is not None else 0.0
+        return self.best if differs and case.program_path is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         program = case.program_path
@@ -76,6 +77,7 @@ class JudgeBySource(Observation):
 
     name = "decompile"
     seconds = 15.0
+    best = SEARCHES
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
@@ -83,7 +85,7 @@ class JudgeBySource(Observation):
             return 0.0
         plain, minded = case.plain_run, case.symptom.seen == "wrong-output" or case.plain_diverges
         came_back = plain is not None and plain.failure in ("none", "nonfinite", "differs")
-        return 0.5 if minded and came_back and case.program_path is None else 0.0
+        return self.best if minded and came_back and case.program_path is None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         written = await write(context, case.package_call, context.directory / "as-pytorch")
@@ -139,11 +141,12 @@ class CompileCarefully(Observation):
 
     name = "compile_carefully"
     seconds = 30.0
+    best = DECIDES
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        differs = case.failed and case.equals_eager is False
-        return 0.9 if differs and isinstance(case.workload, ScriptWorkload) and relaxed_options(case) else 0.0
+        differs = case.failed and case.equals_eager is False and isinstance(case.workload, ScriptWorkload)
+        return self.best if differs and relaxed_options(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         options = relaxed_options(case)
@@ -159,13 +162,14 @@ class EmulateCasts(Observation):
 
     name = "emulate_precision_casts"
     seconds = 40.0
+    best = DECIDES
     alone = True
     extra = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload) and case.failed
         narrow = case.rounding is not None and case.rounding.narrow
-        return 0.9 if possible and narrow and is_rounding(case) else 0.0
+        return self.best if possible and narrow and is_rounding(case) else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         found = await compiled_with(case, context, CASTS)
@@ -177,12 +181,13 @@ class TrySwitches(Observation):
 
     name = "try_switches"
     seconds = 90.0
+    best = DECIDES
     alone = True
     extra = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload)
-        return 0.9 if possible and generated_suspect(open_suspects, case) is not None else 0.0
+        return self.best if possible and generated_suspect(open_suspects, case) is not None else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         suspect = generated_suspect(case.suspects, case)
@@ -205,13 +210,15 @@ class BisectCompiler(Observation):
 
     name = "bisect"
     seconds = 300.0
+    best = SEARCHES
     alone = True
     extra = True
 
     def gain(self, case: DiagnosisState, open_suspects: Sequence[Suspect]) -> float:
         possible = isinstance(case.workload, ScriptWorkload | ExportedWorkload)
         known = case.bisected is not None and bool(case.bisected[1].decisions)
-        return 0.5 if possible and not known and generated_suspect(open_suspects, case) is not None else 0.0
+        suspected = generated_suspect(open_suspects, case) is not None
+        return self.best if possible and suspected and not known else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         from mcp_server.tools.bisect import bisect  # brings what few need
