@@ -209,7 +209,7 @@ def _with_other_argument(arguments: Arguments, case: DiagnosisState) -> list[Nex
 # comes last: some commands take it as their target, others as an option.
 ON_THE_CALL = {
     "check_devices": ("check-devices", "--package"),
-    "run": ("run-deterministic", "--repeats", "1", "--no-check-inputs"),
+    "run": ("run-deterministic", "--repeats", "1", "--env", "AOTI_RUNTIME_CHECK_INPUTS=0"),
     "run_with_input_checks": ("run-deterministic", "--repeats", "1"),
     "look_at_indices": ("dump-kernel-io", "--stop-at-first-bad", "--package"),
     "dump_kernel_io": ("dump-kernel-io", "--stop-at-first-bad", "--package"),

@@ -26,6 +26,8 @@ WORDS = {
     "interpret": "computing the kernel's values by its source",
     "time-call": "timing the call, as it is and changed in turns",
     "time-load": "timing the load",
+    "time-build": "timing the build",
+    "build": "timing the build",
     "compile-forwarders": "compiling timers for each kernel",
     "schemas": "reading the operators that the package calls",
     "verify": "running the package and the program",

@@ -172,7 +172,7 @@ def test_the_worker_tells_whether_the_update_arrived(
 ) -> None:
     """As given the tensor stays as it was; the aligned copy is changed, and had the same strides."""
     state = torch.arange(64.0)[1:33].view(4, 8).t()
-    monkeypatch.setattr(running, "load", lambda *_: CopyingLoader())
+    monkeypatch.setattr(running, "load_captured", lambda *_, **__: CopyingLoader())
     monkeypatch.setattr(running, "read", lambda _: None)
     monkeypatch.setattr(running, "flatten", lambda *_: [state])
     request = {"package": "m.pt2", "inputs": "x.pt", "changes": changes, "tell_changes": {"0": 16}}

@@ -42,7 +42,11 @@ from tests.diagnosis.support import (
 )
 from tests.served import served
 
-REFERENCE = {"event": "compared_expected", "equal": False, "outputs": [{"shape": [[2], [2]]}]}
+REFERENCE = {
+    "event": "compared_expected",
+    "equal": False,
+    "outputs": [{"output": 0, "elements": 2, "changed": 2}],
+}
 GOLD = Path(__file__).with_name("gold") / "verdicts.txt"
 MOST_LINES, MOST_LETTERS = 15, 1200  # of a proven verdict in a terminal
 
