@@ -24,7 +24,6 @@ from mcp_server.operations.table import OPERATIONS
 from mcp_server.runtime.progress import WORDS, in_words
 from mcp_server.tools.machine import Compiler, Machine, checkup
 from mcp_server.worker.main import OPERATIONS as REQUESTS
-from tests.conftest import ZooPackage
 from tests.server.clients import ROOT
 from tests.support.command import CLI, environment
 from tests.zoo.names import thorough
@@ -33,7 +32,6 @@ from tools.made import MADE
 
 # The command line as a user meets it: a real process, its exit code, its two streams.
 
-GOOD = '[{"shape": [4, 6], "dtype": "int64", "low": 0, "high": 9}]'
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 Typed = Callable[..., tuple[int, str, str]]
@@ -69,14 +67,6 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return typed
 
 
-def test_help_lists_every_operation(typed: Typed) -> None:
-    """The help names each command of the table and the exit codes."""
-    code, out, _ = typed("--help")
-    assert code == 0
-    assert all(operation.name.replace("_", "-") in out for operation in OPERATIONS)
-    assert "3 inconclusive" in out
-
-
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 def test_each_help_has_examples(typed: Typed, operation: Operation) -> None:
     """Every command's help describes its options and ends in examples that begin with the command."""
@@ -90,45 +80,6 @@ def test_version(run: Run) -> None:
     assert run("--version").stdout == f"{__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["diagnose"], "nothing to work on"),
-        (["diagnose", "no.pt2"], "package does not exist"),
-        (["diagnose", "no.py", "--env", "A"], "--env wants NAME=VALUE"),
-        (["diagnose", "no.pt2", "--timeout-s", "0"], "--timeout-s is out of range"),
-        (["diagnose", "m.pt2", "extra"], "a .pt2 takes no arguments"),
-        (["run_deterministic", "no.py", "--repeats", "0"], "--repeats is out of range"),
-        (["explain-error"], "either as text or as a log file"),
-        (["compile-with-flags"], "missing argument"),
-        (["diagnos"], "no such command"),
-        (["wait_job"], "no such command"),
-    ],
-)
-def test_wrong_calls(typed: Typed, arguments: list[str], said: str) -> None:
-    """A wrong call says what is wrong on stderr, prints nothing on stdout and exits with 2."""
-    code, out, err = typed(*arguments)
-    assert code == 2
-    assert said in err
-    assert out == ""
-    assert "Traceback" not in err
-
-
-def test_a_wrong_call_of_the_process(run: Run) -> None:
-    """The process exits with the same code, and without a traceback."""
-    done = run("diagnose", "no.pt2")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: package does not exist")
-
-
-def test_text_is_plain_in_a_pipe(run: Run) -> None:
-    """Without a terminal there is no colour and nothing is folded; progress stays out of stdout."""
-    done = run("explain-error", "--text", "index out of bounds: 0 <= tmp4 < ks1" + " x" * 200)
-    assert done.returncode == 0
-    assert "\x1b" not in done.stdout + done.stderr
-    assert "index" in done.stdout
-
-
 def test_json_is_the_result(run: Run) -> None:
     """--json prints one JSON object and nothing else, with control characters of the log gone."""
     done = run(
@@ -137,25 +88,6 @@ def test_json_is_the_result(run: Run) -> None:
     result = json.loads(done.stdout)
     assert result["known"] and "index_out_of_bounds" in result["candidates"]
     assert "\x1b" not in done.stdout
-
-
-@pytest.mark.slow
-def test_exit_codes_of_a_run(run: Run, zoo: ZooPackage) -> None:
-    """0 for a workload that runs, 1 for one that fails; the same data as JSON."""
-    package = str(zoo("ranker"))
-    fine = run("run-deterministic", package, "-i", GOOD, "--repeats", "1", "--json")
-    assert fine.returncode == 0, fine.stderr
-    assert json.loads(fine.stdout)["pattern"] == "clean"
-    failing = run(
-        "run-deterministic",
-        package,
-        "-i",
-        GOOD.replace('"low": 0, "high": 9', '"low": 90, "high": 99'),
-        "--repeats",
-        "1",
-    )
-    assert failing.returncode == 1, failing.stderr
-    assert "index out of bounds" in failing.stdout
 
 
 def test_an_interrupt_ends_the_child(run: Run, tmp_path: Path) -> None:
@@ -344,12 +276,6 @@ def test_a_shown_command_exists(line: str, capsys: pytest.CaptureFixture[str]) -
     )
 
 
-def test_every_operation_has_a_section() -> None:
-    """The page of tools has each operation, and what waits for and stops a job."""
-    rows = set(re.findall(r"^## ([a-z_]+)$", (ROOT / "docs" / "tools.md").read_text(), re.MULTILINE))
-    assert rows == {operation.name for operation in OPERATIONS} | {"wait_job", "stop_job"}
-
-
 def test_the_readme_is_short() -> None:
     """What it is, a picture and a command that works as pasted come in the first 20 lines of about 100."""
     lines = README.splitlines()
@@ -439,12 +365,6 @@ def handle(directory: Path) -> str:
     found = HANDLE.search(said("aoti-debug diagnose ranker.pt2 --inputs bad.pt", directory).stdout)
     assert found
     return found[0]
-
-
-@pytest.mark.slow
-def test_the_readme_shows_commands() -> None:
-    """The tests below have something to run."""
-    assert len(README_COMMANDS) >= 8
 
 
 @pytest.mark.slow

@@ -60,14 +60,6 @@ async def test_one_order_for_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_different_gpus_do_not_wait(tmp_path: Path) -> None:
-    """Jobs on different GPUs run side by side."""
-    with anyio.fail_after(1):
-        async with leased(["0"], Waits("one")), leased(["1"], Waits("two")):
-            pass
-
-
-@pytest.mark.anyio
 async def test_waiting_can_be_cancelled(tmp_path: Path) -> None:
     """A cancelled wait gives back the leases that it had already."""
     async with leased(["1"], Waits("one")):
@@ -151,12 +143,6 @@ KNOWN = read_listing(LISTING)
 def test_device_names(gpus: tuple[int, ...], visible: str | None, names: tuple[str, ...]) -> None:
     """An index means what it means to the child, under its CUDA_VISIBLE_DEVICES."""
     assert device_names(gpus, visible) == names
-
-
-def test_negative_index() -> None:
-    """A negative index is refused."""
-    with pytest.raises(ProblemError, match="index of a GPU"):
-        device_names((-1,), None)
 
 
 def test_the_listing_is_read() -> None:

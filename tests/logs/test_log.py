@@ -6,7 +6,6 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,11 @@ from mcp_server.logs.text import MAX_LINE, bound, clean, read_line
 from mcp_server.runtime.launchers import read_launcher
 from tests.logs.support import digest, gold, lines_of, read
 
+IMA = "CUDA error: an illegal memory access was encountered"
+
+
 # Reading logs: which error is the root, where it points, and facts on lines that are no errors.
 
-IMA = "CUDA error: an illegal memory access was encountered"
 ASSERT = (
     "/c/ab.py:40: unknown: block: [{},0,0], thread: [2,0,0] "
     "Assertion `index out of bounds: 0 <= tmp4 < ks0` failed."
@@ -107,12 +108,6 @@ def test_survived_errors_do_not_outweigh_the_last() -> None:
         "RuntimeError: Could not find schema for mylib::f",
     )
     assert facts.root is not None and facts.root.family.id == "op_not_registered"
-
-
-def test_frames_are_the_users() -> None:
-    """Only the user's frames are given, with their code."""
-    facts = read(*TRACEBACK, "RuntimeError: expected inputs vector size to be 2, but got 1")
-    assert [(frame.line, frame.code) for frame in facts.frames] == [(12, "main()"), (9, "y = runner(x)")]
 
 
 def test_code_in_tracebacks_is_no_error() -> None:
@@ -197,13 +192,6 @@ def test_repeated_asserts_are_counted() -> None:
     assert (facts.root.count, len(facts.errors)) == (1000, 1)
 
 
-def test_open_launch_is_named() -> None:
-    """The launch announced last without an end is given, with what finished before."""
-    facts = read("[ before_launch: a_0 ]", "[ after_launch: a_0 ]", "[ before_launch: b_1 ]")
-    assert facts.last_launch is not None
-    assert (facts.last_launch.kernel, facts.last_launch.finished) == ("b_1", 1)
-
-
 def test_truncated_traceback() -> None:
     """A traceback without its last line is reported as cut off."""
     assert "line 1" in read(*TRACEBACK).truncated
@@ -217,8 +205,9 @@ def test_truncated_traceback() -> None:
         [f"      {text}" for text in TRACEBACK],
         [f"(Worker pid=913) ERROR 03-31 17:21:15 [executor.py:932] {text}" for text in TRACEBACK],
         [f"Oct 04 15:02:41 llm serve[394]: {text}" for text in TRACEBACK],
+        [f"2026-01-01T10:00:03.455123456Z stderr F {text}" for text in TRACEBACK],
     ],
-    ids=["without its head", "indented", "of a server", "of a journal"],
+    ids=["without its head", "indented", "of a server", "of a journal", "of a container runtime"],
 )
 def test_frames_of_a_pasted_traceback(lines: list[str]) -> None:
     """A traceback is read without its first line, indented, or behind the prefixes of a server."""
@@ -239,13 +228,6 @@ def test_a_passed_over_exception_ended_nothing() -> None:
     head = "Exception ignored in atexit callback: <function shutdown_compile_workers at 0x7f88>"
     facts = read(head, *TRACEBACK, "subprocess.TimeoutExpired: Command '['a']' timed out after 300 seconds")
     assert facts.root is not None and not facts.fatal
-
-
-def test_unknown_text_keeps_telling_lines() -> None:
-    """Without a known error the most telling lines are kept for a person."""
-    facts = read("step 1", "frobnicator panic: widget 7 is sad", "step 2")
-    assert facts.root is None
-    assert facts.best_lines == ((2, "frobnicator panic: widget 7 is sad"),)
 
 
 def test_late_cause_finds_room() -> None:
@@ -282,7 +264,7 @@ PIECES = st.one_of(
 def test_never_raises_and_stays_bounded(lines: list[str]) -> None:
     """Any mixture of texts gives facts of bounded size, with a root that is one of the errors."""
     facts = read_log(lines)
-    assert len(facts.errors) <= MAX_ERRORS
+    assert len(facts.errors) <= MAX_ERRORS and len(facts.best_lines) <= 20
     assert all(len(error.text) <= 500 and 1 <= error.line <= len(lines) for error in facts.errors)
     assert facts.root is None or facts.root.line in {error.line for error in facts.errors}
 
@@ -297,19 +279,6 @@ def test_root_does_not_depend_on_noise(lines: list[str], noise: int) -> None:
     before = read_log(lines).root
     after = read_log([*(f"step {number} ok" for number in range(noise)), *lines]).root
     assert (before and before.family.id) == (after and after.family.id)
-
-
-def test_memory_is_bounded_on_varied_lines() -> None:
-    """A hundred thousand different lines leave no more than the bounded lists."""
-
-    def lines() -> Iterator[str]:
-        for number in range(100_000):
-            word = "".join(chr(97 + (number // 26**place) % 26) for place in range(5))
-            yield f"{word} error {word[::-1]}"
-
-    facts = read_log(lines())
-    assert facts.lines == 100_000
-    assert len(facts.best_lines) == 20
 
 
 ERROR = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)"
@@ -392,14 +361,6 @@ def test_an_error_in_the_middle_of_a_large_log_is_found(before: int, after: int)
     assert facts.lines == before + after + 1001
 
 
-def test_a_log_that_fits_is_read_whole(tmp_path: Path) -> None:
-    """Nothing is left out, and nothing is said; carriage returns end lines as they did."""
-    path = tmp_path / "run.log"
-    path.write_text(f"10%\r50%\r{LAST.strip()}\r100%\n")
-    facts = read_log_file(path)
-    assert (facts.truncated, facts.root is not None and facts.root.line) == ("", 3)
-
-
 def test_lines_that_carriage_returns_end_are_counted_in_the_gap(tmp_path: Path) -> None:
     """The number behind the gap is the one that reading all of it gives."""
     path = tmp_path / "run.log"
@@ -407,15 +368,6 @@ def test_lines_that_carriage_returns_end_are_counted_in_the_gap(tmp_path: Path) 
     whole, ends = read_log_file(path), read_log_file(path, head=100, tail=100)
     assert whole.root is not None and ends.root is not None
     assert ends.root.line == whole.root.line == 6001
-
-
-def test_a_log_without_lines(tmp_path: Path) -> None:
-    """A sparse gigabyte without a single line's end is read at both ends."""
-    path = tmp_path / "zeros.log"
-    with path.open("wb") as file:
-        file.truncate(1 << 30)
-    facts = read_log_file(path, head=1 << 20, tail=1 << 20)
-    assert facts.root is None and "between them at most" in facts.truncated
 
 
 def test_a_log_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

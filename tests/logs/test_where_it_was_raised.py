@@ -170,18 +170,6 @@ def test_lines_of_a_wrapped_export_error_are_the_users() -> None:
     assert [frame.line for frame in facts.frames] == [9]
 
 
-def test_a_traceback_behind_the_tags_of_a_container_runtime_is_read() -> None:
-    """Kubernetes writes time, stream and tag before each line."""
-    lines = [
-        "Traceback (most recent call last):",
-        f'  File "{OWN[0]}", line 9, in main',
-        "    f()",
-        "ValueError: no",
-    ]
-    facts = read_log([f"2026-01-01T10:00:03.455123456Z stderr F {line}" for line in lines])
-    assert [frame.line for frame in facts.frames] == [9] and facts.fatal
-
-
 MISSING = "RuntimeError: Failed to find a generated cpp file or so file for model 'model' in the zip archive."
 
 

@@ -180,24 +180,6 @@ async def test_open_launch_without_error(context: Context) -> None:
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("given", [{}, {"text": " "}, {"text": "x", "log": Path("x.log")}])
-async def test_text_or_log(context: Context, given: dict[str, object]) -> None:
-    """Neither and both are refused with what is allowed."""
-    with pytest.raises(ProblemError, match="either as text or as a log"):
-        await explain_error(context, **given)  # type: ignore[arg-type]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("name", "said"), [("missing.log", "cannot read the log"), ("", "the log is no regular file")]
-)
-async def test_unreadable_log(context: Context, tmp_path: Path, name: str, said: str) -> None:
-    """A missing file and a directory are problems that name it."""
-    with pytest.raises(ProblemError, match=said):
-        await explain_error(context, log=tmp_path / name)
-
-
-@pytest.mark.anyio
 @pytest.mark.slow
 async def test_assertion_is_traced_in_its_package(context: Context, zoo: ZooPackage) -> None:
     """With the package an index assertion leads to the launch, the table, the input and the model line."""
@@ -278,12 +260,6 @@ async def explanations(context: Context) -> list[Explanation]:
     return [await explain_error(context, text=text) for text in texts] + [
         await explain_error(context, log=log) for log in logs
     ]
-
-
-@pytest.mark.anyio
-async def test_answers_are_small(context: Context) -> None:
-    """No answer exceeds 10,000 characters."""
-    assert max(len(found.model_dump_json()) for found in await explanations(context)) < 10_000
 
 
 @pytest.mark.anyio
