@@ -22,7 +22,6 @@ from mcp_server.jobs.store import Store
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload, Verdict, Workload
 from mcp_server.operations.arguments import DiagnoseArguments, validated
-from mcp_server.operations.table import command_line
 from mcp_server.operations.work import recorded_request, remember, resumed
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.progress import in_words
@@ -136,24 +135,6 @@ def test_ctrl_c_and_resume_on_the_command_line(zoo: ZooPackage, tmp_path: Path) 
     assert refused.returncode == 2 and "--resume" in refused.stderr
 
 
-@pytest.mark.slow
-def test_a_budget_that_ended_names_the_command_that_goes_on(tmp_path: Path) -> None:
-    """The command that is printed, and the tool call beside it, take the job up where the budget ended."""
-    script = tmp_path / "slow.py"
-    script.write_text("import time\ntime.sleep(30)\n")
-    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
-    argv = [*CLI, "diagnose", "--script", str(script), "--budget-s", "4"]
-    done = subprocess.run([*argv, "--json"], capture_output=True, text=True, env=env, timeout=60)
-    verdict = Verdict.model_validate(json.loads(done.stdout))
-    again = validated(DiagnoseArguments, dict(verdict.next_steps[0].arguments))
-    assert isinstance(again, DiagnoseArguments)
-    before, handle = resumed(Store(tmp_path / "state"), again)
-    assert isinstance(before, DiagnoseArguments)
-    assert (before.script, before.budget_s, handle) == (str(script), 120, again.log)
-    assert verdict.summary.endswith(f"aoti-debug diagnose --resume {handle} --budget-s 120")
-    assert command_line(verdict.next_steps[0]).startswith(f"aoti-debug diagnose --resume {handle} ")
-
-
 # A diagnosis keeps to its budget, can be stopped at any time, and goes on where it was.
 
 
@@ -223,7 +204,7 @@ def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.
     async def other_job(started: anyio.Event) -> None:
         async with leased(["0"], Waits("diagnose job_0000000a")):
             started.set()
-            await anyio.sleep(10)
+            await anyio.sleep(6)
 
     async def work() -> None:
         started = anyio.Event()
@@ -231,14 +212,14 @@ def test_waiting_for_a_gpu_spends_no_budget(tmp_path: Path, monkeypatch: pytest.
             tasks.start_soon(other_job, started)
             await started.wait()
             program = CommandWorkload(argv=["sh", "-c", "echo broken >&2; exit 3"], cwd=tmp_path)
-            found.append(await diagnose(context, program, budget_s=5))
+            found.append(await diagnose(context, program, budget_s=3))
 
     began = time.monotonic()
     anyio.run(work)
     wall_s = time.monotonic() - began
     cost = found[0].cost
     assert cost.runs == 1 and "budget" not in found[0].summary
-    assert 8 < cost.waited_s <= cost.wall_s <= wall_s < cost.waited_s + 5
+    assert 5 < cost.waited_s <= cost.wall_s <= wall_s < cost.waited_s + 5
     assert "waiting for GPU 0, in use by diagnose job_0000000a" in messages
     assert found[0].next_steps, "nothing names the cause, so that something has to be done next"
 

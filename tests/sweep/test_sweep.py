@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 import time
 from collections.abc import Iterator
@@ -108,19 +107,13 @@ def test_gpus_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert local_gpus(tmp_path) == ["3", "GPU-5"]
 
 
-def test_the_kept_file_is_plain_json(tmp_path: Path) -> None:
-    """Anyone can read a verdict without this program."""
-    (tmp_path / "index.log").write_text("RuntimeError: index out of bounds: 0 <= tmp2 < 32L\n")
-    swept(tmp_path, "cases: [{log: index.log}]")
-    (path,) = (tmp_path / "out" / "results").glob("*.json")
-    assert json.loads(path.read_text())["verdict"]["category"] == "index_out_of_bounds"
-
-
 def test_defaults_and_relative_paths(tmp_path: Path) -> None:
     """Defaults fill every case, and paths start at the file's directory."""
-    (case,) = plan(tmp_path, "defaults: {budget_s: 9}\ncases: [{package: a.pt2, gpus: 0}]")
+    cases = "[{package: a.pt2, gpus: 0, inputs: [{shape: [2], dtype: float32}]}]"
+    (case,) = plan(tmp_path, f"defaults: {{budget_s: 9}}\ncases: {cases}")
     assert (case.name, case.gpus, case.arguments["budget_s"]) == ("a", 0, 9)
     assert case.arguments["package"] == str(tmp_path / "a.pt2")
+    assert case.arguments["inputs"] == [{"shape": [2], "dtype": "float32"}]
 
 
 def test_a_pattern_makes_a_case_of_each_file(tmp_path: Path) -> None:
@@ -130,12 +123,6 @@ def test_a_pattern_makes_a_case_of_each_file(tmp_path: Path) -> None:
     cases = plan(tmp_path, "cases: [{name: m, package: m.pt2, inputs: '*.pt'}]")
     assert [case.name for case in cases] == ["m-a", "m-b"]
     assert [Path(case.arguments["inputs"]).name for case in cases] == ["a.pt", "b.pt"]
-
-
-def test_specs_of_tensors_are_no_path(tmp_path: Path) -> None:
-    """Inputs may be made up instead of read."""
-    (case,) = plan(tmp_path, "cases: [{package: a.pt2, inputs: [{shape: [2], dtype: float32}]}]")
-    assert case.arguments["inputs"] == [{"shape": [2], "dtype": "float32"}]
 
 
 @pytest.mark.parametrize(

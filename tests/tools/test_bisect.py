@@ -76,51 +76,32 @@ def searched(tmp_path: Path, expression: str, operators: list[str]) -> WorkerRun
 
 @thorough
 @pytest.mark.slow
-def test_a_pass_is_named_with_what_it_changes(tmp_path: Path) -> None:
-    """The pass that rewrites the sum, the function that does it, and the option that switches it off."""
-    done = searched(tmp_path, SUMMED, ["aten.ones.default", "aten.cumsum.default"])
-    found = done.last(events.Decision)
-    assert found is not None
-    assert (found.kind, len(found.details)) == ("pass", 1)
-    assert found.details[0].rewrites == ["pointless_cumsum_replacement"]
-    assert any(line.startswith("-") and "cumsum" in line for line in found.details[0].change)
-    workaround = done.last(events.Workaround)
-    assert workaround is not None
-    assert workaround.outcome == "gone"
-    assert set(workaround.configs) == {"disabled_passes"}
-    bisected = done.last(events.Bisected)
-    assert bisected is not None
-    assert bisected.reason == ""
-    assert bisected.compiles <= 12
-
-
-@thorough
-@pytest.mark.slow
-def test_a_lowering_is_named_with_its_operator(tmp_path: Path) -> None:
-    """Where no pass and no option is behind it: the operator whose generated code is wrong."""
-    done = searched(tmp_path, ANY, ["aten.any.default"])
-    found = done.last(events.Decision)
-    assert found is not None
-    assert (found.kind, [detail.op for detail in found.details]) == (
-        "lowering",
-        ["aten.any.default"],
+@pytest.mark.parametrize(
+    ("expression", "operators", "kind", "named", "switched"),
+    [
+        (SUMMED, ["aten.ones.default", "aten.cumsum.default"], "pass", "", "configs"),
+        (ANY, ["aten.any.default"], "lowering", "aten.any.default", "fallbacks"),
+        (DEVIATION, ["aten.std.correction"], "decomposition", "aten.std.correction", "decompositions"),
+    ],
+    ids=["pass", "lowering", "decomposition"],
+)
+def test_what_the_compiler_decided_is_named(
+    tmp_path: Path, expression: str, operators: list[str], kind: str, named: str, switched: str
+) -> None:
+    """A pass with what it changes, a lowering or decomposition with its operator, and what avoids it."""
+    done = searched(tmp_path, expression, operators)
+    found, workaround, bisected = (
+        done.last(each) for each in (events.Decision, events.Workaround, events.Bisected)
     )
-    workaround = done.last(events.Workaround)
-    assert workaround is not None
-    assert (workaround.outcome, workaround.fallbacks) == ("gone", ["aten.any.default"])
-
-
-@thorough
-@pytest.mark.slow
-def test_a_decomposition_of_an_operator_without_generated_code_is_named(tmp_path: Path) -> None:
-    """The compiler calls the operator itself once its decomposition is off; then the numbers are right."""
-    done = searched(tmp_path, DEVIATION, ["aten.std.correction"])
-    found = done.last(events.Decision)
-    assert found is not None
-    assert (found.kind, [detail.op for detail in found.details]) == ("decomposition", ["aten.std.correction"])
-    workaround = done.last(events.Workaround)
-    assert workaround is not None
-    assert (workaround.outcome, workaround.decompositions) == ("gone", ["aten.std.correction"])
+    assert found is not None and workaround is not None and bisected is not None
+    (detail,) = found.details
+    assert (found.kind, workaround.outcome, bisected.reason) == (kind, "gone", "")
+    if kind == "pass":
+        assert detail.rewrites == ["pointless_cumsum_replacement"] and bisected.compiles <= 12
+        assert any(line.startswith("-") and "cumsum" in line for line in detail.change)
+        assert set(workaround.configs) == {"disabled_passes"}
+    else:
+        assert detail.op == named and getattr(workaround, switched) == [named]
 
 
 @thorough
@@ -159,20 +140,6 @@ def test_a_whole_program_is_bisected(tmp_path: Path) -> None:
         part in text
         for part in ("pointless_cumsum_replacement", "class Model", "### Versions", "disabled_passes")
     )
-
-
-@thorough
-@pytest.mark.slow
-def test_a_program_without_a_failure_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Nothing is searched for in a program that agrees with eager."""
-    package = zoo("logarithm")
-    workload = ExportedWorkload(
-        exported=package.with_name("logarithm.exported.pt2"),
-        inputs=package.with_name("logarithm.inputs.pt"),
-        env=CACHED,
-    )
-    with pytest.raises(ProblemError, match="does not fail"):
-        anyio.run(partial(bisect, context_in(tmp_path / "job"), workload))
 
 
 def test_a_package_without_its_program_is_refused(zoo: ZooPackage, tmp_path: Path) -> None:

@@ -26,13 +26,12 @@ from mcp_server.tools.kernel_io import (
     LaunchValues,
     block,
     find_first_bad,
-    last_of,
     overview,
 )
 from mcp_server.tools.probe_backend import OPEN, IndexBound, find_bounds, read_launches
 from mcp_server.worker.events import Argument, Phase
 from mcp_server.worker.report import Report
-from tests.conftest import CACHE, ZooPackage
+from tests.conftest import ZooPackage
 from tests.package.archives import changed, without
 from tests.served import served
 
@@ -52,16 +51,6 @@ def dumped(
 def package(zoo: ZooPackage, name: str, inputs: str) -> PackageWorkload:
     path = zoo(name)
     return PackageWorkload(package=path, inputs=path.with_name(f"{name}.{inputs}.pt"))
-
-
-def exported(zoo: ZooPackage, name: str, inputs: str) -> ExportedWorkload:
-    """Compiled with the zoo's cache, whose precompiled header saves a third of the time."""
-    path = zoo(name)
-    return ExportedWorkload(
-        exported=path.with_name(f"{name}.exported.pt2"),
-        inputs=path.with_name(f"{name}.{inputs}.pt"),
-        env={"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")},
-    )
 
 
 def model_of(zoo: ZooPackage, name: str) -> PackageView:
@@ -166,12 +155,6 @@ def test_an_unknown_choice_is_refused_with_near_names(
     """A choice that matches nothing is an error, not an empty result."""
     with pytest.raises(ProblemError, match=reason):
         dumped(tmp_path, package(zoo, "logarithm", "inputs"), choice)
-
-
-def test_missing_inputs_are_refused_before_any_work(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without inputs there is nothing to look at."""
-    with pytest.raises(ProblemError, match="needs inputs"):
-        dumped(tmp_path, PackageWorkload(package=zoo("logarithm")))
 
 
 def test_bounds_are_those_of_the_asserts(zoo: ZooPackage) -> None:
@@ -307,10 +290,3 @@ def test_a_report_is_read_in_parts(tmp_path: Path) -> None:
     assert [found.event for found in read_events(path, (Argument,))] == ["loading", "finished"]
     assert [found.launch for found in stream_events(path, Argument)] == [1, 1]
     assert list(stream_events(tmp_path / "none.jsonl", Argument)) == []
-
-
-def test_the_last_launch_is_known(tmp_path: Path, model: PackageView) -> None:
-    """The one that began last; none where no launch began."""
-    last = last_of(read(tmp_path, model, (event(n, "after") for n in range(3))))
-    assert last is not None and last.sequence == 2
-    assert last_of(()) is None

@@ -199,16 +199,12 @@ PROGRAM = "import os; print('rank', os.environ['RANK'], 'is here')"
         (["/opt/bin/torchrun", "--no-python", "--log-dir=x", "-t", "0:1"], []),
         (["srun", "--gpus=1"], ["--label"]),
         (["nice", "-n", "5"], []),
+        ([], []),
     ],
 )
 def test_options_are_added_once(prefix: list[str], added: list[str]) -> None:
     """Only to launchers that are known, and only where the prefix does not say otherwise."""
     assert launched(prefix, ["python", "x.py"], Path("d")) == (*prefix, *added, "python", "x.py")
-
-
-def test_without_a_launcher_nothing_changes() -> None:
-    """The program is run as it is."""
-    assert launched([], ["python"], Path("d")) == ("python",)
 
 
 def test_lines_of_each_rank(tmp_path: Path) -> None:

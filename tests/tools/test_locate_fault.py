@@ -18,7 +18,7 @@ from mcp_server.probes.commands import Options
 from mcp_server.runtime.context import Context
 from mcp_server.tools import fault_methods
 from mcp_server.tools.fault_methods import core_environment, order, read_core, run_sanitizer
-from mcp_server.tools.fault_run import Program, ProgramTarget, integer_tensors, prepare
+from mcp_server.tools.fault_run import Program, ProgramTarget, prepare
 from mcp_server.tools.locate_fault import LocatedFault, PlainRun, judge, locate_fault, locate_in_program
 from mcp_server.tools.machine import find_tool
 from mcp_server.worker import events
@@ -96,12 +96,6 @@ def test_a_healthy_call_has_no_fault(zoo: ZooPackage, context: Context, cache: C
     assert not found.found
     assert [a.tool for a in found.attempts] == ["asan", "native"]
     assert "does not clear" in found.summary
-
-
-def test_a_call_without_inputs_is_refused(zoo: ZooPackage, context: Context) -> None:
-    """There is nothing to run."""
-    with pytest.raises(ProblemError, match="needs inputs"):
-        located(context, PackageWorkload(package=zoo("ranker")))
 
 
 def test_a_tool_of_the_other_device_is_refused_with_those_that_fit() -> None:
@@ -231,15 +225,6 @@ def test_how_a_fault_shows(runs: list[PlainRun], found: bool, how: str) -> None:
     assert seen is not None
     assert seen.how == how
     assert (seen.summary == "Flaky: 1 of 2 plain runs fail.") == (how == "flaky")
-
-
-def test_floats_are_not_looked_at(zoo: ZooPackage) -> None:
-    """Only what may hold indices is read back: the ids, and no weight."""
-    from mcp_server.package.view import view_package
-
-    names = integer_tensors(view_package(zoo("ranker")))
-    assert "table_weight" not in names
-    assert names
 
 
 CODE = """

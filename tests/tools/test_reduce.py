@@ -19,7 +19,7 @@ from mcp_server.jobs.command import Finished
 from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload
 from mcp_server.package.kernels import Kernel, read_triton_kernels
 from mcp_server.package.terms.blocks import LineCounter
-from mcp_server.tools.reduce.failing import FailureShown, Reduced, of_script
+from mcp_server.tools.reduce.failing import Reduced, of_script
 from mcp_server.tools.reduce.launch import Recorded, Replay, files, triton_source
 from mcp_server.tools.reduce.reduce import reduce
 from tests.conftest import CACHE, ZooPackage
@@ -271,42 +271,6 @@ def test_the_script_fails_like_the_workload(name: str) -> None:
     assert result.failure is not None
     shown = of_script(finished(RECORDED / f"reduce-{name}.run.txt", ENDED[name]))
     assert result.failure.same_cause_as(shown)
-
-
-@pytest.mark.parametrize(
-    ("name", "operator", "code"),
-    [
-        ("ranker", "aten.embedding.default", "rows = self.table(ids)"),
-        ("logarithm", "aten.log.default", "h = h.sigmoid() * torch.log(scale)"),
-    ],
-)
-def test_one_operator_is_left_of_five(name: str, operator: str, code: str) -> None:
-    """An index assertion and a NaN on the GPU: the operator and the model's line."""
-    result = Reduced.model_validate_json((RECORDED / f"reduce-{name}.json").read_text())
-    (node,) = result.nodes
-    assert (node.operator, node.locations[0].code, result.nodes_before) == (operator, code, 5)
-    assert sum(file.bytes for file in result.files) < 1 << 20
-
-
-def test_an_index_assertion_of_the_gpu_is_its_family() -> None:
-    """The script's real output holds the assertion, whatever CUDA says after it."""
-    shown = of_script(finished(RECORDED / "reduce-ranker.run.txt", "SIGABRT"))
-    assert isinstance(shown, FailureShown)
-    assert (shown.kind, shown.family, shown.phase) == ("crash", "device_assert_index", "calling")
-
-
-def test_an_illegal_access_of_a_users_kernel_is_met_again() -> None:
-    """A user's Triton kernel launched alone makes the same illegal access."""
-    shown = of_script(finished(RECORDED / "reduce-user_lookup.run.txt", "SIGABRT"))
-    assert isinstance(shown, FailureShown)
-    assert "illegal memory access" in shown.text
-
-
-def test_a_healthy_reduction_kernel_writes_the_same_again() -> None:
-    """A generated kernel with a block size taken from its grid gave its recorded values, bit for bit."""
-    result = Reduced.model_validate_json((RECORDED / "reduce-norms-2.json").read_text())
-    assert (result.outcome, result.exit_status, result.failure) == ("replayed", 0, None)
-    assert of_script(finished(RECORDED / "reduce-norms-2.run.txt", 0)) is None
 
 
 # Scripts that replay one launch, from the source that a package's wrapper embeds.

@@ -385,19 +385,6 @@ def test_a_job_that_is_stopped_leaves_its_import_to_the_next(tmp_path: Path) -> 
     warm_for(work)
 
 
-def test_they_end_with_the_server(tmp_path: Path) -> None:
-    """Leaving the server's tasks kills them all within a second."""
-    found: list[int] = []
-
-    async def work(warm: WarmImports) -> None:
-        await job(warm, tmp_path)
-        await job(warm, tmp_path, {"OMP_NUM_THREADS": "1"})
-        found.extend(pids(warm))
-
-    warm_for(work)
-    assert len(found) == 2 and all_dead(found, 1.0)
-
-
 def test_how_long_is_the_users_choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """AOTI_DEBUG_WARM_S sets the seconds; what is none is refused with what is allowed."""
     monkeypatch.setenv("AOTI_DEBUG_WARM_S", "30")
