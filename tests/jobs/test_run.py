@@ -23,7 +23,6 @@ from mcp_server.jobs.command import (
     is_allowed,
     looks_secret,
 )
-from mcp_server.jobs.gpus import Waits
 from mcp_server.jobs.run import run
 from tests.jobs.support import FAMILY, all_dead, family, finish, python
 
@@ -255,27 +254,6 @@ async def test_supervisor_does_not_run_under_the_childs_libraries(tmp_path: Path
     done = await finish(tmp_path, ("true",), env={"LD_PRELOAD": "/no/such/library.so"})
     assert done.ok
     assert done.stderr.read_text().count("cannot be preloaded") == 1
-
-
-@pytest.mark.anyio
-async def test_two_jobs_take_turns_on_a_gpu(tmp_path: Path) -> None:
-    """Two runs that name one GPU do not overlap, and the second says what it waits for."""
-    lines: list[str] = []
-    spans = []
-    code = "import time; print(time.monotonic(), flush=True); time.sleep(0.3); print(time.monotonic())"
-
-    async def one(name: str) -> None:
-        (tmp_path / name).mkdir()
-        command = Command(python(code), tmp_path / name, timeout_s=20, gpus=(9001,))
-        done = await run(command, tmp_path / name, waits=Waits(name, lines.append))
-        spans.append([float(line) for line in done.stdout.read_text().split()])
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one, "a")
-        tasks.start_soon(one, "b")
-    first, second = sorted(spans)
-    assert first[1] <= second[0]
-    assert sum("waiting for GPU 9001" in line for line in lines) == 1
 
 
 # A child gets the variables it needs, and no secret.

@@ -192,15 +192,6 @@ def test_other_files_are_refused(store: Store, tmp_path: Path, text: str) -> Non
         read_source(text if text.startswith("job_") else str(tmp_path / text), store)
 
 
-@pytest.mark.slow
-def test_a_bundle_of_a_log_alone(tmp_path: Path) -> None:
-    """Without package, inputs and job there is still a verdict and a page to hand on."""
-    source = Source(Verdict(outcome="inconclusive", summary="only a log"), Subject())
-    write_bundle(source, tmp_path / "b.zip")
-    with zipfile.ZipFile(tmp_path / "b.zip") as bundle:
-        assert {"verdict.json", "report.html", "README.md"} <= set(bundle.namelist())
-
-
 # What `--redact` takes away, tried with the rules of a maintained scanner, and what it leaves.
 
 RULES: tuple[RegexBasedDetector, ...] = (

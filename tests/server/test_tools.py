@@ -104,18 +104,7 @@ def test_a_long_result_names_the_file_that_has_all(tmp_path: Path, era: Era) -> 
     drive(sample_server(tmp_path / "state"), talk, era)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "../../secret",
-        "%2e%2e/%2e%2e/secret",
-        "link",
-        "nothing.log",
-        "output.log?offset=-1",
-        "output.log?limit=0",
-    ],
-)
-def test_artifact_paths_are_checked(tmp_path: Path, path: str) -> None:
+def test_artifact_paths_are_checked(tmp_path: Path) -> None:
     """A path out of the job's directory, a link out of it, a missing file and a bad range are refused."""
     (tmp_path / "state" / "jobs").mkdir(parents=True, mode=0o700)
     (tmp_path / "state").chmod(0o700)
@@ -126,9 +115,11 @@ def test_artifact_paths_are_checked(tmp_path: Path, path: str) -> None:
         uri = data["shortened"]["full"]["uri"]
         job = tmp_path / "state" / "jobs" / uri.split("/")[-2]
         (job / "link").symlink_to(tmp_path / "state" / "secret")
-        with pytest.raises(MCPError) as refused:
-            await client.read_resource(uri.replace("result.json", path))
-        assert "secret" not in str(refused.value).replace("secret'", "").replace("/secret", "")
+        outside = ("../../secret", "%2e%2e/%2e%2e/secret", "link")
+        for path in (*outside, "nothing.log", "output.log?offset=-1", "output.log?limit=0"):
+            with pytest.raises(MCPError) as refused:
+                await client.read_resource(uri.replace("result.json", path))
+            assert "secret" not in str(refused.value).replace("secret'", "").replace("/secret", "")
 
     drive(sample_server(tmp_path / "state"), talk)
 
@@ -420,18 +411,3 @@ def test_a_later_call_gives_the_same_verdict(zoo: ZooPackage, tmp_path: Path) ->
     facts = [[item["fact"] for item in v["evidence"]] for v in verdicts]
     assert facts[0] == facts[1]
     assert verdicts[0]["cost"]["runs"] == verdicts[1]["cost"]["runs"]
-
-
-@pytest.mark.slow
-def test_two_calls_at_once(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A quick question is answered while a run goes on."""
-    package = str(zoo("ranker"))
-
-    async def talk(client: Client) -> None:
-        call = {"package": package, "inputs": BAD, "repeats": 2, "python": sys.executable, "wait_s": 0}
-        job = data_of(await client.call_tool("run_deterministic", call))
-        overview = data_of(await client.call_tool("inspect_package", {"package": package}))
-        assert overview["overview"]["launches"] > 0
-        assert data_of(await client.call_tool("stop_job", {"job_id": job["job_id"]}))["state"] == "stopped"
-
-    drive(real_server(tmp_path / "state"), talk)

@@ -57,9 +57,9 @@ def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: 
     assert imported <= {"json", "os", "torch", "torch.nn"}
 
 
-CUDA = ["attention", "counter", "loop", "patches"]
+CUDA = ["attention", "counter", "loop"]
 if THOROUGH:
-    CUDA += ["conv", "jagged", "logarithm", "norms", "scatter", "views"]
+    CUDA += ["conv", "jagged", "logarithm", "norms", "patches", "scatter", "views"]
 RUN = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("model", sys.argv[1] + "/model.py")
