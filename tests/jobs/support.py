@@ -49,7 +49,7 @@ def alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def appears(path: Path, limit_s: float = 10) -> str:
+def appears(path: Path, limit_s: float = 30) -> str:
     """The text of a file that some process is about to write."""
     assert within(limit_s, path.exists), f"{path.name} never came"
     return path.read_text()
