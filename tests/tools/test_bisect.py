@@ -90,9 +90,8 @@ def test_what_the_compiler_decided_is_named(
 ) -> None:
     """A pass with what it changes, a lowering or decomposition with its operator, and what avoids it."""
     done = searched(tmp_path, expression, operators)
-    found, workaround, bisected = (
-        done.last(each) for each in (events.Decision, events.Workaround, events.Bisected)
-    )
+    found, workaround = done.last(events.Decision), done.last(events.Workaround)
+    bisected = done.last(events.Bisected)
     assert found is not None and workaround is not None and bisected is not None
     (detail,) = found.details
     assert (found.kind, workaround.outcome, bisected.reason) == (kind, "gone", "")
