@@ -247,8 +247,9 @@ def test_options_that_clash_hide_no_single_one() -> None:
 
 
 SHOWN = FailureShown(kind="crash", phase="calling", signal="SIGSEGV")
-GUARD = {"event": "guard_failed", "text": "Guard failed: x.size()[0] <= 8"}
-RAISED = {"event": "node_raised", "node": "n", "op": "aten.index.Tensor", "stack": [], "text": "no"}
+NODE = {"node": "n", "op": "aten.index.Tensor", "stack": []}
+GUARD = {"event": "guard_failed", **NODE, "text": "Guard failed: x.size()[0] <= 8"}
+RAISED = {"event": "node_raised", **NODE, "text": "no"}
 CALLED = {"event": "called", "outputs": [{"nan": 1, "inf": 0}]}
 INTERPRETED = {"event": "interpreted", "outputs": [{"nan": 1, "inf": 0}]}
 FINITE = {"event": "interpreted", "outputs": [{"nan": 0, "inf": 0}]}
