@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from mcp_server.logs.families import FAMILIES
 from mcp_server.runtime.context import Context
 from mcp_server.tools.explain_error import explain_error
 from mcp_server.worker.capture.rewrites import REWRITES
@@ -44,6 +45,11 @@ async def test_an_explained_error_names_its_section(tmp_path: Path, anyio_backen
     assert anchor == found.family and anchor in anchors(ROOT / page)
 
 
+def test_every_family_has_an_anchor() -> None:
+    """`guides/error-texts.md#FAMILY` is there for each family."""
+    assert {family.id for family in FAMILIES} <= anchors(ROOT / "guides" / "error-texts.md")
+
+
 TOP = ("README.md", ".github/CONTRIBUTING.md", ".github/SECURITY.md", "CHANGELOG.md")
 TEXTS = [*(ROOT / name for name in TOP), *sorted((ROOT / "docs").rglob("*.md")), *PAGES]
 LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]+)?\)")
@@ -74,6 +80,18 @@ def test_every_page_of_the_site_is_reachable() -> None:
     }
     pages = {path for path in (ROOT / "docs").rglob("*.md") if path.name != "index.md"}
     assert pages - linked == set()
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_are_no_placeholders(text: Path) -> None:
+    """The owner of the repository is written by tools/manifests.py: one word in all texts."""
+    owners = set(re.findall(r"github\.com/([\w-]+)/aoti-debug", text.read_text(encoding="utf-8")))
+    assert len(owners) <= 1
+
+
+def test_the_readme_shows_the_picture() -> None:
+    """The README has the picture that tests/cli/test_commands.py compares with the program."""
+    assert re.search(r"^!\[.{40,}\]\(docs/demo\.svg\)$", (ROOT / "README.md").read_text(), re.MULTILINE)
 
 
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
