@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from mcp.server import MCPServer
@@ -20,9 +20,6 @@ from mcp_server.jobs.manager import load
 from mcp_server.jobs.output import clean
 from mcp_server.jobs.store import SCHEME, Store
 from mcp_server.server.running import Ownership
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 INSTALLED = Path(sys.prefix) / "share" / "aoti-debug"

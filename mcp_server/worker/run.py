@@ -82,7 +82,7 @@ def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[
 
 
 def expectation(path: Optional[str]) -> Optional[list[torch.Tensor]]:
-    """The expected tensors: those of any tree, or `expected` of a kept comparison. Raises `Refused`."""
+    """The tensors of an expectation file, nested or not, or a comparison's `expected`. Raises `Refused`."""
     if not path:
         return None
     try:

@@ -79,7 +79,7 @@ def detect_memory(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def _blame(fault: Fault) -> Blame:
-    """The blame that the join found; of an access through an empty tensor, the kernel, which must mask."""
+    """The join's own blame; the kernel for an access through an empty tensor, which the kernel must mask."""
     blame = fault.blame or Blame(kind="unknown", name=fault.kernel)
     if fault.missed is None or fault.missed.side != "empty" or blame.kind != "input":
         return blame
@@ -215,8 +215,8 @@ def detect_last_launch(case: DiagnosisState) -> Iterator[Suspect]:
     )
 
 
-# Defects that the code of a kernel shows for the sizes of the failing call. That it has one does not say that
-# the call fails of it: only the call without it does, or a fault that was located there.
+# Defects that the code of a kernel shows for the sizes of the failing call. A defect does not prove that it
+# makes the call fail: only the call without the defect does, or a fault that was located there.
 DEFECT_FIXES: dict[FindingKind, str] = {
     "overflow": "compute the index in 64 bits (in Triton `.to(tl.int64)`), or pass fewer elements",
     "beyond": "mask the access with the size of its argument, or allocate what the grid asks for",
@@ -240,7 +240,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
         named = {"generated_location": found.location}
         if effect is Effect.SAME:  # a bystander, in a launch that may be at fault for something else
             named["name"] = f"{guilty.name}, line {found.line}"
-        # What saw the launch itself go wrong says more, until the call without the defect has been made.
+        # A launch that was seen to go wrong says more, until the call without the defect has been made.
         judged = any(each.launch == found.launch for each in case.wrong_launches)
         wrong = effect is not Effect.GONE and (bool(located) or judged)
         level = CausalLevel.FAULT_SITE if wrong else CausalLevel.BAD_VALUE
@@ -262,7 +262,7 @@ def detect_kernel_defect(case: DiagnosisState) -> Iterator[Suspect]:
 
 
 def explains(kind: FindingKind, case: DiagnosisState) -> Category | None:
-    """The category of a failure that such a defect can explain; None where it cannot."""
+    """The category of the failure that a defect of this kind can explain; None if it explains none."""
     roots = [root for _, root in case.own_roots]
     if kind == "grid":
         refused = any(root.family.id == "launch_invalid_argument" for root in roots)

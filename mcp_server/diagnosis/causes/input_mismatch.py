@@ -150,17 +150,17 @@ def _contract_suspect(mismatch: Mismatch, case: DiagnosisState) -> Suspect:
     fault = fault if above or past else None
     elsewhere = mismatch.aspect == "device_index" and bool(case.call_fails)
     sure = mismatch.severity == "fatal" or fault is not None or elsewhere
-    # A size out of a range that may be a false alarm is harmful where the call works within the range. Of one
-    # above it that is likely only, since what the call does without may have been at fault.
+    # A size out of range, perhaps a false alarm, is harmful if the call works with one in range. For a size
+    # above the range that is only likely, since the part left out may have been at fault.
     cured = trial is not None and gone and not sure
     refused = refusal(case) if sure else None
     facts += [refused] if refused is not None else []
     facts += [seen("locate_fault", quoted(fault.summary or fault.text))] if fault is not None else []
     facts += [seen("intervention", trial_in_words(trial))] if trial is not None and cured else []
-    # A program that succeeded was content with its outputs: then only a bad access tells whether it harms,
-    # or a trial that gave other values without the mismatch.
+    # A program that succeeded was content with its outputs: the mismatch then does harm only with a bad
+    # access, or if a trial gave other values without the mismatch.
     harms = gone or fault is not None if case.ended_well or case.handled else sure
-    # No trial can clear or prove it where the outputs are wrong by what the user expects of these very sizes.
+    # No trial can clear or prove a size if the outputs differ from what the user expects for that size.
     open_size = case.symptom.judges and case.failure_of("plain") == "differs" and trial is not None
     return Suspect(
         category=mismatch.category,

@@ -283,7 +283,7 @@ def _after_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
 
 
 def _excluded(category: Category, case: DiagnosisState) -> bool:
-    """Whether what was observed rules a candidate of an ambiguous text out."""
+    """Whether the observations rule out a candidate of an ambiguous text."""
     capture, calls, alone = case.capture, case.calls, case.failure_of("plain")
     match category:
         case "input_mismatch" | "device_mismatch" | "shape_out_of_range":

@@ -39,8 +39,8 @@ class Condition(Record):
     """When the value is bad, checked by evaluating the expression on both sides.
 
     `variable` is the operand's letter, `label` its tensor. `low` and `high` bound the bad values of the
-    element (inclusive, None: no bound); `good` is the value nearest to the offending one for which the
-    expression is good.
+    element (inclusive, None: no bound), or the good values if no offending one is known. `good` is the good
+    value nearest to the offending one.
     """
 
     text: str
