@@ -46,6 +46,7 @@ _ADVICE: Mapping[Advice, tuple[str, str]] = {
     ),
     "constants": ("inspect_package", "list the package's constants with names, shapes and dtypes"),
     "locate": ("locate_fault", "name the launch, the line and the access"),
+    "heap": ("locate_fault", "see whether a launch of the package writes past its memory"),
     "find_nan": ("dump_kernel_io", "find the first launch whose output is not finite"),
     "compare": ("dump_kernel_io", "look at what each launch reads and writes"),
     "run_again": (
@@ -64,6 +65,7 @@ _FLAGS: Mapping[Advice, str] = {
     "check_inputs": _CHECKED,
     "trace_index": _CHECKED,
     "locate": _OFFICIAL,
+    "heap": _OFFICIAL,
     "find_nan": "TORCHINDUCTOR_NAN_ASSERTS=1",
     "compare": _CHECKED,
     "run_again": _OFFICIAL,

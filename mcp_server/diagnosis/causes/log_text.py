@@ -73,6 +73,8 @@ _ACTIONS: Mapping[Advice, str] = {
     "check_package": "compile the package again on this machine, or copy it again and compare its checksum",
     "check_machine": "fix the machine or process environment that the text names, then run again",
     "trace_index": "keep the index within the bound of the tensor that it indexes",
+    "heap": "find who writes past the end of a block: a launch of the package, a custom operator, or the "
+    "program's own native code (build that with -fsanitize=address, or run it under valgrind)",
     "locate": "find the launch and the line of the access, then fix the index or the size behind it",
     "find_nan": "find the first launch whose output is not finite, and guard its operation",
     "compare": "find the first launch that diverges from the reference",

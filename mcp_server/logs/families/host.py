@@ -202,7 +202,7 @@ TABLE.symptom(
     ("constants", "custom_op", "shape_out_of_range", "input_mismatch", "illegal_memory_access"),
     "Something wrote past the end of a heap block; the C library noticed later, so the place of the abort is not the culprit.",
     "free(): corrupted unsorted chunks",
-    advice="locate",
+    advice="heap",
     guide=MEMORY_GUIDE,
     not_proven="Who wrote it: `load_constants` with another dtype or size, a wrong fake function, a size beyond the range and a wrong input all end this way.",
     tags=("ending", "crash", "native_stack", "stageless"),

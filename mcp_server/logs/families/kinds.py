@@ -17,6 +17,7 @@ Advice = Literal[
     "check_machine",
     "trace_index",
     "locate",
+    "heap",
     "find_nan",
     "compare",
     "recompile",
