@@ -62,6 +62,7 @@ CATEGORIES: dict[Category, str] = {
 FAILURES = tuple(category for category in CATEGORIES if category != "cost")
 """Categories of what fails; a call that costs too much does not."""
 
+CostSymptom = Literal["slow", "slow-load", "slow-build"]
 Outcome = Literal["fault", "no_fault", "inconclusive"]
 Confidence = Literal["proven", "likely", "possible"]
 ComponentKind = Literal[

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from mcp_server.cost.load import ISA_OK
-from mcp_server.cost.verdicts import LEAST_WIN, Win, likely, no_loss, proven, told
+from mcp_server.cost.verdicts import LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.errors import ProblemError
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict, WorkloadBase
 from mcp_server.plurals import counted
@@ -39,9 +39,9 @@ async def diagnose_build(
         win = await build.without(first, configs, change)
         if win is not None:
             party = Component(kind="environment", name=change.name)
-            gain = f"{change.what[:1].upper()}{change.what[1:]}, it takes {told(win.after)}."
-            summary = f"{_told(first)} {change.why} {gain}"
-            return proven(win, change.headline, summary, party, cost(), evidence)
+            what = win.lever.what
+            summary = f"{_told(first)} {change.why} {what[:1].upper()}{what[1:]}, it takes {told(win.after)}."
+            return loss(change.headline, summary, party, win, cost(), evidence)
     loops = [each for each in first.lines if each.times >= LEAST_TIMES and each.share >= LEAST_OF_NODES]
     if loops:
         return _unrolled(context, first, loops[0])
@@ -49,8 +49,9 @@ async def diagnose_build(
         change = changes[0]
         party = Component(kind="environment", name=change.name)
         why = f"that takes two more builds, so give --budget-s {math.ceil(4 * first.seconds)} or more."
-        fix, summary = Fix(text=change.fix, after=change.code), f"{_told(first)} {change.why}"
-        return likely(change.headline, summary, party, fix, why, cost(), evidence)
+        fix = Fix(text=change.lever.fix, after=change.lever.code)
+        summary = f"{_told(first)} {change.why}"
+        return loss(change.headline, summary, party, fix, cost(), evidence, why)
     return no_loss(f"{_told(first)} No change won time.", cost(), evidence)
 
 
@@ -61,12 +62,9 @@ class _Change:
     name: str
     headline: str
     why: str
-    what: str
-    fix: str
-    code: str
+    lever: Lever
     configs: dict[str, object]
     env: dict[str, str]
-    note: str = ""
 
 
 def _changes(first: BuildTimed, configs: dict[str, object]) -> list[_Change]:
@@ -79,24 +77,27 @@ def _changes(first: BuildTimed, configs: dict[str, object]) -> list[_Change]:
             tuned[0],
             "autotuning takes most of the build",
             f"Autotuning takes {told(first.tuning)}.",
-            f"without {listed}",
-            f"compile without {listed}, or keep the results of autotuning in {CACHE}",
-            "",
+            Lever(
+                f"without {listed}",
+                f"compile without {listed}, or keep the results of autotuning in {CACHE}",
+                note="kernels are no longer chosen by their time",
+            ),
             {name: value for name, value in configs.items() if name not in tuned},
             {},
-            "kernels are no longer chosen by their time",
         )
         rows.append((first.tuning, change))
     change = _Change(
         ISA_OK,
         "the build compiles tests of the processor",
         f"With an empty cache, tests of the vector instructions take {told(first.testing)}.",
-        f"with {ISA_OK}=1",
-        f"keep {CACHE} from one build to the next, or set {ISA_OK}=1 where the compiler is known to work",
-        f"{ISA_OK}=1",
+        Lever(
+            f"with {ISA_OK}=1",
+            f"keep {CACHE} from one build to the next, or set {ISA_OK}=1 where the compiler is known to work",
+            f"{ISA_OK}=1",
+            "the instructions are no longer tested",
+        ),
         configs,
         {ISA_OK: "1"},
-        "the instructions are no longer tested",
     )
     rows.append((first.testing, change))
     rows.sort(key=lambda each: -each[0])
@@ -142,25 +143,15 @@ class _Build:
         if third.seconds / second.seconds < LEAST_WIN:
             return None
         ratio = min(first.seconds, third.seconds) / second.seconds
-        spread = f"the build is at least {ratio:.1f} times as fast"
-        return Win(
-            change.what,
-            first.seconds,
-            second.seconds,
-            third.seconds,
-            spread,
-            change.fix,
-            change.code,
-            "build",
-            change.note,
-        )
+        faster = f"at least {ratio:.1f} times as fast"
+        return Win(change.lever, first.seconds, second.seconds, third.seconds, faster, "build")
 
 
 def _unrolled(context: Context, first: BuildTimed, line: TracedLine) -> Verdict:
     """A loop of Python, each pass of which becomes code of its own."""
     place = ModelLocation(file=line.file, line=line.line, code=line.code)
     times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
-    return likely(
+    return loss(
         "a loop is compiled once for each pass",
         f"{_told(first)} {times}, and makes {line.share:.0%} of the graph: a Python loop is unrolled.",
         Component(kind="op", name=line.code, model_locations=[place]),
@@ -169,9 +160,9 @@ def _unrolled(context: Context, first: BuildTimed, line: TracedLine) -> Verdict:
             "the body of the loop alone, and call it in the loop",
             before=line.code,
         ),
-        "only a change of the model could remove it.",
         context.cost.cost(),
         _seen(first),
+        "only a change of the model could remove it.",
     )
 
 

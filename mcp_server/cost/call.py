@@ -9,7 +9,7 @@ import anyio.to_thread
 
 from mcp_server.cost.forwarders import build_forwarders
 from mcp_server.cost.signals import Found, signals_of
-from mcp_server.cost.verdicts import LEAST_WIN, Win, likely, no_loss, proven, told
+from mcp_server.cost.verdicts import LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.errors import ProblemError
 from mcp_server.model import Component, Evidence, Fix, PackageWorkload, Verdict
 from mcp_server.package.launches import Launch
@@ -25,20 +25,14 @@ ONE_THREAD = "one thread"
 MOST_BUSY = 0.15  # of all processors, by other processes
 
 
-@dataclass(frozen=True)
-class Lever:
-    """A change of the process that may win time: what to write, and what it costs."""
-
-    fix: str
-    code: str
-    note: str = ""
-
-
 LEVERS = {
     ONE_THREAD: Lever(
-        "run this model with one thread: its kernels are too small for more", "torch.set_num_threads(1)"
+        f"with {ONE_THREAD}",
+        "run this model with one thread: its kernels are too small for more",
+        "torch.set_num_threads(1)",
     ),
     "flushed denormals": Lever(
+        "with flushed denormals",
         "flush denormal numbers to zero, or scale the inputs that are below 1e-38",
         "torch.set_flush_denormal(True)",
         "numbers below 1.2e-38 become 0",
@@ -151,16 +145,17 @@ def _verdict(context: Context, timed: Timed, may_build: bool) -> Verdict:
         first, signal = found.launches[0], found.signal
         part = f"{counted(len(found.launches), 'launch')} of {_name(first, timed.view)}"
         takes = f"{share:.0%} of it in {part}" if share else f"launch {first.index} in each"
-        verdict = likely(
+        buildable = signal.configs is not None and not may_build
+        verdict = loss(
             signal.headline,
             f"{timed.plain}, {takes}: {signal.headline}.",
             _party(first, timed.view),
             Fix(text=signal.fix, after=signal.code),
-            "give the exported program (--exported), which is compiled again."
-            if signal.configs is not None and not may_build
-            else "only a change of the model could remove it.",
             cost,
             timed.evidence,
+            "give the exported program (--exported), which is compiled again."
+            if buildable
+            else "only a change of the model could remove it.",
         )
     else:
         tried = ", ".join(f"{each.name} {each.ratio:.2f}" for each in timed.pairs)
@@ -187,30 +182,17 @@ def _left(timed: Timed, may_build: bool) -> list[tuple[Found, float]]:
 
 
 def _won(context: Context, best: PairsTimed, found: Found | None, timed: Timed) -> Verdict:
-    lever = LEVERS.get(best.name)
     spread = (
         f"{best.ratio:.2f} times as fast (quartiles {best.low:.2f} to {best.high:.2f}, {best.pairs} pairs)"
     )
-    party = Component(kind="environment", name=best.name)
-    headline, fix, code, note = f"the call is slow without {best.name}", "", "", ""
+    party, headline = Component(kind="environment", name=best.name), f"the call is slow without {best.name}"
     if found is not None:
-        party = _party(found.launches[0], timed.view)
-        headline, fix, code = found.signal.headline, found.signal.fix, found.signal.code
-    elif lever is not None:
-        fix, code, note = lever.fix, lever.code, lever.note
-    win = Win(
-        f"with {best.name}",
-        best.plain,
-        best.changed,
-        best.plain,
-        f"the call is {spread}",
-        fix,
-        code,
-        note=note,
-        same=" and gave the same outputs",
-    )
+        party, headline = _party(found.launches[0], timed.view), found.signal.headline
+    lever = found.signal.lever if found is not None else LEVERS[best.name]
+    same = " and gave the same outputs"
+    win = Win(lever, best.plain, best.changed, best.plain, spread, same=same)
     summary = f"{timed.plain}. With {best.name} it takes {told(best.changed)}: {spread}."
-    return proven(win, headline, summary, party, context.cost.cost(), timed.evidence)
+    return loss(headline, summary, party, win, context.cost.cost(), timed.evidence)
 
 
 def _party(launch: Launch, view: PackageView) -> Component:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from mcp_server.cost.build import diagnose_build
 from mcp_server.cost.call import diagnose_call
 from mcp_server.cost.load import diagnose_load
 from mcp_server.diagnosis.observe.program import suspect_call
 from mcp_server.errors import ProblemError
-from mcp_server.model import ExportedWorkload, PackageWorkload, ScriptWorkload, Verdict, Workload
+from mcp_server.model import (
+    CostSymptom,
+    ExportedWorkload,
+    PackageWorkload,
+    ScriptWorkload,
+    Verdict,
+    Workload,
+)
 from mcp_server.runtime.context import Context
 from mcp_server.tools.capture import capture
-
-CostSymptom = Literal["slow", "slow-load", "slow-build"]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mcp_server.cost.verdicts import LEAST_WIN, Win, no_loss, proven, told
+from mcp_server.cost.verdicts import LEAST_WIN, Lever, Win, loss, no_loss, told
 from mcp_server.errors import ProblemError
 from mcp_server.model import Component, PackageWorkload, Verdict
 from mcp_server.runtime.context import Context
@@ -10,6 +10,12 @@ from mcp_server.worker.events import LoadedIn
 
 PAIRS = 3
 ISA_OK = "TORCHINDUCTOR_VEC_ISA_OK"
+WITHOUT_TEST = Lever(
+    f"with {ISA_OK}=1",
+    "set the variable on machines like the one that the package was built for",
+    f"{ISA_OK}=1",
+    "the instructions are no longer tested, so a package for other ones is loaded, too",
+)
 
 
 async def diagnose_load(context: Context, workload: PackageWorkload) -> Verdict:
@@ -30,17 +36,8 @@ async def diagnose_load(context: Context, workload: PackageWorkload) -> Verdict:
     middle = f"The load takes {usual}, {quick} with {ISA_OK}=1"
     if ratios[0] < LEAST_WIN:
         return no_loss(f"{middle}: no change won time.", context.cost.cost())
-    win = Win(
-        f"with {ISA_OK}=1",
-        plain[0],
-        changed[0],
-        plain[1],
-        f"the load is {ratios[PAIRS // 2]:.1f} times as fast",
-        "set the variable on machines like the one that the package was built for",
-        f"{ISA_OK}=1",
-        "load",
-        note="the instructions are no longer tested, so a package for other ones is loaded, too",
-    )
+    faster = f"{ratios[PAIRS // 2]:.1f} times as fast"
+    win = Win(WITHOUT_TEST, plain[0], changed[0], plain[1], faster, "load")
     summary = f"{middle}: torch compiles a test of the vector instructions when it loads a package."
     party = Component(kind="environment", name=ISA_OK)
-    return proven(win, "the load compiles a test of the processor", summary, party, context.cost.cost())
+    return loss("the load compiles a test of the processor", summary, party, win, context.cost.cost())

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from mcp_server.cost.verdicts import Lever
 from mcp_server.package.launches import Launch
 from mcp_server.package.view import PackageView
 
@@ -32,6 +33,11 @@ class Signal:
     code: str = ""
     configs: dict[str, object] | None = None
     share: float = 0.3
+
+    @property
+    def lever(self) -> Lever:
+        """The build with those options."""
+        return Lever(f"with {self.name}", self.fix, self.code)
 
 
 @dataclass(frozen=True)
@@ -172,5 +178,6 @@ SIGNALS = (
 
 def signals_of(view: PackageView) -> list[Found]:
     """The signals of a package, those that a build may prove first."""
-    found = (Found(signal, signal.find(view)) for signal in SIGNALS)
+    launches = {find: find(view) for find in {signal.find for signal in SIGNALS}}  # two signals share one
+    found = (Found(signal, launches[signal.find]) for signal in SIGNALS)
     return [each for each in found if each.launches]

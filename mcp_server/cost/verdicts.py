@@ -12,69 +12,70 @@ LEAST_WIN = 1.15  # of the lower quartile of the paired ratios
 
 
 @dataclass(frozen=True)
-class Win:
-    """A change that was timed: seconds as it is, changed, as it is again, and how sure the gain is."""
+class Lever:
+    """A change that may win time: how it is told (`with one thread`), what to write, and what it costs."""
 
     what: str
+    fix: str
+    code: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Win:
+    """A lever that was timed: seconds as it is, changed, as it is again, and how sure the gain is."""
+
+    lever: Lever
     before: float
     after: float
     again: float
     spread: str
-    fix: str
-    code: str
     subject: Literal["call", "load", "build"] = "call"
-    note: str = ""
     same: str = ""
+
+    @property
+    def fix(self) -> Fix:
+        ran = FixRun(result=f"the {self.subject} is {self.spread}", command="")
+        return Fix(text=self.lever.fix, after=self.lever.code, ran=ran)
+
+    @property
+    def confirmed(self) -> Confirmed:
+        return Confirmed(
+            what=self.lever.what,
+            subject=self.subject,
+            before=f"took {told(self.before)}",
+            after=f"took {told(self.after)}{self.same}",
+            again=f"took {told(self.again)}",
+            side_effects=self.lever.note,
+        )
 
 
 def told(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1e3:.3g} ms"
 
 
-def proven(
-    win: Win, headline: str, summary: str, party: Component, cost: Cost, evidence: Sequence[Evidence] = ()
-) -> Verdict:
-    return Verdict(
-        outcome="fault",
-        category="cost",
-        confidence="proven",
-        headline=headline,
-        summary=summary,
-        guilty=party,
-        evidence=list(evidence),
-        fix=Fix(text=win.fix, after=win.code, ran=FixRun(result=win.spread, command="")),
-        confirmed=Confirmed(
-            what=win.what,
-            subject=win.subject,
-            before=f"took {told(win.before)}",
-            after=f"took {told(win.after)}{win.same}",
-            again=f"took {told(win.again)}",
-            side_effects=win.note,
-        ),
-        cost=cost,
-    )
-
-
-def likely(
+def loss(
     headline: str,
     summary: str,
     party: Component,
-    fix: Fix,
-    why: str,
+    how: Win | Fix,
     cost: Cost,
     evidence: Sequence[Evidence] = (),
+    unproven: str = "",
 ) -> Verdict:
-    """Work that was seen, and not taken out: `why` says what would prove it."""
+    """A loss that a change won back, or work that was seen: `unproven` says what would prove it."""
+    won = how if isinstance(how, Win) else None
     return Verdict(
         outcome="fault",
         category="cost",
-        confidence="likely",
+        confidence="proven" if won is not None else "likely",
         headline=headline,
         summary=summary,
         guilty=party,
         evidence=list(evidence),
-        fix=fix,
-        remarks=[f"Not proven: {why}"],
+        fix=how.fix if isinstance(how, Win) else how,
+        confirmed=won.confirmed if won is not None else None,
+        remarks=[f"Not proven: {unproven}"] if unproven else [],
         cost=cost,
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from anyio.to_thread import run_sync as in_thread
 
 from mcp_server.errors import ProblemError, here
-from mcp_server.model import ExportedWorkload, NextStep, PackageWorkload, Record, Workload
+from mcp_server.model import CostSymptom, ExportedWorkload, NextStep, PackageWorkload, Record, Workload
 from mcp_server.operations import arguments as args
 from mcp_server.operations import workload as checked
 from mcp_server.operations.arguments import READS, RUNS_USER_CODE, Operation
@@ -79,7 +79,7 @@ async def diagnose(context: Context, given: args.DiagnoseArguments) -> Record:
 
 
 async def diagnose_slow(
-    context: Context, given: args.DiagnoseArguments, symptom: checked.CostSymptom, workload: Workload | None
+    context: Context, given: args.DiagnoseArguments, symptom: CostSymptom, workload: Workload | None
 ) -> Record:
     """Time, and no failure: of a call, a load or a build."""
     from mcp_server.cost.diagnose import diagnose_cost

@@ -14,7 +14,7 @@ import shutil
 import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -23,6 +23,7 @@ from mcp_server.jobs.command import check_variable
 from mcp_server.jobs.store import cause
 from mcp_server.model import (
     CommandWorkload,
+    CostSymptom,
     ExportedWorkload,
     PackageWorkload,
     ScriptWorkload,
@@ -149,9 +150,6 @@ def folder_of(given: args.RunArguments) -> Path:
     if not stat.S_ISDIR(_mode("cwd", path, "an existing directory")):
         raise ProblemError("cwd is not a directory", value=str(path), allowed="an existing directory")
     return path
-
-
-CostSymptom = Literal["slow", "slow-load", "slow-build"]
 
 
 def cost_symptom(given: args.DiagnoseArguments) -> CostSymptom | None:
