@@ -119,6 +119,7 @@ def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         value = f"limit {told}{limit.unit}" if told is not None else limit.variable
         trial = case.trials.get(limit.change.key) if limit.change is not None else None
+        level = CausalLevel.CALL if limit.change is not None else CausalLevel.BUILD
         unproven = limit.change is not None and (trial is None or not trial.proves)
         facts = [seen("run", f"{signal} ended the {run.label} run")] if run is not None and signal else []
         facts += (
@@ -131,7 +132,7 @@ def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
             guilty=component("environment", limit.name, phase.stack[:2] if phase else [], value=value),
             summary=f"The process had reached its limit on the {limit.name} ({value}): the failure is due to "
             "that, whatever its text says.",
-            level=CausalLevel.SYMPTOM if unproven else CausalLevel.BUILD,
+            level=CausalLevel.SYMPTOM if unproven else level,
             evidence=(*facts, *_well_alone("the same", case)),
             fix=Fix(text=limit.fix),
             intervention=limit.change,
