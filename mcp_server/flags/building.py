@@ -20,6 +20,7 @@ BUILDING: tuple[Flag, ...] = (
         config="aot_inductor.debug_compile",
         shows="-O0 -g without -DNDEBUG for wrapper and kernels: readable frames in gdb",
         misses="Triton kernels",
+        cost="slow CPU kernels",
         in_guide=True,
     ),
     Flag(
@@ -33,6 +34,7 @@ BUILDING: tuple[Flag, ...] = (
         env="TORCHINDUCTOR_DEBUG_COMPILE",
         shows="the same as AOT_INDUCTOR_DEBUG_COMPILE",
         misses="Triton kernels",
+        cost="slow CPU kernels",
         since=(2, 10),
         before="nothing reads it",
     ),
@@ -117,6 +119,7 @@ BUILDING: tuple[Flag, ...] = (
     Flag(
         config="aot_inductor.emit_multi_arch_kernel",
         shows="fatbins with PTX: rules out `no kernel image is available`",
+        cost="needs nvcc",
         device="cuda",
     ),
     Flag(
@@ -139,6 +142,7 @@ CHECKS: tuple[Flag, ...] = (
         shows="each input's dtype, static size and stride, dimension range, device type; from 2.13 also "
         "relations between dimensions, and sizes and strides of extern and custom op outputs",
         misses="rank, device index, Python scalars, export guards; can be stricter than the Dim",
+        cost="none to speak of; no recompile",
         in_guide=True,
     ),
     Flag(
@@ -146,6 +150,7 @@ CHECKS: tuple[Flag, ...] = (
         config="nan_asserts",
         shows="after each Triton kernel, NaN or INF in its arguments; from 2.13 in model inputs too",
         misses="CPU kernels, extern kernels, custom ops, outputs; an intended -inf is a false alarm",
+        cost="one device synchronisation for each tensor argument of each launch",
         cpu_since=(2, 13),
         before="a CPU model gets no check at all",
         in_guide=True,
@@ -155,6 +160,7 @@ CHECKS: tuple[Flag, ...] = (
         config="runtime_triton_nan_asserts",
         shows="device assert `NaN or Inf found` at the Triton line that made the value",
         misses="everything that is not Triton; an intended -inf is a false alarm",
+        cost="one comparison for each value in each Triton kernel",
         since=(2, 10),
         device="cuda",
         in_guide=True,
@@ -164,6 +170,7 @@ CHECKS: tuple[Flag, ...] = (
         config="size_asserts",
         shows="default on: the assert_size_stride layer that AOTI_RUNTIME_CHECK_INPUTS activates",
         misses="everything when 0",
+        cost="none until AOTI_RUNTIME_CHECK_INPUTS is set",
         since=(2, 13),
         before="the C++ wrapper has no assert_size_stride layer",
     ),
@@ -172,6 +179,7 @@ CHECKS: tuple[Flag, ...] = (
         config="scalar_asserts",
         shows="default on: `Expected u0 <= 5 but received 9` for unbacked sizes, always active",
         misses="guards on sizes of inputs; prints the value of the first free symbol only",
+        cost="a comparison on the host",
     ),
     Flag(
         env="TORCHINDUCTOR_UNSAFE_SKIP_SCALAR_RANGE_ASSERTS",
@@ -198,12 +206,14 @@ CHECKS: tuple[Flag, ...] = (
         config="assert_indirect_indexing",
         shows="default on: `index out of bounds: 0 <= tmpN < BOUND` with the kernel",
         misses="with 0 an out-of-range index is read silently; user-defined Triton kernels never have it",
+        cost="small; 0 is only for finding out what lies behind the assert",
         in_guide=True,
     ),
     Flag(
         config="debug_index_asserts",
         shows="index asserts in decompositions too",
         misses="user-defined Triton kernels",
+        cost="more asserts in the kernels",
     ),
     Flag(
         config="do_not_emit_runtime_assertions",
@@ -234,10 +244,12 @@ CHECKS: tuple[Flag, ...] = (
         config="allow_buffer_reuse",
         shows="0 keeps most buffers apart, so that a stale or overwritten buffer shows",
         misses="outputs and views can still share memory",
+        cost="more memory",
     ),
     Flag(
         config="inplace_buffers",
         shows="0 stops kernels from writing over their inputs",
         misses="outputs and views can still share memory",
+        cost="more memory",
     ),
 )

@@ -12,6 +12,7 @@ PRINTING: tuple[Flag, ...] = (
         values=LEVEL,
         shows="1 saves, 2 prints tensors before and after each launch; 3 prints kernel names",
         misses="proxy-executor ops, scatter, index_put; on C++ and extern kernels weights and views",
+        cost="1 and 2 synchronise around each launch; 3 is unflushed printf: run with PYTHONUNBUFFERED=1",
         in_guide=True,
     ),
     Flag(
@@ -35,6 +36,7 @@ PRINTING: tuple[Flag, ...] = (
         values=PROVENANCE,
         shows="kernel_information.json in the package: kernel -> your source lines",
         misses="nothing at run time by itself",
+        cost="compile time only",
         since=(2, 9),
         before="cannot be set by the environment",
         in_guide=True,
@@ -67,6 +69,7 @@ PRINTING: tuple[Flag, ...] = (
         config="triton.debug_sync_kernel",
         shows="an asynchronous fault at the launch that caused it",
         misses="an access that raises no error",
+        cost="one synchronisation for each kernel",
         since=(2, 14),
         before="writes Python text into the C++ wrapper, which then fails to compile",
         device="cuda",
@@ -76,6 +79,7 @@ PRINTING: tuple[Flag, ...] = (
         config="triton.debug_sync_graph",
         shows="an asynchronous fault at the end of the call",
         misses="which kernel it was",
+        cost="one synchronisation for each call",
         since=(2, 14),
         before="writes Python text into the C++ wrapper, which then fails to compile",
         device="cuda",
@@ -85,6 +89,7 @@ PRINTING: tuple[Flag, ...] = (
         shows="set to 0 to find out whether a compile-time crash comes from autotuning on synthetic "
         "tensors or from your model",
         misses="run-time faults; from 2.14 the wrapper then holds no Triton source",
+        cost="kernels are tuned later",
         device="cuda",
         in_guide=True,
     ),
@@ -94,6 +99,7 @@ PRINTING: tuple[Flag, ...] = (
         config="aot_inductor.dump_aoti_minifier",
         shows="torch_compile_debug/run_*/minifier/minifier_launcher.py",
         misses="faults of the device: all candidates run in one process, whose CUDA context is then dead",
+        cost="runs the model inside the compiling process",
         in_guide=True,
     ),
     Flag(
@@ -122,12 +128,14 @@ PRINTING: tuple[Flag, ...] = (
         env="TORCH_COMPILE_DEBUG",
         shows="torch_compile_debug/run_*: graphs, IR, output code, provenance map",
         misses="run-time values",
+        cost="disk",
     ),
     Flag(
         env="TORCH_TRACE",
         values=TEXT,
         shows="structured trace in this folder; guard_added_fast lists guards that were added silently",
         misses="run-time values",
+        cost="disk",
     ),
     Flag(
         env="TORCH_LOGS",
@@ -154,10 +162,12 @@ RUNTIME: tuple[Flag, ...] = (
     # libc10_cuda: forceUncachedAllocator() through c10::utils::check_env, 2.8 to 2.15.
     Flag(
         env="PYTORCH_NO_CUDA_MEMORY_CACHING",
+        alias="PYTORCH_NO_HIP_MEMORY_CACHING",
         acts=("run",),
         shows="an access outside a buffer, which the caching allocator would hide",
         misses="weights (one cudaMalloc block) and overruns inside one allocation; CUDA graph capture fails "
         "under it",
+        cost="one cudaMalloc and cudaFree for each buffer",
         device="cuda",
         in_guide=True,
     ),
@@ -166,6 +176,7 @@ RUNTIME: tuple[Flag, ...] = (
         acts=("run",),
         shows="an asynchronous fault at the launch that caused it",
         misses="the kernel's name: combine with printer level 3 or launch probes",
+        cost="launches run one after the other",
         device="cuda",
         in_guide=True,
     ),

@@ -68,6 +68,7 @@ class Flag:
     env: str = ""
     config: str = ""
     alias: str = ""
+    cost: str = ""
     since: Release = FIRST
     before: str = ""
     cpu_since: Release | None = None

@@ -96,10 +96,13 @@ async def compile_with_flags(
         device=device,
         flags=[
             AppliedFlag(
+                name=one.flag.name,
                 value=one.value,
                 given_as="environment" if one.flag.env else "config",
                 acts=list(one.flag.acts),
-                **{name: getattr(one.flag, name) for name in ("name", "shows", "misses", "cost")},
+                shows=one.flag.shows,
+                misses=one.flag.misses,
+                cost=one.flag.cost,
             )
             for one in plan.chosen
         ],
