@@ -13,7 +13,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import Component, Evidence, Fix, ModelLocation, Verdict, WorkloadBase
 from mcp_server.plurals import counted
 from mcp_server.runtime.context import Context
-from mcp_server.worker.events import BuildTimed, TracedLine
+from mcp_server.worker.events import BuildTimed, LinesTraced, TracedLine
 
 LEAST_SHARE = 0.2  # of a build: a smaller part is not worth a change
 LEAST_TIMES = 16  # a line that the trace comes by more often is the body of a loop
@@ -33,7 +33,11 @@ async def diagnose_build(
     """The build with an empty cache, then without the part that takes most. Raises `ProblemError`."""
     build = _Build(context, workload, program, budget_s)
     first = await build.timed(configs)
-    cost, evidence = context.cost.cost, _seen(first)
+    cost, lines = context.cost.cost, build.lines
+    loops = [each for each in lines if each.times >= LEAST_TIMES and each.share >= LEAST_OF_NODES]
+    if first is None:
+        return _unended(context, build, loops)
+    evidence = [*_parts_of(first), *_nodes_of(lines)]
     changes = _changes(first, configs)
     for change in changes if budget_s > 3 * first.seconds else []:
         win = await build.without(first, configs, change)
@@ -42,9 +46,8 @@ async def diagnose_build(
             what = win.lever.what
             summary = f"{_told(first)} {change.why} {what[:1].upper()}{what[1:]}, it takes {told(win.after)}."
             return loss(change.headline, summary, party, win, cost(), evidence)
-    loops = [each for each in first.lines if each.times >= LEAST_TIMES and each.share >= LEAST_OF_NODES]
     if loops:
-        return _unrolled(context, first, loops[0])
+        return _unrolled(context, _told(first), loops[0], evidence)
     if changes and budget_s <= 3 * first.seconds:
         change = changes[0]
         party = Component(kind="environment", name=change.name)
@@ -108,12 +111,15 @@ class _Build:
     """Builds of one program, each in a process with an empty compile cache."""
 
     def __init__(self, context: Context, workload: WorkloadBase, program: Path, budget_s: float) -> None:
-        limit = min(workload.timeout_s, budget_s)
+        self.limit = min(workload.timeout_s, budget_s)
         self.context, self.program = context, program
-        self.workload = workload.model_copy(update={"timeout_s": limit})
+        self.workload = workload.model_copy(update={"timeout_s": self.limit})
+        self.lines: list[TracedLine] = []
 
-    async def timed(self, configs: dict[str, object], env: Mapping[str, str] | None = None) -> BuildTimed:
-        """One build. Raises `ProblemError` where it fails, or does not end in time."""
+    async def timed(
+        self, configs: dict[str, object], env: Mapping[str, str] | None = None
+    ) -> BuildTimed | None:
+        """One build; None where it does not end in time. Raises `ProblemError` where it fails."""
         folder = self.context.fresh("build")
         request = {
             "exported": str(self.program),
@@ -125,35 +131,50 @@ class _Build:
         run = await self.context.worker(
             "time_build", request, env=around, unset=unset, workload=self.workload
         )
-        found = run.last(BuildTimed)
-        if found is None:
+        traced, found = run.last(LinesTraced), run.last(BuildTimed)
+        self.lines = traced.lines if traced is not None else self.lines
+        if found is None and run.finished.ending != "timeout":
             raise ProblemError(
                 f"the build could not be timed: {run.why} ({run.phase.replace('_', ' ')})",
                 value=str(self.program),
-                allowed="a program that compiles within budget_s; without symptom, its failure is diagnosed",
+                allowed="a program that compiles; without symptom, its failure is diagnosed",
             )
         return found
 
     async def without(self, first: BuildTimed, configs: dict[str, object], change: _Change) -> Win | None:
         """The build changed, and as it is again; None where that won no time."""
         second = await self.timed(change.configs, change.env)
-        if first.seconds / second.seconds < LEAST_WIN:
+        if second is None or first.seconds / second.seconds < LEAST_WIN:
             return None
         third = await self.timed(configs)
-        if third.seconds / second.seconds < LEAST_WIN:
+        if third is None or third.seconds / second.seconds < LEAST_WIN:
             return None
         ratio = min(first.seconds, third.seconds) / second.seconds
         faster = f"at least {ratio:.1f} times as fast"
         return Win(change.lever, first.seconds, second.seconds, third.seconds, faster, "build")
 
 
-def _unrolled(context: Context, first: BuildTimed, line: TracedLine) -> Verdict:
+def _unended(context: Context, build: _Build, loops: list[TracedLine]) -> Verdict:
+    """A build that was stopped: an unrolled loop is known before it begins, a part of the build is not."""
+    summary, evidence = f"The build did not end within {build.limit:g} s.", _nodes_of(build.lines)
+    if loops:
+        return _unrolled(context, summary, loops[0], evidence)
+    return Verdict(
+        outcome="inconclusive",
+        confidence="possible",
+        summary=f"{summary} Parts are told after a build that ends: use a higher --budget-s and --timeout-s.",
+        evidence=evidence,
+        cost=context.cost.cost(),
+    )
+
+
+def _unrolled(context: Context, took: str, line: TracedLine, evidence: list[Evidence]) -> Verdict:
     """A loop of Python, each pass of which becomes code of its own."""
     place = ModelLocation(file=line.file, line=line.line, code=line.code)
     times = f"{PurePath(line.file).name}:{line.line} was traced {line.times} times"
     return loss(
         "a loop is compiled once for each pass",
-        f"{_told(first)} {times}, and makes {line.share:.0%} of the graph: a Python loop is unrolled.",
+        f"{took} {times}, and makes {line.share:.0%} of the graph: a Python loop is unrolled.",
         Component(kind="op", name=line.code, model_locations=[place]),
         Fix(
             text="compute all passes at once: stack the weights, and use one batched operation; or compile "
@@ -161,7 +182,7 @@ def _unrolled(context: Context, first: BuildTimed, line: TracedLine) -> Verdict:
             before=line.code,
         ),
         context.cost.cost(),
-        _seen(first),
+        evidence,
         "only a change of the model could remove it.",
     )
 
@@ -173,12 +194,15 @@ def _told(first: BuildTimed) -> str:
     return f"The build takes {told(first.seconds)}, {parts}."
 
 
-def _seen(first: BuildTimed) -> list[Evidence]:
-    """Each part, and the lines with most nodes."""
+def _parts_of(first: BuildTimed) -> list[Evidence]:
     parts = {**first.parts, "the test of vector instructions": first.testing, "autotuning": first.tuning}
     facts = [f"{part}: {told(seconds)} ({seconds / first.seconds:.0%})" for part, seconds in parts.items()]
-    facts += [
+    return [Evidence(step="time_build", fact=fact) for fact in facts]
+
+
+def _nodes_of(lines: list[TracedLine]) -> list[Evidence]:
+    facts = [
         f"{PurePath(line.file).name}:{line.line}: {line.share:.0%} of nodes, {counted(line.times, 'pass')}"
-        for line in first.lines
+        for line in lines
     ]
     return [Evidence(step="time_build", fact=fact) for fact in facts]

@@ -14,7 +14,7 @@ from typing import Any, Dict, List
 import torch
 
 from .encode import decode
-from .events import BuildTimed, TracedLine
+from .events import BuildTimed, LinesTraced, TracedLine
 from .interpret import FRAME
 from .loading import load_exported
 from .protocol import CompileRequest
@@ -32,8 +32,9 @@ MOST_LINES = 3
 
 
 def operate(request: CompileRequest, report: Report) -> None:
-    """Build into `package_path`; event `build_timed`."""
+    """Build into `package_path`; events `lines_traced` and, at the end, `build_timed`."""
     program = load_exported(request, report)
+    report.event(LinesTraced(_lines(program)))
     configs = decode(request.get("inductor_configs") or {})
     report.phase("importing_inductor")
     from torch._dynamo.utils import compilation_time_metrics
@@ -53,7 +54,7 @@ def operate(request: CompileRequest, report: Report) -> None:
     # Both happen inside of these parts.
     parts["generating code"] = max(parts["generating code"] - sum(tests), 0.0)
     parts["lowering"] = max(parts["lowering"] - tuning, 0.0)
-    report.event(BuildTimed(seconds, sum(tests), tuning, parts, _lines(program)))
+    report.event(BuildTimed(seconds, sum(tests), tuning, parts))
 
 
 def _lines(program: Any) -> List[TracedLine]:

@@ -877,6 +877,13 @@ class TracedLine:
 
 
 @dataclass
+class LinesTraced(Event):
+    """The lines of the model with most nodes, known before the build begins."""
+
+    lines: list[TracedLine]
+
+
+@dataclass
 class BuildTimed(Event):
     """What a build took, in seconds; `testing` vector instructions and `tuning` are no part of `parts`."""
 
@@ -884,7 +891,6 @@ class BuildTimed(Event):
     testing: float
     tuning: float
     parts: dict[str, float]
-    lines: list[TracedLine]
 
 
 # A package read as PyTorch

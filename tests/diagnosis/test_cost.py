@@ -38,7 +38,7 @@ class Table(torch.nn.Module):  # type: ignore[misc]
 def diagnosed(tmp_path: Path, *words: str) -> dict[str, Any]:
     argv = [*CLI, "diagnose", *words, "--json"]
     done = subprocess.run(
-        argv, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=200
+        argv, cwd=ROOT, env=environment(tmp_path), capture_output=True, text=True, timeout=400
     )
     return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
@@ -92,14 +92,22 @@ class Unrolled(torch.nn.Module):  # type: ignore[misc]
         return x
 
 
-def test_a_build_names_the_line_of_an_unrolled_loop(tmp_path: Path) -> None:
-    """The parts of the build are told, and the line with the nodes, with how often it was traced."""
-    exported = tmp_path / "m.ep.pt2"
+@pytest.mark.parametrize(("budget", "ends"), [("30", False), pytest.param("300", True, marks=thorough)])
+def test_a_build_names_the_line_of_an_unrolled_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: str, ends: bool
+) -> None:
+    """The line with most nodes is told with its passes, also of a build that does not end in time."""
+    exported, compiler = tmp_path / "m.ep.pt2", tmp_path / "g++"
     torch.export.save(torch.export.export(Unrolled(), (torch.randn(8),)), exported)
-    found = diagnosed(tmp_path, "--exported", str(exported), "--symptom", "slow-build", "--budget-s", "60")
+    if not ends:
+        compiler.write_text("#!/bin/sh\nexec sleep 600\n")
+        compiler.chmod(0o755)
+        monkeypatch.setenv("CXX", str(compiler))
+    found = diagnosed(tmp_path, "--exported", str(exported), "--symptom", "slow-build", "--budget-s", budget)
     assert found["category"] == "cost", found
-    assert any("the C++ compiler: " in each["fact"] for each in found["evidence"])
+    assert any("the C++ compiler: " in each["fact"] for each in found["evidence"]) is ends
     assert any("100% of nodes, 20 passes" in each["fact"] for each in found["evidence"])
+    assert ends or ("did not end within 30 s" in found["summary"] and found["confidence"] == "likely")
 
 
 def test_a_build_needs_its_program(zoo: ZooPackage, tmp_path: Path) -> None:
