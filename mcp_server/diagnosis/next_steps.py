@@ -342,7 +342,8 @@ def open_question(case: DiagnosisState) -> str:
     if not case.runs and case.refused:
         problem = case.refused[0]
         what = problem.what if problem.value is None else f"{problem.what} ({problem.value})"
-        return f"Nothing could be run: {what}."
+        allowed = f" Allowed: {problem.allowed}." if problem.allowed else ""
+        return f"Nothing could be run: {what}.{allowed}"
     if not case.runs and case.notes:
         return f"Nothing could be run: {case.notes[0]}."
     if case.cut_short:

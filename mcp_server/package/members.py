@@ -243,8 +243,7 @@ def refuse_unsafe(path: Path) -> None:
     if unpacked + ROOM_BYTES > free:
         raise PackageError(
             "no_room",
-            f"the loader would unpack {unpacked} bytes into {tempfile.gettempdir()}, which has {free} free",
-            value=str(path),
+            f"unpacking needs {unpacked + ROOM_BYTES} bytes in {tempfile.gettempdir()}, {free} are free",
             allowed="a TMPDIR on a disk with room",
         )
 
