@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -68,7 +69,6 @@ torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3, equal_nan={equ
 """,
 }
 PLANTING = threading.Lock()  # torch's seed is one for the process
-COMPILING: dict[str, threading.Lock] = {}
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,9 @@ def compiled(model: Model, text: str, device: str) -> Path:
     """
     digest = hashlib.sha256((text + device + torch.__version__).encode()).hexdigest()[:12]
     folder = packages_folder() / f"{model.name}-{digest}"
-    with COMPILING.setdefault(folder.name, threading.Lock()):
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "model.pt2").exists():
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "model.py").write_text(text)
