@@ -49,7 +49,6 @@ class CallSeen(ProgramSeen):
     package_error: PackageError | None = None
     leaves: list[TensorFacts] = field(default_factory=list)
     given: Given | None = None
-    sharing: list[list[int]] = field(default_factory=list)
     exported: ExportedFacts | None = None
     mismatches: tuple[Mismatch, ...] = ()
     call: CallSpec | None = None

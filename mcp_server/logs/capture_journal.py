@@ -36,7 +36,7 @@ COMPILES = ("compiling", "compile", "compiled", "compile_failed")
 LOADS = ("loading", "load", "loaded", "load_failed")
 UPDATES = ("updating", "update", "updated", "update_failed")
 CALLS = ("calling", "call", "called", "call_failed")
-OF_THE_END = ("outputs", "package", "seconds", "raced", "rewritten")
+OF_THE_END = ("outputs", "package", "seconds")
 
 
 def read_capture(directory: Path) -> captured.Captured:
@@ -49,17 +49,14 @@ def read_capture(directory: Path) -> captured.Captured:
     return captured.Captured(
         processes=_processes(lines),
         compiles=_phases(lines, COMPILES, captured.CapturedCompile),
-        packagings=_single(lines, "packaging", captured.CapturedPackaging),
         overwritings=_single(lines, "overwriting", captured.CapturedOverwriting),
         loads=_phases(lines, LOADS, captured.CapturedLoad),
         hosts=_single(lines, "host", captured.CapturedHost),
         updates=_phases(lines, UPDATES, captured.CapturedUpdate),
         calls=_phases(lines, CALLS, captured.CapturedCall),
         attempts=_single(lines, "attempted", captured.CapturedAttempts),
-        variables=_single(lines, "variable_set", captured.VariableChange),
         assertions=_single(lines, "assertion_failed", captured.CapturedAssertion),
-        replays=_single(lines, "graph_input_gone", captured.FreedInput),
-        cross_stream_frees=_single(lines, "input_let_go", captured.FreedInput),
+        memory=_single(lines, "memory", captured.MemoryEvent),
         ends=_single(lines, "program_failed", captured.FailedCheck),
     )
 
@@ -117,8 +114,7 @@ def _single(lines: list[Line], event: str, kind: type[R]) -> list[R]:
 
 
 def _failed(begun: Facts, end: Facts) -> dict[str, object]:
-    known = {name: end[name] for name in ("refilled", "retained") if end.get(name)}
-    return {**begun, **known, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
+    return {**begun, "outcome": "failed", "seconds": end.get("seconds"), "error": end}
 
 
 def _of_phase(event: Facts) -> Facts:

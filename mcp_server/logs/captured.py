@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from mcp_server.model import ModelLocation, Record
-from mcp_server.worker.capture.events import Attempt, InUse
+from mcp_server.worker.capture.events import Attempt
 
 Outcome = Literal["ok", "failed", "unfinished"]
 
@@ -72,7 +72,7 @@ class Phase(JournalRecord):
     """The fields of every record. `n` orders the events of a process; `notice` lists what was not kept.
 
     `t` is the time of its begin in seconds of the wall clock. `processor_s` is the process's limit on
-    processor time in seconds. `retained` is what was still in use when the phase failed.
+    processor time in seconds.
     """
 
     pid: int
@@ -83,7 +83,6 @@ class Phase(JournalRecord):
     seconds: float | None = None
     error: CapturedError | None = None
     processor_s: int | None = None
-    retained: InUse | None = None
     stack: list[ModelLocation] = Field(default_factory=list)
 
     @property
@@ -111,13 +110,6 @@ class CapturedCompile(Phase):
     torch: str = ""
     libraries: list[Path] = Field(default_factory=list)
     digests: dict[str, str] = Field(default_factory=dict)
-
-
-class CapturedPackaging(Phase):
-    """One `package_aoti` call. `files` maps a model's name to the first of its files."""
-
-    package: Path
-    files: dict[str, Path] = Field(default_factory=dict)
 
 
 class CapturedOverwriting(JournalRecord):
@@ -200,16 +192,6 @@ class CapturedCall(Phase):
     - `streams`: the program had switched to another CUDA stream before the call.
     - `headroom`: bytes that the process could still map, None without a limit; `headroom_of` is that limit.
     - `stack_bytes`: the size of the thread's stack, if limited. `current_device`: the thread's CUDA device.
-    - `settings`: numerical settings of the process that are not as in a new one, such as
-      `float32_matmul_precision`.
-    - `plain`: the arguments that are not tensors, as `repr`, by `args[0]` or `kwargs['name']`.
-    - `unmapped`: inputs whose memory no longer belonged to the process.
-    - `overwritten`: (call, output, input) of each kept output of an earlier call that is a view of an input
-      into which the program wrote new values.
-    - `altered`: constants managed by the program and written in place after it passed them, by a version
-      count that all views of a block of memory share. `refilled`: those of them with other values; None if
-      the values were not read.
-    - `lost`: constants whose memory could not be read before the call, with the file mapped there, if any.
     """
 
     number: int
@@ -219,22 +201,11 @@ class CapturedCall(Phase):
     threads: int = 0
     file: Path | None = None
     leaves: list[Leaf] = Field(default_factory=list)
-    sharing: list[list[int]] = Field(default_factory=list)
-    moved: list[str] = Field(default_factory=list)
-    altered: list[str] = Field(default_factory=list)
-    refilled: list[str] | None = None
-    lost: dict[str, str] = Field(default_factory=dict)
-    unmapped: list[int] = Field(default_factory=list)
-    overwritten: list[tuple[int, int, int]] = Field(default_factory=list)
     streams: bool = False
     headroom: int | None = None
     headroom_of: str = ""
     stack_bytes: int | None = None
     current_device: int | None = None
-    settings: dict[str, str | bool] = Field(default_factory=dict)
-    raced: list[int] = Field(default_factory=list)
-    rewritten: list[int] = Field(default_factory=list)
-    plain: dict[str, str] = Field(default_factory=dict)
     outputs: list[Leaf] = Field(default_factory=list)
 
     @property
@@ -257,15 +228,26 @@ class CapturedCall(Phase):
         return bool(self.unreadable) or (self.error is not None and "CUDA error" in self.error.text)
 
 
-class FreedInput(Phase):
-    """The memory of input `input` of a call was freed too early.
+class MemoryEvent(Phase):
+    """One event of the log of memory: what was done to storage that a call reads, or that its output shows.
 
-    Either the call was captured into a CUDA graph, which was replayed after that. Or another stream than the
-    owner might still read it: memory was allocated after that, and the owner had not waited for that stream.
+    `interval` is when: of a constant that the program manages, from its `update` to the call; of an input,
+    from the begin of the `call` to its end, to that of every `stream`, or from the call that a `graph`
+    recorded to its replay; of an `output`, since it was returned. An input that is freed for a `stream` was
+    freed, and memory allocated, before its owner waited for the stream that reads it. `call` is None if the
+    event was seen at a failure after the call. `counted`: only a count of writes tells, which all views of a
+    block of memory share.
     """
 
-    call: int
-    input: int
+    storage: Literal["input", "constant", "output"]
+    act: Literal["written", "moved", "freed", "unmapped"]
+    interval: Literal["update", "call", "stream", "graph", "output"]
+    call: int | None = None
+    load: int | None = None
+    input: int = 0
+    output: int = 0
+    names: list[str] = Field(default_factory=list)
+    counted: bool = False
 
 
 class CapturedAttempts(Phase):
@@ -275,21 +257,8 @@ class CapturedAttempts(Phase):
     attempts: list[Attempt] = Field(default_factory=list)
 
 
-class VariableChange(Phase):
-    """The program set or removed a variable that decides which tools and files a compile finds."""
-
-    variable: str
-    before: str | None = None
-    after: str | None = None
-
-
 class FailedCheck(Phase):
-    """A check of the script that failed, or another exception that ended a process which had compiled.
-
-    `refilled`: by load, the constants managed by the program whose values had changed.
-    """
-
-    refilled: dict[int, list[str]] = Field(default_factory=dict)
+    """A check of the script that failed, or another exception that ended a process which had compiled."""
 
 
 class CapturedAssertion(FailedCheck):
@@ -323,17 +292,14 @@ class Captured(Record):
 
     processes: list[CapturedProcess] = Field(default_factory=list)
     compiles: list[CapturedCompile] = Field(default_factory=list)
-    packagings: list[CapturedPackaging] = Field(default_factory=list)
     overwritings: list[CapturedOverwriting] = Field(default_factory=list)
     loads: list[CapturedLoad] = Field(default_factory=list)
     hosts: list[CapturedHost] = Field(default_factory=list)
     updates: list[CapturedUpdate] = Field(default_factory=list)
     calls: list[CapturedCall] = Field(default_factory=list)
     attempts: list[CapturedAttempts] = Field(default_factory=list)
-    variables: list[VariableChange] = Field(default_factory=list)
     assertions: list[CapturedAssertion] = Field(default_factory=list)
-    replays: list[FreedInput] = Field(default_factory=list)
-    cross_stream_frees: list[FreedInput] = Field(default_factory=list)
+    memory: list[MemoryEvent] = Field(default_factory=list)
     ends: list[FailedCheck] = Field(default_factory=list)
 
     @property

@@ -143,8 +143,6 @@ def _step(each: CapturedUpdate | CapturedCall) -> Step:
     if isinstance(each, CapturedUpdate):
         return {"do": "constants", "file": str(each.file), "how": each.how, "arguments": each.arguments}
     step: Step = {"do": "call", "file": str(each.file), "threads": each.threads}
-    if each.settings:
-        step["settings"] = each.settings
     if each.headroom is not None and each.outcome == "failed":
         step["headroom"] = each.headroom
     if each.outcome == "unfinished" and (each.stack_bytes or USUAL_STACK) < USUAL_STACK:

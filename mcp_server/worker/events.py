@@ -145,10 +145,9 @@ class Given(Event):
 
 @dataclass
 class Inputs(Event):
-    """The leaves of the inputs, with the device where each was saved from, and which share storage."""
+    """The leaves of the inputs, with the device where each was saved from."""
 
     leaves: list[TensorFacts]
-    sharing: list[list[int]] = field(default_factory=list)
 
 
 @dataclass

@@ -33,7 +33,6 @@ from .tensors import (
     is_strided,
     leaf_facts,
     only_tensors,
-    sharing,
     span,
     unravel,
 )
@@ -335,7 +334,7 @@ def reporting_changes(asked: Mapping[str, int], flat: Leaves, report: Report) ->
 
 
 def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
-    """Event `inputs`: `leaves`, with the device where each was saved from, and `sharing` of storages."""
+    """Event `inputs`: `leaves`, with the device where each was saved from."""
     asked = request.get("inputs")
     devices: dict[int, str] = {}
 
@@ -352,7 +351,7 @@ def operate_describe_inputs(request: InputsRequest, report: Report) -> None:
 
     arranged = arrange(load_file(asked, where=locate), asked) if isinstance(asked, str) else read(asked)
     tree = arranged.args if arranged.flat else (arranged.args, arranged.kwargs)
-    report.event(events.Inputs(leaf_facts(tree, facts), sharing(only_tensors(tree))))
+    report.event(events.Inputs(leaf_facts(tree, facts)))
 
 
 def operate_describe_files(request: InputsRequest, report: Report) -> None:

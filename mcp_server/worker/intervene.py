@@ -121,8 +121,7 @@ class Caller:
             else:
                 call = Program(edit).call
         with as_captured(request, step, self.report), torch.no_grad(), ended_after(limit), eager:
-            for _ in range(2 if request.get("twice") else 1):
-                result = on_stack(stack, partial(call, list(flat)))
+            result = on_stack(stack, partial(call, list(flat)))
             synchronize()
         return [leaf.detach().clone() for leaf in only_tensors(result)]
 

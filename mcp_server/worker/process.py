@@ -17,7 +17,7 @@ import resource
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Iterator, Mapping, Optional, Sequence
+from typing import Any, Callable, Iterator, Optional, Sequence
 
 import torch
 from torch.utils import _pytree
@@ -42,44 +42,6 @@ def process_limits() -> tuple[Optional[int], Optional[int]]:
 def _limit(kind: int) -> Optional[int]:
     limit = resource.getrlimit(kind)[0]
     return None if limit == resource.RLIM_INFINITY else limit
-
-
-# Numerical settings of the whole process that decide what operators compute: how each is read and set, and
-# what it is in a new process (torch 2.8-2.15).
-SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], Any]] = {
-    "float32_matmul_precision": (
-        torch.get_float32_matmul_precision,
-        torch.set_float32_matmul_precision,
-        "highest",
-    ),
-    "deterministic_algorithms": (
-        torch.are_deterministic_algorithms_enabled,
-        torch.use_deterministic_algorithms,
-        False,
-    ),
-}
-
-
-def settings() -> dict[str, Any]:
-    """Those that are not as in a new process; none where torch refuses to say."""
-    try:
-        return {name: now for name, (get, _, usual) in SETTINGS.items() if (now := get()) != usual}
-    except RuntimeError:  # a program that mixes old and new names of one setting
-        return {}
-
-
-@contextlib.contextmanager
-def with_settings(asked: Mapping[str, Any]) -> Iterator[None]:
-    """These settings, and those before again."""
-    known = {name: value for name, value in asked.items() if name in SETTINGS}
-    before = {name: SETTINGS[name][0]() for name in known}
-    try:
-        for name, value in known.items():
-            SETTINGS[name][1](value)
-        yield
-    finally:
-        for name, value in before.items():
-            SETTINGS[name][1](value)
 
 
 def processor_seconds() -> Optional[int]:

@@ -97,7 +97,6 @@ class Step(TypedDict, total=False):
     only_known: bool
     names: list[str]
     threads: int
-    settings: dict[str, str | bool]  # of `process.SETTINGS`
     headroom: int
     stack: int
 
@@ -135,9 +134,9 @@ class RunRequest(LoadRequest, total=False):
 class ReplayRequest(RunRequest, total=False):
     """A captured load of `package` or of the bare .so `library` (on `device`), and its `steps`.
 
-    `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call; `twice`
-    repeats it on the same tensors. `current_device`: the CUDA device to make current. `cast` ({constant:
-    dtype}) and `copied` act on constants before an update.
+    `changes`, `tell_changes` and `stack_bytes` (in place of the step's `stack`) act on the last call.
+    `current_device`: the CUDA device to make current. `cast` ({constant: dtype}) and `copied` act on
+    constants before an update.
     `actual`: a file with both sides of a comparison of the program that failed, with which the outputs are
     compared unless there is `expect` or `check`.
     """
@@ -148,7 +147,6 @@ class ReplayRequest(RunRequest, total=False):
     current_device: Optional[int]
     cast: dict[str, str]
     copied: list[str]
-    twice: bool
     stack_bytes: int
     actual: str
 

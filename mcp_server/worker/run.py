@@ -16,7 +16,7 @@ from . import events
 from .compare import Limits, compare_all, compare_calls, distance
 from .inputs import Inputs, apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load_captured, update_package
-from .process import limited, on_stack, synchronize, take_if_used, with_settings
+from .process import limited, on_stack, synchronize, take_if_used
 from .protocol import ReplayRequest, RunRequest, Step
 from .report import Refused, Report
 from .tensors import layout, leaf_facts, only_tensors
@@ -53,8 +53,7 @@ def operate(request: ReplayRequest, report: Report, loaded: Callable[[], None] =
         made = partial(call, partial(loader.run, flat), index, report)
         told = reporting_changes(changed.get("tell_changes", {}), flat, report)
         with as_captured(request, step, report), told:
-            for _ in range(2 if changed.get("twice") else 1):
-                result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
+            result = on_stack(changed.get("stack_bytes") or step.get("stack"), made)
     if result is None:
         return
     if request.get("actual") and expected is None and not request.get("check"):
@@ -73,11 +72,10 @@ def inputs_of(step: Step, request: RunRequest) -> Inputs:
 
 @contextlib.contextmanager
 def as_captured(request: ReplayRequest, step: Step, report: Report) -> Iterator[None]:
-    """A call with the threads, the numerical settings and the limit on memory that it had in the program."""
+    """A call with the threads and the limit on memory that it had in the program."""
     if step.get("threads"):  # the number of threads decides how kernels split their work
         torch.set_num_threads(step["threads"])
-    settings = with_settings(step.get("settings") or {})
-    with watching(request.get("operators"), report), limited(step.get("headroom")), settings:
+    with watching(request.get("operators"), report), limited(step.get("headroom")):
         yield
 
 

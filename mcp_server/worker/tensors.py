@@ -311,16 +311,6 @@ def cut_out(tensor: torch.Tensor) -> torch.Tensor:
     return copy.as_strided(tuple(tensor.shape), tuple(tensor.stride()), lead)
 
 
-def sharing(tensors: list[torch.Tensor]) -> list[list[int]]:
-    """Groups of positions whose tensors share one storage."""
-    groups: dict[int, list[int]] = {}
-    for position, tensor in enumerate(tensors):
-        address = tensor.untyped_storage().data_ptr()
-        if address:
-            groups.setdefault(address, []).append(position)
-    return [group for group in groups.values() if len(group) > 1]
-
-
 def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     """A digest of the values of each tensor that has some; none at all where they cannot be read.
 

@@ -24,11 +24,9 @@ from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
     GUARD,
-    capture,
     failing,
     from_eager,
     package_case,
-    phase,
     run,
     trial,
     worker_run,
@@ -185,23 +183,6 @@ def test_a_number_that_was_fixed_at_export() -> None:
     (found,) = fixed_arguments.detect_fixed_arguments(case)
     assert not found.harmful
     case.leaves[1] = TensorFacts(kind="tensor", value="4")
-    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
-
-
-def test_a_number_of_an_earlier_call_that_was_fixed_at_export() -> None:
-    """The suspect call has the exported value; a check of the program's may be about any call."""
-    case = fixed_case("3")
-    call = {"load": 0, "thread": 1, "file": "i.pt"}
-    plain = [{"args[1]": "3"}, {"args[1]": "5", "args[2]": "'x'"}, {"args[1]": "3.0"}]
-    stack = [{"file": "serve.py", "line": 4, "code": "model(x, n)"}]
-    calls = [
-        phase(n, **call, plain=each, stack=stack) | {"number": n} for n, each in enumerate(plain, start=1)
-    ]
-    case.capture = capture(calls=calls)
-    (found,) = fixed_arguments.detect_fixed_arguments(case)
-    assert (found.guilty.value, found.guilty.model_locations[0].line) == ("5 (exported: 3)", 4)
-    assert "in call 2" in found.evidence[0].fact and confidence(found, case) == "likely"
-    case.capture = capture(calls=[calls[0], calls[2]])
     assert list(fixed_arguments.detect_fixed_arguments(case)) == []
 
 

@@ -11,23 +11,18 @@ import pytest
 
 from mcp_server.diagnosis.causes import log_text
 from mcp_server.diagnosis.causes.compiler import (
-    compiled_again,
     compiler_suspect,
     detect_decision,
-    detect_relaxed_math,
     generated_suspect,
-    options_key,
-    relaxed_options,
     trial_of,
 )
 from mcp_server.diagnosis.diagnose import detect, diagnose
-from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.next_steps import command_for, next_steps
 from mcp_server.diagnosis.observe.kernels import ReadUsersKernel
-from mcp_server.diagnosis.observe.wrong_numbers import BisectCompiler, CompileCarefully, TrySwitches, keep
+from mcp_server.diagnosis.observe.wrong_numbers import BisectCompiler, TrySwitches, keep
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.diagnosis.verdict import confidence, fix_of, is_bystander, ranked
+from mcp_server.diagnosis.verdict import confidence, fix_of, ranked
 from mcp_server.model import Artifact, Component, Cost, ModelLocation, ScriptWorkload
 from mcp_server.runtime.context import Context
 from mcp_server.tools.divergence import Kind
@@ -126,39 +121,6 @@ def test_the_next_step_is_the_search(zoo: ZooPackage) -> None:
     parse(command_for("bisect", case))
     case.bisected = best, bisected()
     assert "bisect" not in [step.tool for step in next_steps(best, case)]
-
-
-def relaxed(zoo: ZooPackage, value: object) -> DiagnosisState:
-    """A script that compiled with an option which allows other numbers, and found its numbers wrong."""
-    case = suspected(zoo)
-    package = {"package": "m.pt2"}
-    made = phase(
-        1, how="aoti_compile_and_package", configs={"cpp.enable_unsafe_math_opt_flag": value}, **package
-    )
-    load = phase(2, loader="AOTIModelPackageLoader", **package)
-    case.capture = capture(
-        compiles=[made], loads=[load], calls=[phase(3, load=1, thread=1, file="inputs.pt")]
-    )
-    return case
-
-
-@pytest.mark.parametrize("effect", [Effect.GONE, Effect.SAME])
-def test_an_option_that_allows_other_numbers_is_tried(zoo: ZooPackage, effect: Effect) -> None:
-    """Compiled without it the program gives eager's numbers, or fails as before; till then it is possible."""
-    case = relaxed(zoo, True)
-    (found,) = detect_relaxed_math(case)
-    assert confidence(found, case) == "possible" and CompileCarefully().gain(case, []) > 0
-    key, code = options_key(relaxed_options(case)), "inductor_configs={...}"
-    trial = compiled_again(key, "without it", FailureShown(kind="departs"), effect, code)
-    case.trials[trial.intervention.key] = trial
-    (found,) = detect_relaxed_math(case)
-    assert is_bystander(found, case) == (effect is Effect.SAME)
-    if effect is Effect.GONE:
-        best = ranked(detect(case), case)[0]
-        assert best.guilty.name.endswith("cpp.enable_unsafe_math_opt_flag")
-        fix = fix_of(best, case)
-        assert confidence(best, case) == "proven" and fix is not None and fix.after == code
-    assert not list(detect_relaxed_math(relaxed(zoo, False)))
 
 
 def test_a_failure_of_the_compilers_own_is_tried_with_careful_options(zoo: ZooPackage) -> None:

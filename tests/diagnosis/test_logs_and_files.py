@@ -128,7 +128,10 @@ def test_what_a_check_of_the_script_admits() -> None:
     assert "concurrency" not in categories(case) and "wrong_output" in categories(case)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
     assert "wrong_output" not in categories(case)
-    assert "concurrency" in categories(after_calls(OWN_CHECK, rewritten=[0]))
+    written = after_calls(OWN_CHECK)
+    told = phase(3, storage="input", act="written", interval="call", call=1)
+    written.capture = capture(calls=[phase(1, load=1, thread=1)], memory=[told])
+    assert "concurrency" in categories(written)
     assert case.capture is not None
     case.capture.calls[1] = case.capture.calls[1].model_copy(update={"thread_name": "worker"})
     assert "concurrency" in categories(case)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, constants, hang, nan_or_inf
+from mcp_server.diagnosis.causes import constants, hang, nan_or_inf
 from mcp_server.diagnosis.causes.log_text import action, named
+from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.causes.wrong_output import DRAWS
 from mcp_server.diagnosis.diagnose import detect
 from mcp_server.diagnosis.state import DiagnosisState
@@ -128,8 +129,10 @@ def test_an_input_that_another_thread_wrote(
     """A write during the call explains a failure; without one it is the program's affair."""
     case = package_case(zoo("ranker"))
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!" if failed else "")
-    case.capture = capture(calls=[phase(1, load=1, thread=1, file="inputs.pt", rewritten=places)])
-    found = list(concurrency.detect_rewritten(case))
+    told = {"storage": "input", "act": "written", "interval": "call", "call": 1}
+    memory = [phase(2, **told, input=place) for place in places]
+    case.capture = capture(calls=[phase(1, load=1, thread=1, file="inputs.pt")], memory=memory)
+    found = list(detect_memory_log(case))
     assert [h.guilty.input_index for h in found] == [0] * count
     assert all(h.category == "concurrency" for h in found)
 

@@ -11,13 +11,13 @@ import pytest
 
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import (
-    concurrency,
     constants,
     illegal_memory_access,
     input_mismatch,
     log_text,
 )
 from mcp_server.diagnosis.causes.illegal_memory_access import died
+from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
 from mcp_server.diagnosis.observe.calls import PlainRun
@@ -238,7 +238,13 @@ def test_a_package_without_a_device_goes_where_its_inputs_are(
 
 def call(n: int, **more: object) -> dict[str, object]:
     """A captured call at a line of its own."""
-    return phase(n, load=1, thread=1, stack=[{"file": "a.py", "line": n, "code": f"step{n}(x)"}], **more)
+    line = {"file": "a.py", "line": n, "code": f"step{n}(x)"}
+    return {**phase(n, load=1, thread=1, stack=[line]), **more}
+
+
+def written(n: int, **more: object) -> dict[str, object]:
+    """An input that another stream still wrote."""
+    return phase(n, storage="input", act="written", interval="stream", **more)
 
 
 def seen(**records: object) -> DiagnosisState:
@@ -251,26 +257,30 @@ def seen(**records: object) -> DiagnosisState:
 
 def test_an_input_that_is_still_written_is_a_race(zoo: ZooPackage) -> None:
     """The first call whose input changed under it is named, with its line; not if the package writes it."""
-    (found,) = concurrency.detect_streams(seen(calls=[call(3), call(5, raced=[1]), call(7, raced=[0])]))
+    calls = [call(3), call(5, number=2), call(7, number=3)]
+    raced = [written(6, call=2, input=1), written(8, call=3, input=0)]
+    (found,) = detect_memory_log(seen(calls=calls, memory=raced))
     assert found.category == "concurrency" and found.harmful
     assert (found.guilty.kind, found.guilty.input_index) == ("input", 1)
     assert found.guilty.model_locations[0].line == 5
     case = package_case(zoo("counter"))  # adds to its input in place
-    case.capture = capture(calls=[call(3, raced=[0])])
-    assert list(concurrency.detect_streams(case)) == []
+    case.capture = capture(calls=[call(3)], memory=[written(4, call=1, input=0)])
+    assert list(detect_memory_log(case)) == []
 
 
 def test_a_replay_without_its_input_is_named_at_both_lines() -> None:
     """The line of the replay comes first, then the call in the captured graph."""
-    replay = phase(9, call=1, input=0, stack=[{"file": "a.py", "line": 40, "code": "graph.replay()"}])
-    (found,) = concurrency.detect_streams(seen(calls=[call(3)], replays=[replay]))
+    line = {"file": "a.py", "line": 40, "code": "graph.replay()"}
+    replay = phase(9, storage="input", act="freed", interval="graph", call=1, input=0, stack=[line])
+    (found,) = detect_memory_log(seen(calls=[call(3)], memory=[replay]))
     assert [place.line for place in found.guilty.model_locations] == [40, 3]
     assert found.guilty.input_index == 0
 
 
 def let_go(*, fails: bool) -> DiagnosisState:
     """A program that let an input go too early, and that failed under the hook or not."""
-    case = seen(calls=[call(3)], cross_stream_frees=[phase(9, call=1, input=1)])
+    freed = phase(9, storage="input", act="freed", interval="stream", call=1, input=1)
+    case = seen(calls=[call(3)], memory=[freed])
     if not fails:
         case.runs["script"] = run("script")
     return case
@@ -281,12 +291,12 @@ def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
     script = tmp_path / "serve.py"
     script.write_text("import os, sys\nsys.exit('AOTI_DEBUG_CAPTURE' not in os.environ)\n")
     case = let_go(fails=False)
-    (found,) = concurrency.detect_streams(case)
+    (found,) = detect_memory_log(case)
     assert not found.harmful and RunAlone().gain(case, [found]) > 0
     case.workload = ScriptWorkload(script=script, cwd=tmp_path)
     anyio.run(RunAlone().act, case, Context(tmp_path / "job", Path(sys.executable)))
     assert case.fails_only_alone and case.failed and not case.ended_well
-    (found,) = concurrency.detect_streams(case)
+    (found,) = detect_memory_log(case)
     assert found.harmful and confidence(found, case) == "likely"
     assert (found.category, found.guilty.input_index) == ("concurrency", 1)
     assert found.guilty.model_locations[0].line == 3
@@ -294,5 +304,5 @@ def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
 
 def test_a_program_that_fails_under_the_hook_too_may_have_another_fault() -> None:
     """Waiting for each call would have hidden the race: it is only possible."""
-    (found,) = concurrency.detect_streams(let_go(fails=True))
+    (found,) = detect_memory_log(let_go(fails=True))
     assert confidence(found, let_go(fails=True)) == "possible"

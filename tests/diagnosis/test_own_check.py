@@ -7,15 +7,12 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import environment, log_text, wrong_output
+from mcp_server.diagnosis.causes import log_text, wrong_output
 from mcp_server.diagnosis.components import users_code
-from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import checked_call, confidence
 from mcp_server.model import ScriptWorkload
-from mcp_server.worker.protocol import Step
-from tests.diagnosis.support import called, capture, phase, run, trial, worker_run
+from tests.diagnosis.support import called, capture, phase, run, worker_run
 from tests.memory_faults.support import recorded
 
 RAISED = """Traceback (most recent call last):
@@ -77,29 +74,6 @@ def test_the_call_that_a_check_names_is_the_suspect() -> None:
     assert ["call 2 of 5" in evidence.fact for evidence in checked_call(case)] == [True]
     lost = capture(calls=calls, assertions=[phase(9, calls=[3])])
     assert lost.suspect is lost.calls[0]
-
-
-@pytest.mark.parametrize(("effect", "said"), [(None, "possible"), (Effect.GONE, "proven")])
-def test_a_setting_of_the_process_is_tried(tmp_path: Path, effect: Effect | None, said: str) -> None:
-    """The line that sets it, and the call without it; by itself the setting proves nothing."""
-    script = tmp_path / "serve.py"
-    script.write_text("import torch\ntorch.set_float32_matmul_precision('high')\n")
-    case = DiagnosisState(ScriptWorkload(script=script))
-    high: dict[str, str | bool] = {"float32_matmul_precision": "high"}
-    case.capture = capture(calls=[phase(1, **CALL, file="inputs.pt", settings=high)])
-    step: Step = {"do": "call", "file": "inputs.pt", "settings": high}
-    case.call = CallSpec("replay", {"steps": [step]}, Path("m.pt2"))
-    case.runs["script"] = run("script", RAISED)
-    case.runs["plain"] = run("plain", "", called(nan=3))
-    (found,) = environment.detect_settings(case)
-    assert (found.category, found.guilty.kind) == ("nan_or_inf", "environment")
-    assert found.guilty.model_locations[0].line == 2
-    assert found.intervention is not None
-    assert list(found.intervention.options.steps or ()) == [{"do": "call", "file": "inputs.pt"}]
-    if effect is not None:
-        case.trials[found.intervention.key] = trial(found.intervention, effect)
-        (found,) = environment.detect_settings(case)
-    assert confidence(found, case) == said
 
 
 EMBEDDING = """Traceback (most recent call last):

@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import concurrency, index_out_of_bounds
+from mcp_server.diagnosis.causes import index_out_of_bounds
 from mcp_server.diagnosis.indices import indexing_launches
-from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import confidence, is_bystander
 from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import ArgumentValues, KernelIO, LaunchValues
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import package_case, run, trial, worker_run
+from tests.diagnosis.support import package_case
 from tests.zoo.names import thorough
 
 
@@ -46,30 +43,3 @@ def test_a_dropped_scatter_error_is_found(zoo: ZooPackage) -> None:
 def test_an_index_inside_is_no_fault(zoo: ZooPackage) -> None:
     """The last element that exists may be written."""
     assert list(index_out_of_bounds.detect_beyond(watched(package_case(zoo("scatter")), 11))) == []
-
-
-@thorough
-@pytest.mark.slow
-def test_shared_memory_counts_only_where_an_input_is_written(zoo: ZooPackage) -> None:
-    """`counter` writes its input in place, `scatter` only reads: sharing is a fault of the first alone."""
-    writing, reading = package_case(zoo("counter")), package_case(zoo("scatter"))
-    writing.sharing, reading.sharing = [[0, 1]], [[0, 1]]
-    assert [h.category for h in concurrency.detect_sharing(writing)] == ["concurrency"]
-    assert list(concurrency.detect_sharing(reading)) == []
-
-
-@thorough
-@pytest.mark.slow
-def test_a_call_made_twice_can_confirm_a_changed_input_and_not_refute_it(zoo: ZooPackage) -> None:
-    """A reference computed after the call is what a second call gives; one from before it is out of reach."""
-    case = package_case(zoo("counter"))
-    case.call = CallSpec("replay", {"steps": [{"do": "call"}]}, zoo("counter"), Path("inputs.pt"))
-    case.interpreted = worker_run({"event": "compared", "equal": True})
-    case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
-    (found,) = concurrency.detect_changed_input(case)
-    assert found.intervention is not None and confidence(found, case) == "possible"
-    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
-    assert confidence(found, case) == "proven"
-    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    (found,) = concurrency.detect_changed_input(case)
-    assert found.intervention is None and not is_bystander(found, case)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from mcp_server.diagnosis.causes import concurrency, environment, illegal_memory_access
+from mcp_server.diagnosis.causes import environment
+from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.observe.program import CheckedProgram, may_be_a_host, named_package
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
@@ -23,8 +24,9 @@ LINE = {"file": "serve.py", "line": 41, "code": "model(frames)"}
 def died(outcome: str, gone: list[int]) -> DiagnosisState:
     """A program that a signal ended, after a call with these inputs unmapped."""
     case = DiagnosisState(None)
-    call = phase(3, load=1, thread=1, outcome=outcome, unmapped=gone, stack=[LINE])
-    case.capture = capture(calls=[call])
+    told = {"storage": "input", "act": "unmapped", "interval": "call", "call": 1}
+    call = phase(3, load=1, thread=1, outcome=outcome, stack=[LINE])
+    case.capture = capture(calls=[call], memory=[phase(2, **told, input=place) for place in gone])
     case.runs["script"] = RunSeen(
         "script", Finished("signal", None, "SIGSEGV", 1.0, LOG, LOG, LOG), read_log([])
     )
@@ -34,7 +36,7 @@ def died(outcome: str, gone: list[int]) -> DiagnosisState:
 def test_a_call_that_died_of_unmapped_memory() -> None:
     """The input is guilty at the line of the call, and both the hook and the signal say so."""
     case = died("unfinished", [1])
-    (found,) = illegal_memory_access.detect_unmapped(case)
+    (found,) = detect_memory_log(case)
     assert (found.category, found.guilty.kind, found.guilty.input_index) == (
         "illegal_memory_access",
         "input",
@@ -77,8 +79,10 @@ def aliasing(outcome: str) -> DiagnosisState:
     """A program whose check failed after calls, of which the first one's output is a view of its input."""
     case = DiagnosisState(None)
     first = phase(2, load=1, thread=1, outcome=outcome, stack=[LINE])
-    later = {**phase(6, load=1, thread=1, overwritten=[(1, 1, 0)]), "number": 3}
-    case.capture = capture(calls=[first, later], assertions=[phase(9, outcome="failed")])
+    later = {**phase(6, load=1, thread=1), "number": 3}
+    told = {"storage": "output", "act": "written", "interval": "output", "call": 1, "output": 1}
+    failed = phase(9, outcome="failed")
+    case.capture = capture(calls=[first, later], assertions=[failed], memory=[phase(5, **told)])
     case.runs["script"] = run("script", "AssertionError: Tensor-likes are not close!")
     return case
 
@@ -86,7 +90,7 @@ def aliasing(outcome: str) -> DiagnosisState:
 def test_an_output_that_changed_with_its_input() -> None:
     """The input that was written anew is guilty, at the line of the call whose output was kept."""
     case = aliasing("ok")
-    (found,) = concurrency.detect_aliased(case)
+    (found,) = detect_memory_log(case)
     assert (found.category, found.guilty.input_index) == ("concurrency", 0)
     assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "possible"
 
@@ -120,8 +124,8 @@ def test_a_host_that_ends_well_is_asked_through_the_checks_of_its_package() -> N
 
 def test_a_call_that_came_back_did_not_read_it() -> None:
     """An input that the package never reads does no harm; nor is a call with whole inputs suspected."""
-    assert list(illegal_memory_access.detect_unmapped(died("ok", [1]))) == []
-    assert list(illegal_memory_access.detect_unmapped(died("unfinished", []))) == []
+    assert list(detect_memory_log(died("ok", [1]))) == []
+    assert list(detect_memory_log(died("unfinished", []))) == []
 
 
 @pytest.mark.parametrize(("limit", "found"), [(100_000, "likely"), (1 << 30, "")])
@@ -136,4 +140,4 @@ def test_a_package_larger_than_a_file_may_be(zoo: ZooPackage, limit: int, found:
 
 def test_views_where_something_else_failed() -> None:
     """A call that failed explains the failure by itself."""
-    assert list(concurrency.detect_aliased(aliasing("failed"))) == []
+    assert list(detect_memory_log(aliasing("failed"))) == []

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
+from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.jobs.command import Ending
 from mcp_server.package.exported import ExportedFacts
-from mcp_server.worker.protocol import Step
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, failing, package_case, phase, run
 
@@ -63,48 +61,6 @@ def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> Non
     (found,) = constants.detect(case)
     assert "reads its memory" in found.summary and "copied" not in found.summary
     assert found.fix is not None and "alive" in found.fix.text
-
-
-@pytest.mark.parametrize(("idle", "loader", "count"), [(True, "", 1), (False, "", 0), (True, "Container", 0)])
-def test_an_update_of_the_half_that_is_not_in_use_is_told(
-    zoo: ZooPackage, idle: bool, loader: str, count: int
-) -> None:
-    """The package's loader cannot swap the halves, a bare container's runner can; the other half is tried."""
-    case = failing(package_case(zoo("ranker")))
-    case.capture = capture(
-        loads=[phase(1, loader=loader or "AOTIModelPackageLoader", package="m.pt2")],
-        updates=[
-            phase(2, load=1, how="load_constants", constants={"table.weight": GOOD}, arguments=[idle, True])
-        ],
-        calls=[phase(3, load=1, thread=1, file="inputs.pt")],
-    )
-    steps: list[Step] = [{"do": "constants", "arguments": [True, True]}, {"do": "call"}]
-    case.call = CallSpec("replay", {"steps": steps}, zoo("ranker"), Path("inputs.pt"))
-    found = list(constants.detect(case))
-    assert len(found) == count
-    for hypothesis in found:
-        assert hypothesis.intervention is not None and "use_inactive" in hypothesis.summary
-        steps_then = hypothesis.intervention.options.steps
-        assert steps_then is not None and steps_then[0]["arguments"] == [False, True]
-
-
-@pytest.mark.parametrize(
-    ("how", "name", "count"),
-    [
-        ("update_constant_buffer", "table.weight", 1),
-        ("update_constant_buffer", "table_weight", 0),
-        ("load_constants", "table.weight", 0),
-    ],
-)
-def test_a_method_that_takes_other_names_is_told(zoo: ZooPackage, how: str, name: str, count: int) -> None:
-    """`update_constant_buffer` knows a constant by its generated name, `load_constants` by the model's."""
-    case = failing(package_case(zoo("ranker")))
-    case.capture = capture(
-        updates=[phase(1, load=1, how=how, constants={name: GOOD}, outcome="failed", compiled=[name])]
-    )
-    found = list(constants.detect(case))
-    assert len(found) == count
-    assert all(h.fix is not None and "load_constants" in h.fix.text for h in found)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +117,7 @@ def test_overlapping_calls_without_synchronisation(
 ) -> None:
     """run_single_threaded with two threads inside at once is named, with both threads."""
     case = threads(single, begins, thread)
-    found = list(concurrency.detect_concurrency(case))
+    found = list(concurrency.detect_overlapping_calls(case))
     assert len(found) == harmful
     for each in found:
         assert each.category == "concurrency" and each.harmful and each.only_in_program
@@ -205,16 +161,21 @@ def test_another_failure_of_the_call_alone_says_nothing_of_a_hang(ending: Ending
     assert [label for label, _ in case.logs] == [label for label, _ in case.own_logs]
 
 
+def of_constants(n: int, act: str, names: list[str], call: int | None, **more: object) -> dict[str, Any]:
+    """An event of constants between their update and a call, or seen at a failure after it."""
+    return phase(n, storage="constant", act=act, interval="update", names=names, load=1, call=call, **more)
+
+
 def test_moved_user_managed_constants() -> None:
     """Memory that moved between load_constants and the call is put on the constant, at both lines."""
     case = failing(DiagnosisState(None))
     update = phase(
         1, load=1, how="load_constants", constants={"w": GOOD}, stack=[{"file": "a.py", "line": 3}]
     )
-    call = phase(2, load=1, thread=1, moved=["w"], stack=[{"file": "a.py", "line": 9}])
-    case.capture = capture(updates=[update], calls=[call])
+    call = phase(3, load=1, thread=1, stack=[{"file": "a.py", "line": 9}])
+    case.capture = capture(updates=[update], calls=[call], memory=[of_constants(2, "moved", ["w"], 1)])
     case.runs["script"] = run("script", "Segmentation fault")
-    (found,) = concurrency.detect_concurrency(case)
+    (found,) = detect_memory_log(case)
     assert (found.guilty.kind, found.guilty.name) == ("constant", "w")
     assert [place.line for place in found.guilty.model_locations] == [3, 9]
     assert found.only_in_program
@@ -225,41 +186,30 @@ def test_constants_that_the_program_wrote_after_it_gave_them(expected: bool) -> 
     """A call with the values as given that is what the program expected makes it sure."""
     case = DiagnosisState(None)
     update = phase(1, load=1, how="load_constants", constants={"w": GOOD, "b": GOOD})
-    call = phase(2, load=1, thread=1, altered=["w"], file="inputs.pt")
-    case.capture = capture(updates=[update], calls=[call])
+    call = phase(3, load=1, thread=1, file="inputs.pt")
+    told = of_constants(2, "written", ["w"], 1, counted=True)
+    case.capture = capture(updates=[update], calls=[call], memory=[told])
     case.runs["script"] = run("script", "AssertionError: drift")
     case.runs["plain"] = run(
         "plain", "", {"event": "compared_expected", "equal": True} if expected else called()
     )
-    found = [h.observed for h in constants.detect_altered_constants(case) if h.guilty.name == "w"]
+    found = [h.observed for h in detect_memory_log(case) if h.guilty.name == "w"]
     assert found == [expected]
 
 
-def refilled(
-    zoo: ZooPackage, names: list[str] | None, *events: dict[str, Any], **more: Any
-) -> DiagnosisState:
-    """A program whose check failed over a call with these constants refilled, made again with this result."""
-    case = package_case(zoo("ranker"))
-    given = {"table.weight": GOOD, "head.weight": GOOD}
-    digests = dict.fromkeys(given, "given")
-    update = phase(1, load=1, how="load_constants", constants=given, digests=digests)
-    call = phase(2, load=1, thread=1, refilled=names, file="inputs.pt", altered=more.pop("altered", []))
-    case.capture = capture(updates=[update], calls=[call], ends=[phase(3, **more)])
-    case.runs["script"] = run("script", "RuntimeError: drift")
-    case.runs["plain"] = run("plain", "", *events)
-    return case
-
-
-def test_values_tell_more_than_counts_of_writes(zoo: ZooPackage) -> None:
-    """A write into another part of one block counts for all of it; where nobody looked the count tells."""
-    events = [{"event": "called"}]
-    assert not list(constants.detect_altered_constants(refilled(zoo, [], *events, altered=["head.weight"])))
-    assert list(constants.detect_altered_constants(refilled(zoo, None, *events, altered=["head.weight"])))
-    by_check = refilled(
-        zoo, None, {"event": "compared_expected", "equal": True}, refilled={"1": ["head.weight"]}
-    )
-    (found,) = constants.detect_altered_constants(by_check)
-    assert "when the check failed" in found.evidence[0].fact
+def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: ZooPackage) -> None:
+    """Where nobody could look at the call; a buffer that calls write themselves is nobody's fault."""
+    for model, name, count in (("ranker", "head.weight", 1), ("counter", "seen", 0)):
+        case = package_case(zoo(model))
+        update = phase(1, load=1, how="load_constants", constants={name: GOOD})
+        call = phase(2, load=1, thread=1, file="inputs.pt")
+        told = of_constants(3, "written", [name], None)
+        case.capture = capture(updates=[update], calls=[call], ends=[phase(4)], memory=[told])
+        case.runs["script"] = run("script", "RuntimeError: drift")
+        case.runs["plain"] = run("plain", "", {"event": "compared_expected", "equal": True})
+        found = list(detect_memory_log(case))
+        assert len(found) == count
+        assert all("at the failed check" in each.evidence[0].fact for each in found)
 
 
 BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"

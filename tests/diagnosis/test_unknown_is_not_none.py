@@ -211,7 +211,7 @@ def test_a_host_out_of_sight_is_told_what_the_package_refuses(
 # What an observation may leave in the state; each is as it was at first where it was not made.
 PARTS = (
     *("package", "given", "leaves", "mismatches", "capture", "call", "interpreted", "repeated", "runs"),
-    *("workload", "sharing", "operators"),
+    *("workload", "operators"),
 )
 RAISED = {
     "event": "node_raised",
@@ -234,7 +234,6 @@ def observed(package: Path) -> DiagnosisState:
     case.runs["checked"] = run("checked", "", called(nan=2))
     case.interpreted = worker_run(RAISED, {"event": "compared", "equal": False, "outputs": []})
     case.repeated = worker_run({"event": "repeated", "run": "second", "equal": False})
-    case.sharing = [[0, 1]]
     return case
 
 

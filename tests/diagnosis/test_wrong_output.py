@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mcp_server.diagnosis.causes import constants, wrong_output
+from mcp_server.diagnosis.causes import wrong_output
 from mcp_server.diagnosis.causes.compiler import CODE, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
@@ -17,13 +17,12 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
 from mcp_server.model import ExportedWorkload, ScriptWorkload, Verdict
-from mcp_server.package.exported import read_exported
 from mcp_server.tools.divergence import (
     Kind,
 )
 from mcp_server.tools.reduce.failing import FailureShown
 from mcp_server.worker.events import ConstantDiffers
-from tests.conftest import CACHE, ZooPackage, compiled_once, torch_environment
+from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import (
     DIFFERS,
     called,
@@ -182,17 +181,3 @@ def test_a_bf16_script_is_cleared_by_a_real_compile(tmp_path: Path, device: str)
     found = served(diagnose, context_in(tmp_path / "job"), workload, budget_s=240)
     assert (found.outcome, found.confidence) == ("no_fault", "proven"), found.summary
     assert found.fix is not None and found.fix.after == CODE
-
-
-@thorough
-def test_a_state_that_the_compiler_folded_is_named() -> None:
-    """The count of one element is written in each call and read by none; the average of nine is read."""
-    package = compiled_once(CACHE / "beats.pt2", "tests.zoo.origins", "beats")
-    case = package_case(package)
-    case.exported = read_exported(package.with_name("beats.exported.pt2"))
-    assert {name for name, _ in case.exported.counted} == {"mean", "beats"}
-    assert not list(constants.detect_folded_state(case))  # nothing was run yet
-    case.runs["plain"] = case.runs["script"] = run("plain", "", called())
-    (found,) = constants.detect_folded_state(case)
-    assert (found.guilty.kind, found.guilty.name) == ("constant", "beats")
-    assert [line.code for line in found.guilty.model_locations] == ["self.beats.add_(1.0)"]

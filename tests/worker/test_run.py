@@ -11,9 +11,7 @@ import torch
 
 from mcp_server.errors import ProblemError
 from mcp_server.worker import events
-from mcp_server.worker.process import settings
-from mcp_server.worker.report import Refused, Report
-from mcp_server.worker.run import as_captured
+from mcp_server.worker.report import Refused
 from tests.conftest import ZooPackage
 from tests.worker.support import here, saved, work
 
@@ -45,16 +43,6 @@ def test_a_good_call_reports_each_phase_and_the_outputs_of_eager_each_time(
     assert first.nan == first.inf == 0 and first.min is not None and 0 < first.min < 1
     compared = done.last(events.ComparedExpected)
     assert compared is not None and compared.equal and compared.counts == [1, 1]
-
-
-@pytest.mark.slow
-def test_a_captured_call_is_made_with_the_settings_of_the_program(tmp_path: Path) -> None:
-    """Read where they are not as in a new process, set for the call, and as before after it."""
-    assert settings() == {}
-    report = Report(str(tmp_path / "report.jsonl"))
-    with as_captured({}, {"settings": {"float32_matmul_precision": "high"}}, report):
-        assert settings() == {"float32_matmul_precision": "high"}
-    assert settings() == {}
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from mcp_server.worker.events import Argument, Inputs
 from mcp_server.worker.observe import _NAMES, Saver, stem, write
 from mcp_server.worker.report import Encoded, Refused, encode, plain
 from mcp_server.worker.saved_calls import TooLarge, pack, pack_leaves, restore
-from mcp_server.worker.tensors import checksum, describe, layout, sharing, storage_bytes
+from mcp_server.worker.tensors import checksum, describe, layout, storage_bytes
 from tests.worker.support import here, saved
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]
@@ -74,7 +74,6 @@ def test_the_tree_and_sharing_survive() -> None:
     leaves, tree = restore(through_a_file(pack(args, kwargs, 1 << 20)))
     assert tree is not None and tree[1] == {"flag": True}
     assert list(tree[0][0]) == ["b", "a"] and tree[0][0]["a"][1] == 3 and len(leaves) == 4
-    assert sharing(leaves[:2]) == [[0, 1]]
     leaves[0][2] = 77
     assert leaves[1][0] == 77
     assert restore(through_a_file(pack((object(), base), {}, 1 << 20)))[1] is None
@@ -100,7 +99,7 @@ def test_statistics_and_checksums_of_what_has_few_values() -> None:
 
 
 def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
-    """Paths, layouts, ranges, NaN counts and sharing are told for tensors; other leaves by their value."""
+    """Paths, layouts, ranges and NaN counts are told for tensors; other leaves by their value."""
     base = torch.arange(12.0).reshape(3, 4)
     base[0, 0] = float("nan")
     tree = {"args": [base.t(), {"ids": torch.tensor([3, -5])}, 7], "kwargs": {"mask": base[1:]}}
@@ -110,7 +109,6 @@ def test_every_leaf_of_a_tree_has_its_facts(tmp_path: Path) -> None:
     assert (ids.path or "").endswith("['ids']") and (ids.min, ids.max, ids.dtype) == (-5, 3, "int64")
     assert number.kind == "int" and number.value == "7"
     assert mask.storage_offset == 4 and (mask.path or "").startswith("[1]['mask']")
-    assert inputs.sharing == [[0, 2]]
 
 
 def test_a_file_from_a_gpu_is_described_without_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,11 +7,11 @@ Numbers that differ from eager mode by rounding alone are no fault, whatever the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mcp_server.diagnosis.components import check_failed, component, own_code, seen
+from mcp_server.diagnosis.components import check_failed, own_code, seen
 from mcp_server.diagnosis.interventions.base import (
     Effect,
     Intervention,
@@ -136,48 +136,6 @@ def compiled_again(key: str, how: str, failure: FailureShown, effect: Effect, co
         after_code=code,
     )
     return judged_elsewhere(without, effect, failing)
-
-
-# Options that allow the compilers other numbers than eager's, with the value that does not allow them
-# (torch/_inductor/config.py, 2.8-2.15).
-CAREFUL: dict[str, object] = {
-    "cpp.enable_unsafe_math_opt_flag": False,
-    "cpp.enable_floating_point_contract_flag": "off",
-    "use_fast_math": False,
-    "cuda.use_fast_math": False,
-}
-
-
-def relaxed_options(case: DiagnosisState) -> dict[str, object]:
-    """The options of the compile that allow other numbers, with their careful values."""
-    compiled = case.suspect_compile
-    configs = compiled.configs if compiled is not None else {}
-    return {name: value for name, value in CAREFUL.items() if configs.get(name, value) != value}
-
-
-def options_key(options: Mapping[str, object]) -> str:
-    return f"options:{','.join(sorted(options))}"
-
-
-def detect_relaxed_math(case: DiagnosisState) -> Iterator[Suspect]:
-    """An option that allows other numbers, if the package's numbers differ from its program's."""
-    options, compiled = relaxed_options(case), case.suspect_compile
-    if not options or compiled is None or case.equals_eager is not False:
-        return
-    names = ", ".join(options)
-    tried = case.trials.get(f"compiler:{options_key(options)}")
-    yield Suspect(
-        category="wrong_output",
-        guilty=component("call", f"inductor_configs: {names}", compiled.stack[:2]),
-        summary=f"The package was compiled with {names}, which lets the compiler change the order and the "
-        "rounding of arithmetic: its numbers differ from those of its exported program.",
-        level=CausalLevel.BUILD,
-        evidence=(seen("capture", f"the compile was given {names}"),),
-        fix=Fix(text=f"compile without {names} where the numbers matter"),
-        intervention=tried.intervention if tried is not None else None,
-        harmful=case.failed,
-        observed=False,
-    )
 
 
 def _fix(found: Bisected) -> Fix:

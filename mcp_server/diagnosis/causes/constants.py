@@ -10,18 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from mcp_server.diagnosis.components import component, seen, written_storages
+from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.interventions.input import compiled_values, constant_own_memory
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCall, CapturedUpdate, Leaf
+from mcp_server.logs.captured import CapturedUpdate, Leaf
 from mcp_server.model import Component, Fix
 from mcp_server.package.archive import CompiledConstant
-from mcp_server.plurals import counted, quoted
-from mcp_server.worker import events
+from mcp_server.plurals import quoted
 
-_OF_GENERATED_NAMES = ("update_constant_buffer", "update_constant_buffer_from_cpu")  # torch 2.8-2.15
 KEEP_ALL = "compile with inductor_configs={'always_keep_tensor_constants': True}"
 
 
@@ -29,7 +27,7 @@ def detect(case: DiagnosisState) -> Iterator[Suspect]:
     """Constants given with another dtype, shape or device, with NaN, under other names, or not at all."""
     if case.package is None:
         return
-    looks = (_different, _unreached, _not_finite, _partial, _misnamed, _named_as_in_the_model, _idle)
+    looks = (_different, _unreached, _not_finite, _partial, _misnamed)
     for update in case.updates:
         for look in looks:
             for suspect in look(update, case):
@@ -143,39 +141,6 @@ def _unreached(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect
         )
 
 
-NOT_FOLDED = "compile with inductor_configs={'joint_graph_constant_folding': False}"
-
-
-def detect_folded_state(case: DiagnosisState) -> Iterator[Suspect]:
-    """A buffer that the model reads and writes in every call, and that no launch of the package reads.
-
-    Inductor takes a buffer of one element with a known value for a constant, although the model writes to it
-    (pytorch issue 165444). Without that folding, calls of a package of torch 2.13 were right again.
-    """
-    if case.exported is None or case.view is None or case.failure_of("plain") not in ("none", "differs"):
-        return
-    compiled = _compiled(case)
-    for name, line in case.exported.counted:
-        known = compiled.get(name)
-        if known is not None and case.view.readers_of_name.get(known.name):
-            continue
-        fact = f"the exported program reads {name} and writes it in place; no launch of the package reads it"
-        yield Suspect(
-            category="wrong_output",
-            guilty=component("constant", name, [line], value="fixed at export"),
-            summary=f"The state {name} does not advance: the model reads and writes it in each call, and the "
-            "compiler took its value at export for a constant. The first call is right, later ones are not.",
-            level=CausalLevel.BUILD,
-            evidence=(seen("inspect_package", fact),),
-            fix=Fix(
-                text=f"{NOT_FOLDED}, or give {name} the shape of what it is computed with",
-                before=line.code or None,
-            ),
-            harmful=case.failed,
-            observed=case.failed,
-        )
-
-
 def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
     """Weights that hold NaN when they are given."""
     bad = [name for name, leaf in update.constants.items() if leaf.nan]
@@ -247,135 +212,6 @@ def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]
         evidence=(seen("capture", differ), seen("run", quoted(text))),
         fix=fix,
     )
-
-
-def _named_as_in_the_model(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """A refused update by a method that takes the names of the generated code, given those of the model."""
-    if update.outcome != "failed" or update.how not in _OF_GENERATED_NAMES or case.package is None:
-        return
-    renamed = [c for c in case.package.constants if c.name != c.fqn and not c.folded]
-    first = next((c for c in renamed if c.fqn in update.constants), None)
-    if first is None or any(c.name in update.constants for c in renamed):
-        return
-    fact = f"{update.how} takes the names of the generated code ({first.name}) and was given {first.fqn}"
-    yield _OfUpdate(
-        guilty=_updated(first.fqn, update, f"{first.name} in the generated code"),
-        summary=f"{fact}, as the model names it.",
-        evidence=(seen("capture", fact),),
-        fix=Fix(
-            text="give the constants with load_constants, which takes the names of the model",
-            before=f"{update.how}(state, …)",
-            after="load_constants(state, check_full_update=True)",
-        ),
-    )
-
-
-def _idle(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
-    """The last update before the call, if it filled the half of the constants that is not in use.
-
-    The first argument after the map selects the half (torch 2.8-2.15); a package's loader cannot swap them.
-    """
-    call, load = case.suspect_call, case.suspect_load
-    if call is None or load is None or load.loader != "AOTIModelPackageLoader":
-        return
-    here = [u for u in case.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
-    filled_idle = update.arguments[:1] == [True] and update.outcome == "ok" and bool(update.constants)
-    if not filled_idle or here[-1:] != [update]:
-        return
-    # The call after the same updates, all made to the half in use.
-    test, steps = None, list(case.call.steps) if case.call is not None else []
-    if case.call is not None and case.call.operation == "replay":
-        for n, step in enumerate(steps):
-            if step["do"] == "constants":
-                steps[n] = {**step, "arguments": [False, *step["arguments"][1:]]}
-        what = "the call after an update of the half in use"
-        test = Intervention("half in use", Kind.CONSTANT, what, options=Options(steps=tuple(steps)))
-    fact = f"{update.how} was called with use_inactive=True, and the call after it takes the other half"
-    yield _OfUpdate(
-        guilty=_updated(next(iter(update.constants)), update, "given to the half that is not in use"),
-        summary=f"{update.how} filled the half of the constants that is not in use (use_inactive=True), and "
-        "the loaded package has no way to swap the buffers, so calls still use the old constants.",
-        level=CausalLevel.CALL,
-        evidence=(seen("capture", fact),),
-        fix=Fix(
-            text="update the buffer that is in use, while no call is running",
-            before=f"{update.how}(state, True, …)",
-            after=f"{update.how}(state, False, …)",
-        ),
-        intervention=test,
-        observed=False,
-    )
-
-
-# With `user_managed=True` the package reads the program's own memory (torch 2.8-2.15): it computes with what
-# is written there later, through whatever view. A call that is made again gets the values as they were given:
-# it shows what it would have been without the writes.
-MOST_NAMED = 4
-
-
-def detect_altered_constants(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, if the call with the values as given returns what the program expected."""
-    call = case.suspect_call
-    changed = _changed(call, case) if call is not None else None
-    if call is None or changed is None:
-        return
-    names, update, fact = changed
-    plain = case.plain_run
-    if plain is None or plain.failure != "none" or plain.worker is None:
-        return
-    expected = plain.last(events.ComparedExpected)
-    right = expected is not None and expected.equal
-    returns = "what the program expected" if right else "well"
-    again = f"with the constants as originally loaded, the call returns {returns}"
-    lines = [*update.stack[:1], *call.stack[:1]]
-    yield _OfUpdate(
-        guilty=component("constant", names[0], lines, value="written by the program after the update"),
-        summary="The program changed constants that it shares with the package (user_managed=True), so that "
-        f"the call computes with other values: {', '.join(names[:MOST_NAMED])}.",
-        evidence=(seen("capture", fact), seen("run", again)),
-        fix=Fix(
-            text="give the package clones, into which nothing else is written (no views of one block)",
-            after="{name: value.clone() for name, value in weights.items()}",
-        ),
-        harmful=case.failed,
-        weak=not right,
-        observed=right,
-    )
-
-
-def _changed(call: CapturedCall, case: DiagnosisState) -> tuple[list[str], CapturedUpdate, str] | None:
-    """Constants whose values differ from their update's: names, the update, and how that was seen.
-
-    Seen at the call if the values were read then, else by the count of writes, else at a failed check.
-    """
-    own = written_by_calls(case)
-    if call.refilled is not None:
-        names = [name for name in call.refilled if name not in own]
-        fact = "{} had other values at the call than {} gave"
-    elif call.altered:
-        names, fact = call.altered, "{} were written in place between {} and the call"
-    else:
-        checks = [*case.captured.assertions, *case.captured.ends]
-        after = [check for check in checks if check.pid == call.pid and check.n > call.n]
-        check = min(after, key=lambda check: check.n, default=None)
-        later = check.refilled.get(call.load, []) if check is not None else []
-        names = [name for name in later if name not in own]
-        fact = "{} had other values when the check failed than {} gave"
-    same = [u for u in case.updates if (u.pid, u.load) == (call.pid, call.load) and u.n < call.n]
-    update = next((u for u in reversed(same) if names and names[0] in u.constants), None)
-    if update is None:
-        return None
-    fact = fact.format(counted(len(names), "constant"), update.how)
-    return names, update, f"{fact}: {', '.join(names[:MOST_NAMED])}"
-
-
-def written_by_calls(case: DiagnosisState) -> set[str]:
-    """Constants that the calls themselves change, as buffers of the model; all where that is not known."""
-    if case.view is None or case.package is None:
-        return {name for update in case.updates for name in update.constants}
-    storages, buffers = written_storages(case), case.view.wrapper.buffers
-    names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
-    return {constant.fqn for constant in case.package.constants if constant.name in names}
 
 
 # `update_constant_buffer` copies `aoti_torch_get_storage_size` bytes from the address of a view, and reads

@@ -10,13 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import cast
 
 from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, WORKER, evidence_of, locations_of
 from mcp_server.diagnosis.components import (
     component,
     line_in_script,
-    lines_in_script,
     script_text,
     seen,
 )
@@ -28,7 +26,6 @@ from mcp_server.logs.captured import CapturedLoad, Phase
 from mcp_server.logs.facts import ErrorFact, Frame, ThreadStack
 from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
 from mcp_server.plurals import counted, quoted
-from mcp_server.worker.protocol import Step
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
@@ -311,49 +308,3 @@ def _lines(stack: ThreadStack, case: DiagnosisState) -> list[ModelLocation]:
         else ModelLocation(file=frame.file, line=frame.line)
         for frame in reversed(stack.frames_of_user[-3:])
     ]
-
-
-# The functions and attributes of torch that change a numerical setting of the process (2.8-2.15).
-_SETTING = {
-    "float32_matmul_precision": re.compile(r"set_float32_matmul_precision|allow_tf32|fp32_precision"),
-    "deterministic_algorithms": re.compile(r"use_deterministic_algorithms"),
-}
-
-
-def detect_settings(case: DiagnosisState) -> Iterator[Suspect]:
-    """A numerical setting of the process in effect during the call, which is also tried without it.
-
-    A torch operator that the package calls follows the current setting, not the one at compile time.
-    """
-    call = case.suspect_call
-    steps = list(case.call.steps) if case.call is not None else []
-    if call is None or not call.settings or not steps or "settings" not in steps[-1]:
-        return
-    name, value = next(iter(call.settings.items()))
-    lines = lines_in_script(case, _SETTING[name])
-    usual = {key: each for key, each in steps[-1].items() if key != "settings"}
-    without = Intervention(
-        key=f"call:settings:{name}",
-        kind=Kind.CALL,
-        what=f"the call with {name} as in a new process",
-        options=Options(steps=(*steps[:-1], cast(Step, usual))),
-        before_code=lines[0].code if lines else "",
-        after_code=f"# without it: {name} as in a new process",
-    )
-    trial = case.trials.get(without.key)
-    proves = trial is not None and trial.proves
-    yield Suspect(
-        category="nan_or_inf" if case.outputs_nonfinite else "wrong_output",
-        guilty=component("environment", name, [*lines, *case.call_locations[:1]], value=str(value)),
-        summary=f"The program had set {name} to {value} for the whole process when it made the call: the "
-        "operators that the package calls follow it.",
-        level=CausalLevel.CALL if proves else CausalLevel.SYMPTOM,
-        evidence=(seen("capture", f"{name} was {value} at the call"),),
-        fix=Fix(
-            text=f"leave {name} as it is in a new process around the call",
-            before=lines[0].code if lines else None,
-        ),
-        intervention=without,
-        observed=False,
-        weak=not proves,
-    )

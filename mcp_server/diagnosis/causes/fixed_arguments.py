@@ -14,7 +14,6 @@ from functools import partial
 from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.logs.captured import CapturedCall
 from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.kernel_code import Literal, forms_of, likeliest_first, literals_of, same
 from mcp_server.package.signature import leaf_paths
@@ -58,35 +57,26 @@ def _path(place: int, case: DiagnosisState) -> str:
     return paths[place] if place < len(paths) else f"argument {place}"
 
 
-def _fixed_component(
-    place: int, got: str, fixed: object, case: DiagnosisState, call: CapturedCall | None = None
-) -> Component:
+def _fixed_component(place: int, got: str, fixed: object, case: DiagnosisState) -> Component:
     """The argument, with the value passed now and the value at export."""
-    lines, value = call.stack[:2] if call is not None else case.call_locations, f"{got} (exported: {fixed!r})"
-    return component("input", _path(place, case), lines, value=value, index=place)
+    value = f"{got} (exported: {fixed!r})"
+    return component("input", _path(place, case), case.call_locations, value=value, index=place)
 
 
 def _other_value(place: int, fixed: object, case: DiagnosisState) -> Iterator[Suspect]:
-    """A value that differs from the exported one, in the suspect call or another that a check may cover."""
-    path, call = _path(place, case), None
+    """A value in the suspect call that differs from the exported one."""
     leaf = case.leaves[place] if place < len(case.leaves) else TensorFacts(kind="tensor")
-    got = str(leaf.value) if leaf.kind != "tensor" else None
-    if got is None or _same(got, fixed):
-        suspect = case.suspect_call
-        alike = [c for c in case.calls if suspect and (c.pid, c.load) == (suspect.pid, suspect.load)]
-        call = next((call for call in alike if not _same(call.plain.get(path, repr(fixed)), fixed)), None)
-        if call is None:
-            return
-        got = call.plain[path]
-    where = f" in call {call.number}" if call is not None else ""
+    got, path = str(leaf.value), _path(place, case)
+    if leaf.kind == "tensor" or _same(got, fixed):
+        return
     # The package does not read the argument, so its own call neither raises nor dies because of it.
     of_the_call = case.failure_of("plain") in ("exception", "signal", "timeout", "out_of_memory")
     exported = f"it was {fixed!r} at export, which the package computes with"
     yield _Argument(
-        guilty=_fixed_component(place, got, fixed, case, call),
+        guilty=_fixed_component(place, got, fixed, case),
         summary=f"Argument {place} ({path}) was fixed to {fixed!r} when the model was exported; the {got} "
         "that is passed now is silently ignored.",
-        evidence=(seen("read_exported", f"argument {place} ({path}) is {got}{where}; {exported}"),),
+        evidence=(seen("read_exported", f"argument {place} ({path}) is {got}; {exported}"),),
         fix=Fix(text="pass it as a tensor, or export one package for each value"),
         harmful=case.failed and not of_the_call,
     )

@@ -125,32 +125,6 @@ def _clamp(fault: Fault, blame: Blame, name: str) -> Intervention | None:
     return None
 
 
-def detect_unmapped(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect, for the call that did not come back: the memory of an input was gone when it began."""
-    call = case.captured.failing
-    if call is None or not call.unmapped or call.outcome != "unfinished":
-        return
-    place = call.unmapped[0]
-    name, leaf = f"input {place}", call.leaves[place] if place < len(call.leaves) else None
-    layout = f" ({leaf.dtype} {leaf.shape})" if leaf is not None else ""
-    signal = case.script_run.finished.signal if case.script_run is not None else None
-    facts = [seen("capture", f"when the call began, the memory of {name}{layout} was not mapped")]
-    facts += [seen("run", f"the program died of {signal} in that call")] if signal else []
-    yield Suspect(
-        category="illegal_memory_access",
-        guilty=component("input", name, call.stack, value="not mapped", index=place),
-        summary=f"The memory behind {name} was given back to the system before the call, which died of it"
-        f"{f' with {signal}' if signal else ''}.",
-        level=CausalLevel.CALL,
-        only_in_program=True,
-        evidence=tuple(facts),
-        fix=Fix(
-            text="keep what owns the memory (a mapping, a file, an array) until the call has returned",
-            after="x.clone()",
-        ),
-    )
-
-
 def detect_died_inside(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect, where the thread that died was inside an operator that the package calls."""
     stacks = died(case)

@@ -12,7 +12,6 @@ from mcp_server.diagnosis.components import component, seen
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import BY_SLUG, CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, PackageWorkload
-from mcp_server.package.defects import same_models
 from mcp_server.plurals import quoted
 from mcp_server.tools.machine import defect_problem
 
@@ -110,41 +109,3 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
             refusal=BY_SLUG.get(defect.slug, "") if case.loader_words else "",
             harmful=case.failed,
         )
-
-
-def detect_overwritten(case: DiagnosisState) -> Iterator[Suspect]:
-    """Models of one package that were compiled to one path, each over the one before, then packaged.
-
-    `aot_compile` names its path by the generated code, without the values of weights (torch 2.8-2.15).
-    """
-    hooked, call, load = case.captured, case.suspect_call, case.suspect_load
-    if case.package is None or call is None or load is None or call.outcome != "ok":
-        return
-    own = [p for p in hooked.packagings if p.package == load.package and p.t < load.t]
-    file = own[-1].files.get(str(load.options.get("model_name", "model"))) if own else None
-    if file is None or not (case.own_check or hooked.assertions):
-        return
-    # Several models from one path, and several programs compiled to it since it was packaged before.
-    packaged = own[-1]
-    models = [name for name, other in packaged.files.items() if other == file]
-    earlier = [p for p in hooked.packagings if p.pid == packaged.pid and p.n < packaged.n]
-    used = max((p.n for p in earlier if file in p.files.values()), default=0)
-    done = [c for c in hooked.compiles if (c.pid, c.package, c.outcome) == (packaged.pid, file, "ok")]
-    wrote = [c for c in done if used < c.n < packaged.n]
-    different = {frozenset(c.digests.items()) for c in wrote if c.digests}
-    same_there = {case.package.model_name, *same_models(case.package)}
-    if len(models) < 2 or len(different) < 2 or not same_there.issuperset(models):
-        return
-    names = ", ".join(models)
-    compiled = f"{len(wrote)} compiles of different weights wrote {file}, before {names} were made of it"
-    same = f"{names} are one and the same model in the package, byte for byte"
-    lines = [*wrote[-1].stack[:2], *packaged.stack[:1]]
-    yield _Unusable(
-        category="invalid_package",
-        guilty=component("package", package_name(case), lines, value=f"{names} are what was compiled last"),
-        summary=f"The models {names} of the package are all the one that was compiled last: each compile "
-        "wrote over the files of the one before, which the package then took.",
-        evidence=(seen("capture", compiled), seen("open_package", same)),
-        fix=Fix(text="give each compile a path of its own (options={'aot_inductor.output_path': ...})"),
-        harmful=case.failed,
-    )

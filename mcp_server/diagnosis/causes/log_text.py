@@ -238,50 +238,13 @@ def _of_root(root: ErrorFact, facts: LogFacts, source: str, case: DiagnosisState
         )
         if category == "compile_failure":
             suspect = _with_change(suspect, case)
-        yield _after_change(suspect, case) if category == "toolchain" else suspect
+        yield suspect
 
 
 def _with_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
     """The suspect of a failed export or compile, with the change that made it pass, if one did."""
     trial = next((t for t in case.trials.values() if t.intervention.kind is Kind.SOURCE), None)
     return suspect if trial is None else replace(suspect, intervention=trial.intervention)
-
-
-# The variables by which a compiler is found, in the order in which Inductor asks for them (cpp_builder.py,
-# torch 2.8-2.15), and those of the folders that it writes into.
-_CHOOSING = ("CXX", "CC", "PATH", "TMPDIR", "HOME")
-
-
-def _after_change(suspect: Suspect, case: DiagnosisState) -> Suspect:
-    """The suspect of a failed compile, with the variable that the program itself changed before it."""
-    compiles = case.captured.compiles
-    failed = next((each for each in reversed(compiles) if each.outcome == "failed"), None)
-    if failed is None:
-        return suspect
-    earlier = [each for each in case.captured.variables if each.pid == failed.pid and each.n < failed.n]
-    last = {each.variable: each for each in earlier}
-    change = next((last[name] for name in _CHOOSING if name in last), None)
-    if change is None:
-        return suspect
-    done = "removed" if change.after is None else f"set to {quoted(change.after, 200)}"
-    good = [c for c in compiles if c.outcome == "ok" and c.pid == change.pid and c.n < change.n]
-    well = f"; {counted(len(good), 'compile')} before that succeeded" if good else ""
-    lines = [*change.stack[:3], *suspect.guilty.model_locations[:1]]
-    return replace(
-        suspect,
-        guilty=suspect.guilty.model_copy(
-            update={"value": f"{change.variable} {done}", "model_locations": lines}
-        ),
-        summary=f"{suspect.summary} The program itself had {change.variable} {done} before this compile.",
-        evidence=(
-            *suspect.evidence,
-            seen("capture", f"{change.variable} was {done} before the compile that failed{well}"),
-        ),
-        fix=Fix(
-            text=f"add to what {change.variable} had, or name the compiler by its full path (CXX)",
-            before=change.stack[0].code if change.stack else None,
-        ),
-    )
 
 
 def _excluded(category: Category, case: DiagnosisState) -> bool:
@@ -305,7 +268,7 @@ def _excluded(category: Category, case: DiagnosisState) -> bool:
             return fails_alone or (not_compiled and not case.handled and not case.ended_well)
         case "concurrency":
             # Every call was made by the main thread on one stream, and nothing changed under one.
-            disturbed = any(c.raced or c.rewritten or c.moved or c.streams or c.in_graph for c in calls)
+            disturbed = bool(case.captured.memory) or any(c.streams or c.in_graph for c in calls)
             return bool(calls) and not disturbed and all(c.thread_name == "MainThread" for c in calls)
         case "index_out_of_bounds":
             # No call of the program refused an index, nor does the suspect one when it is made again.

@@ -75,7 +75,6 @@ class Options:
     cast: Mapping[str, str] | None = None
     copied: tuple[str, ...] | None = None
     operators: Literal["repair"] | None = None
-    twice: bool | None = None
     eager: EagerLaunches | None = None
     edit: EditedProgram | None = None
     stack_bytes: int | None = None

@@ -144,8 +144,8 @@ class RunAlone(Observation):
     alone = True
 
     def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        seen = case.capture
-        return self.best if seen is not None and seen.finished.ok and seen.cross_stream_frees else 0.0
+        freed = any(each.act == "freed" and each.interval == "stream" for each in case.captured.memory)
+        return self.best if freed and case.capture is not None and case.capture.finished.ok else 0.0
 
     async def act(self, case: DiagnosisState, context: Context) -> None:
         await _run_program(case, context, "alone", {})

@@ -140,7 +140,6 @@ class CompareInputs(Observation):
             return
         signature = case.package.signature
         case.leaves = described.leaves
-        case.sharing = described.sharing
         case.given = from_leaves(case.leaves, signature)
         place(case)
         # The device of the load, as it is made again: the first where neither user nor program said.

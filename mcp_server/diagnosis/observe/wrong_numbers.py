@@ -10,11 +10,8 @@ from mcp_server.diagnosis.causes.compiler import (
     CASTS,
     KEY,
     casts_trial,
-    compiled_again,
     generated_suspect,
     is_rounding,
-    options_key,
-    relaxed_options,
     trial_of,
 )
 from mcp_server.diagnosis.interventions.base import Effect
@@ -134,27 +131,6 @@ def effect_of(found: Bisected) -> Effect:
         return Effect.GONE
     stayed = all(each.result == "same" for each in found.experiments)
     return Effect.SAME if stayed else Effect.NOT_APPLICABLE
-
-
-class CompileCarefully(Observation):
-    """Compile the captured program as it is, and without the options that allow other numbers."""
-
-    name = "compile_carefully"
-    seconds = 30.0
-    best = DECIDES
-    alone = True
-
-    def gain(self, case: DiagnosisState, _open: Sequence[Suspect]) -> float:
-        differs = case.failed and case.equals_eager is False and isinstance(case.workload, ScriptWorkload)
-        return self.best if differs and relaxed_options(case) else 0.0
-
-    async def act(self, case: DiagnosisState, context: Context) -> None:
-        options = relaxed_options(case)
-        found = await compiled_with(case, context, options)
-        code = found.workaround.code if found.workaround is not None else ""
-        how = f"without {', '.join(options)}"
-        trial = compiled_again(options_key(options), how, found.failure, effect_of(found), code)
-        case.trials[trial.intervention.key] = trial
 
 
 class EmulateCasts(Observation):

@@ -21,19 +21,16 @@ from ..process import (
     headroom,
     process_limits,
     processor_seconds,
-    settings,
     stack_bytes,
     synchronize,
     take_if_used,
-    unmapped,
 )
-from ..report import TEXT_LIMIT, Encoded, encode, facts
-from ..saved_calls import CALL_FORMAT, PLAIN, TooLarge, pack, pack_leaves
-from ..tensors import digests, sharing
-from .events import InUse
+from ..report import Encoded, encode, facts
+from ..saved_calls import CALL_FORMAT, TooLarge, pack, pack_leaves
+from ..tensors import digests
 from .journal import CaptureStore, Journal, unkept
-from .memory import AT_FAILURE, Aliases, InputMemory, Managed, Outputs, version_of
-from .streams import Snapshot, Streams
+from .memory import Outputs
+from .memory_log import MemoryLog, Watched
 
 if TYPE_CHECKING:  # this is imported into every program
     from ..protocol import CallRecord, CapturedFailure, Configs
@@ -64,9 +61,7 @@ class Entered:
     number: int
     load: int
     path: Optional[str]
-    snapshot: Optional[Snapshot]
-    versions: list[tuple[torch.Tensor, int]]
-    inputs: list[Optional[InputMemory]]
+    watched: Watched
     start: float
 
 
@@ -79,9 +74,7 @@ class Calls:
         self.numbers = itertools.count()
         self.loads: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.thread = threading.local()
-        self.managed = Managed()
-        self.streams = Streams(journal)
-        self.aliases = Aliases()
+        self.memory = MemoryLog(journal)
         self.outputs = Outputs()
 
     def starting(self, _process: Any, argv: Any, *_args: Any, **options: Any) -> None:
@@ -108,7 +101,7 @@ class Calls:
         """Journal a package that torch refused before it made a loader."""
         if error is not None and not self.thread.loads:
             number = self._load("AOTIModelPackageLoader", *state)
-            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
+            self.journal.event("load_failed", load=number, **failure(error))
 
     def loading(self, loader: Any, *args: Any, **kwargs: Any) -> tuple[int, Any, float]:
         self.thread.loads = getattr(self.thread, "loads", 0) + 1
@@ -143,7 +136,7 @@ class Calls:
     def loaded(self, state: tuple[int, Any, float], _result: Any, error: Optional[BaseException]) -> None:
         number, loader, start = state
         if error is not None:
-            self.journal.event("load_failed", load=number, retained=self._in_use(), **failure(error))
+            self.journal.event("load_failed", load=number, **failure(error))
             return
         self.loads[loader] = number
         on_cuda = type(loader).__name__.endswith("Cuda")
@@ -151,9 +144,6 @@ class Calls:
             on_cuda = loader.get_metadata().get("AOTI_DEVICE_KEY") == "cuda"
         place = current_device() if on_cuda else None
         self.journal.event("loaded", load=number, seconds=time.monotonic() - start, current_device=place)
-
-    def _in_use(self) -> InUse:
-        return InUse(sorted(self.loads.values()), self.outputs.retained())
 
     # Constants
 
@@ -195,7 +185,7 @@ class Calls:
         # load_constants(map, use_inactive, check_full_update, user_managed), torch 2.8-2.15
         managed = bool(kwargs.get("user_managed", args[2] if len(args) > 2 else False))
         managed = managed and how != "update_constant_buffer_from_cpu"
-        self.managed.update(load, constants, managed, known)
+        self.memory.managed.update(load, constants, managed, known)
         return (number,)
 
     def updated(self, state: tuple[int], _result: Any, error: Optional[BaseException]) -> None:
@@ -220,21 +210,16 @@ class Calls:
         number = next(self.numbers)
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]
-        gone = unmapped(flat)
-        # Another thread may write the inputs during the call.
-        before = [(leaf, version_of(leaf)) for leaf in flat] if threading.active_count() > 1 else []
         left, limit = headroom()
         tree, self.thread.tree = getattr(self.thread, "tree", None), None
-        in_graph = capturing()
-        refilled = None if in_graph or self.streams.several else self.managed.refilled(load)
-        snapshot = None if in_graph else self.streams.snapshot(flat)
+        watched = self.memory.entering(number, load, flat)
 
         def packed() -> CallRecord:
             if tree is not None:
                 return pack(tree[0], tree[1], self.store.cap)
             return {"format": CALL_FORMAT, "leaves": pack_leaves(list(inputs), self.store.cap), "spec": ""}
 
-        path, notice = (None, GONE) if gone else self.saved("inputs", number, packed)
+        path, notice = (None, GONE) if watched.gone else self.saved("inputs", number, packed)
         self.journal.event(
             "calling",
             call=number,
@@ -243,29 +228,17 @@ class Calls:
             thread_name=threading.current_thread().name,
             threads=torch.get_num_threads(),
             leaves=encode_all([encode_layout(leaf) for leaf in flat]),
-            sharing=sharing(flat),
-            moved=self.managed.moved(load),
-            altered=self.managed.altered(load),
-            lost=self.managed.lost(load),
-            refilled=refilled,
-            unmapped=gone,
-            overwritten=self.aliases.overwritten(),
-            streams=self.streams.several,
+            streams=self.memory.streams.several,
             headroom=left,
             headroom_of=limit,
             processor_s=processor_seconds(),
             stack_bytes=stack_bytes(),
             current_device=current_device(),
-            settings=settings(),
-            plain=_plain(tree),
             file=path,
             notice=notice,
             frames=frames(),
         )
-        if in_graph:
-            self.streams.watch_graph(number, flat)
-        inputs_memory = self.aliases.inputs(flat)
-        return Entered(number, load, path, snapshot, before, inputs_memory, time.monotonic())
+        return Entered(number, load, path, watched, time.monotonic())
 
     def saved(self, kind: str, number: int, make: Callable[[], Any]) -> tuple[Optional[str], str]:
         """(path, "") or (None, why not)."""
@@ -279,43 +252,26 @@ class Calls:
     def called(self, state: Entered, result: Any, error: Optional[BaseException]) -> None:
         seconds = time.monotonic() - state.start
         if error is not None:
-            told, retained = failure(error), self._in_use()
-            # What its constants are by now is looked at more closely.
-            unread = capturing() or device_error()
-            names = None if unread else self.managed.refilled(state.load, AT_FAILURE)
-            self.journal.event(
-                "call_failed", call=state.number, seconds=seconds, retained=retained, refilled=names, **told
-            )
+            self.journal.event("call_failed", call=state.number, seconds=seconds, **failure(error))
+            if not (capturing() or device_error()):
+                self.memory.failed(state.load, state.number)
             return
-        self.aliases.returned(state.number, state.inputs, result)
         self.outputs.add(state.number, result)
         # This waits for the device: a fault of the call's kernels then shows here, as `unreadable`, and not
         # at some later line. The error itself stays with the CUDA context and reaches the program as before.
         recorded = capturing()
         broken = "" if recorded else device_error()
         outputs = [encode_output(leaf, broken, not recorded) for leaf in result]
-        raced: list[int] = []
-        if state.snapshot is not None:
-            if not any(output.unreadable for output in outputs):
-                raced = state.snapshot.raced()
-            self.streams.pending_uses.add(state.number, state.snapshot.inputs)
+        self.memory.returned(
+            state.number, state.watched, result, readable=not any(output.unreadable for output in outputs)
+        )
         self.journal.event(
             "called",
             call=state.number,
             seconds=seconds,
             outputs=encode_all([output.text for output in outputs]),
-            raced=raced,
-            rewritten=[n for n, (leaf, count) in enumerate(state.versions) if version_of(leaf) != count],
         )
         self.store.evict(state.path, state.load, any(output.odd for output in outputs))
-
-
-def _plain(tree: Any) -> dict[str, str]:
-    """The arguments of a call that are numbers, texts and the like, by their place as torch writes it."""
-    args, kwargs = tree if tree is not None else ((), {})
-    named = [("args[{}]".format(place), value) for place, value in enumerate(args)]
-    named += [("kwargs[{!r}]".format(name), value) for name, value in kwargs.items()]
-    return {name: repr(value)[:TEXT_LIMIT] for name, value in named if isinstance(value, PLAIN)}
 
 
 def device_error() -> str:

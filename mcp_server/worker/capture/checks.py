@@ -88,11 +88,11 @@ class Comparisons:
         """Journal the failed comparison, once, with the error that came of it."""
         told, self.failed = self.failed, None
         if told is not None:
+            self.calls.memory.failed()
             self.calls.journal.event(
                 "assertion_failed",
                 file=told.file,
                 calls=told.calls,
-                refilled=self.calls.managed.refilled_by_now(),
                 frames=told.frames,
                 **failure(error),
             )

@@ -55,8 +55,6 @@ def stopped_at(error: BaseException) -> list[dict[str, str]]:
 FLAGS = ("TORCH", "PYTORCH", "AOT", "INDUCTOR", "TRITON", "CXX", "CC", "OMP_NUM_THREADS", "CUDA")
 # Where GCC and Clang search for headers and libraries besides their own directories.
 SEARCHED = ("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH")
-# What decides which tools and files a compile finds: changes of these are journaled with it.
-DECIDING = ("PATH", "CXX", "CC", "TMPDIR", "HOME", *SEARCHED)
 
 
 class Compiles:
@@ -70,17 +68,9 @@ class Compiles:
         self.thread = threading.local()
         self.compiles = False  # whether this process compiled anything
         self.comparisons = Comparisons(calls)
-        self.changed: dict[str, dict[str, Any]] = {}  # since the last compile, by name
         self.last_export: Any = None  # module, arguments, options and error
         self.last_compile: Any = None  # options and error of one that failed
         self.kept: set[str] = set()  # packages that were there before this process wrote them
-
-    def setting(self, name: Any, value: Any = None) -> None:
-        """The program sets a variable, or removes it."""
-        variable = os.fsdecode(name)
-        before, after = os.environ.get(variable), None if value is None else os.fsdecode(value)
-        if variable in DECIDING and before != after:
-            self.changed[variable] = {"before": before, "after": after, "frames": frames()}
 
     def compiling(self, how: str, program: Any, *_args: Any, **kwargs: Any) -> Optional[tuple[int, float]]:
         """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
@@ -92,9 +82,6 @@ class Compiles:
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
         path, notice = self._exported(program, number)
         exported = isinstance(program, torch.export.ExportedProgram)
-        for variable, change in self.changed.items():
-            self.journal.event("variable_set", variable=variable, **change)
-        self.changed.clear()
         state = program.state_dict if exported else {}
         if isinstance(program, torch.nn.Module):
             state = tensors_of(program)
@@ -176,9 +163,8 @@ class Compiles:
             self._program_failed(SystemExit(status), frames())
 
     def _program_failed(self, error: BaseException, shown: object) -> None:
-        """Also with constants that were refilled."""
-        refilled = self.calls.managed.refilled_by_now()
-        self.journal.event("program_failed", refilled=refilled, frames=shown, **failure(error))
+        self.calls.memory.failed()
+        self.journal.event("program_failed", frames=shown, **failure(error))
 
     def exporting(self, module: Any, *args: Any, **kwargs: Any) -> Any:
         return (module, args, kwargs) if isinstance(module, torch.nn.Module) else None
@@ -215,15 +201,10 @@ class Compiles:
         ]
         self.journal.event("attempted", stage=failing.stage, attempts=tried, frames=lines)
 
-    def packaging(self, archive: Any, aoti_files: Any = None, *_args: Any, **_kwargs: Any) -> None:
-        """The program packages files itself: the first of each model, by its name; a stream has no path."""
-        package = path_of(archive)
-        if package is None or getattr(self.thread, "inside", False):
-            return
-        self._keep_before(package)
-        files = aoti_files if isinstance(aoti_files, dict) else {"model": aoti_files}
-        first = {str(name): path for name, value in files.items() if (path := path_of(value)) is not None}
-        self.journal.event("packaging", package=package, files=first, frames=frames())
+    def packaging(self, archive: Any, *_args: Any, **_kwargs: Any) -> None:
+        """The program packages files itself; a stream has no path."""
+        if not getattr(self.thread, "inside", False):
+            self._keep_before(path_of(archive))
 
 
 def path_of(value: Any) -> Optional[str]:

@@ -5,8 +5,8 @@ The hook imports this file into every program, and so there is little here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Dict, List, Optional, TypedDict, Union
+from dataclasses import dataclass
+from typing import Optional, TypedDict, Union
 
 Number = Union[int, float, str]  # JSON has no NaN and no infinities: they are text
 
@@ -102,19 +102,3 @@ class Attempt:
     error: str = ""
     again: str = ""
     sizes: int = 0
-
-
-@dataclass
-class OutputsInUse:
-    """Outputs on one kind of device whose memory is in use: of how many calls, and bytes in all."""
-
-    calls: int
-    bytes: int
-
-
-@dataclass
-class InUse:
-    """What was in use when a load or call failed: numbers of loads, and outputs by `cpu` or `cuda`."""
-
-    loads: List[int] = field(default_factory=list)
-    outputs: Dict[str, OutputsInUse] = field(default_factory=dict)

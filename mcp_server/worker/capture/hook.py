@@ -35,8 +35,6 @@ class Hook:
         self.compiles = Compiles(self.calls)
         wrap(self.journal, sys, "exit", self.compiles.exiting, nothing)
         wrap(self.journal, subprocess.Popen, "__init__", self.calls.starting, nothing)
-        for name in ("putenv", "unsetenv"):  # os.environ calls them, whatever way it is changed
-            wrap(self.journal, os, name, self.compiles.setting, nothing)
         atexit.register(self._exit)
         os.register_at_fork(after_in_child=self._forked)
         printed = sys.excepthook
@@ -69,8 +67,8 @@ class Hook:
 
         def entered(*_args: Any, **_kwargs: Any) -> None:
             """A second stream exists: start recording stream waits."""
-            calls.streams.several = True
-            for owner, name, before in waits(torch, calls.streams.pending_uses):
+            calls.memory.streams.several = True
+            for owner, name, before in waits(torch, calls.memory.streams.pending_uses):
                 wrap(journal, owner, name, before, nothing)
 
         for name in ("allclose", "equal"):
@@ -78,7 +76,7 @@ class Hook:
                 journal, torch, name, self.compiles.comparisons.comparing, self.compiles.comparisons.compared
             )
         wrap(journal, cuda.StreamContext, "__init__", entered, nothing)
-        wrap(journal, cuda.CUDAGraph, "replay", calls.streams.replaying, nothing)
+        wrap(journal, cuda.CUDAGraph, "replay", calls.memory.streams.replaying, nothing)
 
     def inductor(self, module: Any) -> None:
         for name in ("aoti_compile_and_package", "aot_compile"):

@@ -17,9 +17,8 @@ from typing import Any, Iterable, Mapping, NamedTuple, Optional
 
 import torch
 
-from ..process import capturing, idle, unmapped
+from ..process import unmapped
 from ..tensors import checksum, is_plain
-from .events import OutputsInUse
 from .streams import storage_of
 
 
@@ -42,38 +41,14 @@ def address_of(leaf: Any) -> int:
 MAX_OUTPUTS = 4096  # that are known, the latest
 
 
-class _Output(NamedTuple):
-    """An output of a call, and its memory: neither is kept alive."""
-
-    call: int
-    tensor: Any
-    storage: Any
-    device: str
-    size: int
-
-
 class Outputs:
-    """The outputs of the latest calls that the program still has, or whose memory it uses."""
+    """The outputs of the latest calls, of which none is kept alive."""
 
     def __init__(self) -> None:
-        self.known: deque[_Output] = deque(maxlen=MAX_OUTPUTS)
+        self.known: deque[tuple[int, Any]] = deque(maxlen=MAX_OUTPUTS)
 
     def add(self, call: int, outputs: Iterable[Any]) -> None:
-        for each in outputs:
-            if isinstance(each, torch.Tensor) and is_plain(each):
-                storage, size = storage_of(each), int(each.untyped_storage().nbytes())
-                self.known.append(_Output(call, weakref.ref(each), storage, each.device.type, size))
-
-    def retained(self) -> dict[str, OutputsInUse]:
-        """The memory in use, by kind of device."""
-        used = [output for output in self.known if not output.storage.expired()]
-        found = {}
-        for kind in {output.device for output in used}:
-            there = [output for output in used if output.device == kind]
-            sizes = {output.storage.cdata: output.size for output in there}
-            calls = len({output.call for output in there})
-            found[kind] = OutputsInUse(calls, sum(sizes.values()))
-        return found
+        self.known += [(call, weakref.ref(each)) for each in outputs if isinstance(each, torch.Tensor)]
 
     def calls_of(self, tensors: Iterable[torch.Tensor]) -> list[int]:
         """The calls whose outputs these are, or show a part of, each once.
@@ -81,10 +56,10 @@ class Outputs:
         Memory that several calls returned, a constant's or an input's, names none of them.
         """
         owners: dict[int, set[int]] = {}
-        for output in list(self.known):
-            tensor = output.tensor()
+        for call, output in list(self.known):
+            tensor = output()
             if tensor is not None:
-                owners.setdefault(address_of(tensor), set()).add(output.call)
+                owners.setdefault(address_of(tensor), set()).add(call)
         found = [owners.get(address_of(tensor), set()) for tensor in tensors if address_of(tensor)]
         return list(dict.fromkeys(call for each in found if len(each) == 1 for call in each))
 
@@ -256,20 +231,19 @@ class Managed:
             n for n, tensor, at in tensors if tensor is not None and _place(tensor.untyped_storage()) != at
         ]
 
-    def altered(self, load: int) -> list[str]:
-        """Constants that were mutated since the update."""
-        return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
-
-    def lost(self, load: int) -> dict[str, str]:
-        """Constants of which the first or last byte cannot be read, with the file that is mapped there.
+    def unmapped(self, load: int) -> list[str]:
+        """Constants of which the first or last byte cannot be read.
 
         A file that was made shorter leaves such pages: reading one ends the process with SIGBUS. Of the last
         constants only, which a shorter file loses first: this is done before each call.
         """
         last = list(self.known.get(load, {}).items())[-MAX_TRIED:]
         known = [(name, memory) for name, each in last if (memory := each.memory()) is not None]
-        places = unmapped([memory for _, memory in known])
-        return {known[place][0]: _file_at(known[place][1].data_ptr()) for place in places}
+        return [known[place][0] for place in unmapped([memory for _, memory in known])]
+
+    def counted(self, load: int) -> list[str]:
+        """Constants that were mutated since the update, by the count that all views of a block share."""
+        return [name for name, constant in self.known.get(load, {}).items() if constant.written()]
 
     def refilled(self, load: int, share: float = SHARE) -> Optional[list[str]]:
         """Constants whose memory has other values than at the update; None without a time budget left."""
@@ -284,18 +258,3 @@ class Managed:
         self.needed_s[load] = time.monotonic() - begin
         self.spent_s += self.needed_s[load]
         return found
-
-    def refilled_by_now(self) -> dict[int, list[str]]:
-        """`refilled` of every load, for a program whose own check has just failed."""
-        readable = any(self.known.values()) and not capturing() and idle()
-        found = {load: self.refilled(load, AT_FAILURE) for load in self.known} if readable else {}
-        return {load: names for load, names in found.items() if names}
-
-
-def _file_at(address: int) -> str:
-    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        for line in maps:
-            first, last = (int(end, 16) for end in line.split(None, 1)[0].split("-"))
-            if first <= address < last:
-                return line[line.index("/") :].strip() if "/" in line else ""
-    return ""

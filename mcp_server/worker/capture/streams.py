@@ -18,11 +18,10 @@ from typing import Any, Callable, Iterable, NamedTuple, Optional
 
 import torch
 
-from ..encode import frames
 from ..process import synchronize
-from .journal import Journal
 
 MOST_BYTES = 256 << 20  # inputs above that are not copied
+Tell = Callable[..., None]  # writes an event of the log of memory
 DEFAULT_POOL = (0, 0)  # `segment_pool_id` of memory that no graph owns, torch 2.8-2.15
 
 
@@ -47,8 +46,8 @@ class PendingUse(NamedTuple):
 class PendingUses:
     """Inputs read on another stream than their owner's, until the owner waits for that stream."""
 
-    def __init__(self, journal: Journal, allocations: Optional[Callable[[], int]] = None) -> None:
-        self.journal = journal
+    def __init__(self, tell: Tell, allocations: Optional[Callable[[], int]] = None) -> None:
+        self.tell = tell
         self.allocations = allocations or (
             lambda: int(torch.cuda.memory_stats().get("allocation.all.allocated", 0))
         )
@@ -79,7 +78,7 @@ class PendingUses:
         now = self.allocations() if gone else 0
         for use in gone:
             if now > use.allocations:
-                self.journal.event("input_let_go", call=use.call, input=use.place, frames=frames())
+                self.tell("input", "freed", "stream", use.call, input=use.place)
 
     def all_waited(self, *_args: Any, **_kwargs: Any) -> None:
         """The program waits for the device, or for an event of an unknown stream."""
@@ -143,11 +142,11 @@ class Snapshot:
 class Streams:
     """Remembers whether several streams are in use, and what captured graphs read."""
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
         self.several = False
         self.graph_inputs: list[tuple[int, int, Any]] = []  # call, place of the input, storage
-        self.pending_uses = PendingUses(journal)
+        self.pending_uses = PendingUses(tell)
 
     def snapshot(self, leaves: list[torch.Tensor]) -> Optional[Snapshot]:
         """Copies of the inputs; None where one stream is all there is, or where they are too large."""
@@ -172,4 +171,4 @@ class Streams:
         gone = [one for one in self.graph_inputs if one[2].expired()]
         self.graph_inputs = [one for one in self.graph_inputs if one not in gone]
         for call, place, _ in gone:
-            self.journal.event("graph_input_gone", call=call, input=place, frames=frames())
+            self.tell("input", "freed", "graph", call, input=place)

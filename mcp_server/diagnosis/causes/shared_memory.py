@@ -1,0 +1,248 @@
+"""What happened to memory that a call reads or gave out: the log of memory of the capture, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from mcp_server.diagnosis.components import (
+    agreement,
+    component,
+    name_of,
+    seen,
+    written_inputs,
+    written_storages,
+)
+from mcp_server.diagnosis.state import DiagnosisState
+from mcp_server.diagnosis.suspect import CausalLevel, Suspect
+from mcp_server.logs.captured import CapturedCall, MemoryEvent
+from mcp_server.model import Category, Evidence, Fix
+from mcp_server.plurals import counted
+from mcp_server.worker.events import ComparedExpected
+
+
+def _call_of(event: MemoryEvent, case: DiagnosisState) -> CapturedCall | None:
+    return next((c for c in case.calls if (c.pid, c.number) == (event.pid, event.call)), None)
+
+
+def _by_others(event: MemoryEvent, case: DiagnosisState) -> bool:
+    """Whether the package itself does not write that input."""
+    return event.input not in written_inputs(case)
+
+
+def _died(event: MemoryEvent, case: DiagnosisState) -> bool:
+    """Whether the process died in that call."""
+    call = _call_of(event, case)
+    return call is not None and call is case.captured.failing and call.outcome == "unfinished"
+
+
+def _kept(_event: MemoryEvent, case: DiagnosisState) -> bool:
+    """Whether a check of the program failed, and every call came back."""
+    checked = bool(case.captured.assertions) or case.own_check
+    return checked and all(call.outcome == "ok" for call in case.calls)
+
+
+def _before_suspect(event: MemoryEvent, case: DiagnosisState) -> bool:
+    """Whether constants of the suspect call were written, by no call, and it is well without that."""
+    call = case.suspect_call
+    if call is None or (call.pid, call.load) != (event.pid, event.load) or case.failure_of("plain") != "none":
+        return False
+    at_call = event.call == call.number or (event.call is None and event.n > call.n)
+    return at_call and bool(_names(event, case))
+
+
+def _names(event: MemoryEvent, case: DiagnosisState) -> list[str]:
+    """The constants of an event, without those that calls write: the count of writes has none of these."""
+    own = _written_by_calls(case) if event.act == "written" and not event.counted else ()
+    return [name for name in event.names if name not in own]
+
+
+def _written_by_calls(case: DiagnosisState) -> set[str]:
+    """Constants that the calls themselves change, as buffers of the model; all where that is not known."""
+    if case.view is None or case.package is None:
+        return {name for update in case.updates for name in update.constants}
+    storages, buffers = written_storages(case), case.view.wrapper.buffers
+    names = {c.name for c in buffers.values() if c.kind == "constant" and c.storage in storages}
+    return {constant.fqn for constant in case.package.constants if constant.name in names}
+
+
+def _as_expected(case: DiagnosisState) -> bool:
+    """Whether the call, made again, returns what the program expected."""
+    expected = case.plain_run.last(ComparedExpected) if case.plain_run is not None else None
+    return expected is not None and expected.equal
+
+
+def _again(case: DiagnosisState) -> Iterator[Evidence]:
+    returns = "what the program expected" if _as_expected(case) else "well"
+    yield seen("run", f"with the constants as originally loaded, the call returns {returns}")
+
+
+def _alone(case: DiagnosisState) -> Iterator[Evidence]:
+    if case.fails_only_alone:
+        yield seen("run_alone", "the program fails by itself, and does not when each call is waited for")
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What an event of the log means: `what` are its storage, act and interval.
+
+    An event counts where it `holds`; the first that does is the suspect, and it is `sure` or only possible.
+    Without `before` a fix with `after` replaces the line of the call. `more` is further evidence.
+    """
+
+    what: tuple[str, str, str]
+    summary: str
+    fact: str
+    fix: str
+    before: str | None = None
+    after: str | None = None
+    category: Category = "concurrency"
+    value: str | None = None
+    holds: Callable[[MemoryEvent, DiagnosisState], bool] = lambda _event, _case: True
+    sure: Callable[[DiagnosisState], bool] = lambda _case: True
+    more: Callable[[DiagnosisState], Iterable[Evidence]] = lambda _case: ()
+
+
+ROWS = (
+    _Row(
+        ("constant", "moved", "update"),
+        summary="The memory of user-managed constant {names} was freed or moved after load_constants: the "
+        "package keeps its old address and reads whatever is there now.",
+        fact="at the call, {names} is no longer where load_constants was given it",
+        fix="keep these tensors where they are, or call load_constants again after a move",
+    ),
+    _Row(
+        ("constant", "written", "update"),
+        category="constants",
+        summary="The program changed constants that it shares with the package (user_managed=True), so that "
+        "the call computes with other values: {names}.",
+        fact="{count} had other values at {when} than {how} gave: {names}",
+        fix="give the package clones, into which nothing else is written (no views of one block)",
+        after="{name: value.clone() for name, value in weights.items()}",
+        value="written by the program after the update",
+        holds=_before_suspect,
+        sure=_as_expected,
+        more=_again,
+    ),
+    _Row(
+        ("constant", "unmapped", "update"),
+        category="constants",
+        summary="The memory of constant {names} cannot be read: it was freed, or its file is shorter than "
+        "what was mapped. The package reads it in place (user_managed=True), so the call ends in a signal.",
+        fact="before the call the memory of {count} could not be read",
+        fix="leave the file of mapped weights as it is (replace it by a rename), or copy the weights",
+        before="user_managed=True",
+        after="user_managed=False",
+        value="unreadable memory",
+        holds=_died,
+    ),
+    _Row(
+        ("input", "unmapped", "call"),
+        category="illegal_memory_access",
+        summary="The memory behind input {place} ({name}) was given back to the system before the call, "
+        "which died of it.",
+        fact="when the call began, the memory of input {place} was not mapped",
+        fix="keep what owns the memory (a mapping, a file, an array) until the call has returned",
+        after="x.clone()",
+        value="not mapped",
+        holds=_died,
+    ),
+    _Row(
+        ("input", "written", "call"),
+        summary="Input {place} ({name}) was written while the call that reads it ran, and not by the "
+        "package: another thread changes the tensor.",
+        fact="in-place operations on input {place} between the begin and the end of a call in {thread}",
+        fix="give the call a tensor that nobody else writes",
+        after="pass tensor.clone(), or hold a lock around the call and the writes",
+        holds=lambda event, case: case.failed and _by_others(event, case),
+    ),
+    _Row(
+        ("input", "written", "stream"),
+        summary="Input {place} ({name}) was still being written by another stream when the package read it.",
+        fact="input {place}, copied in the order of the calling stream, differs from what it held once all "
+        "streams were done; the package does not write it",
+        fix="make the calling stream wait for the stream that fills the input",
+        after="torch.cuda.current_stream().wait_stream(other_stream)",
+        holds=_by_others,
+    ),
+    _Row(
+        ("input", "freed", "graph"),
+        summary="A CUDA graph was replayed after the memory of input {place} ({name}) of its call had been "
+        "freed: the graph reads the old address, not the tensor that replaced it.",
+        fact="at the replay, no tensor holds the memory of input {place} at the capture",
+        fix="keep the tensor that was captured, and copy new values into it before each replay",
+        before="static_input = request",
+        after="static_input.copy_(request)",
+    ),
+    _Row(
+        ("input", "freed", "stream"),
+        summary="Input {place} ({name}) was freed while the package, on another stream, could still read "
+        "it: the allocator reuses its memory for the next tensor at once.",
+        fact="the memory of input {place} was freed, and something was allocated, before the stream that "
+        "owns it waited for the stream of the call; record_stream was not called",
+        fix="tell the allocator which stream uses the input, or keep it until that stream is done",
+        after="x.record_stream(torch.cuda.current_stream())",
+        sure=lambda case: case.fails_only_alone,  # the hook waits for each call
+        more=_alone,
+    ),
+    _Row(
+        ("output", "written", "output"),
+        summary="Output {output} of the package shares the memory of input {place}: the program wrote new "
+        "values into that input while it kept the output, which changed with it.",
+        fact="output {output} of a call is a view of its input {place}; later the program had written that "
+        "input, and still kept the output",
+        fix="copy the output before its input is written anew",
+        after="output.clone()",
+        value="output {output} is a view of it",
+        holds=_kept,
+        sure=lambda _case: False,
+        more=agreement,
+    ),
+)
+MOST_NAMED = 4
+
+
+def detect_memory_log(case: DiagnosisState) -> Iterator[Suspect]:
+    """The first event of each row that counts."""
+    for row in ROWS:
+        told = (e for e in case.captured.memory if (e.storage, e.act, e.interval) == row.what)
+        event = next((each for each in told if row.holds(each, case)), None)
+        if event is not None:
+            yield _of_row(row, event, case)
+
+
+def _of_row(row: _Row, event: MemoryEvent, case: DiagnosisState) -> Suspect:
+    call, names, items = _call_of(event, case) or case.suspect_call, _names(event, case), case.compiled_inputs
+    given = [u for u in case.updates if u.n < event.n and names and names[0] in u.constants]
+    update = next(reversed(given), None)
+    words = {
+        "place": event.input,
+        "name": name_of(items[event.input]) if event.input < len(items) else f"inputs[{event.input}]",
+        "output": event.output,
+        "names": ", ".join(names[:MOST_NAMED]),
+        "count": counted(len(names), "constant"),
+        "when": "the call" if event.call is not None else "the failed check",
+        "how": update.how if update is not None else "load_constants",
+        "thread": call.thread_name if call is not None else "",
+    }
+    # Around the call stand the replay of its graph, or the update, and the check that refused an output.
+    first = event.stack[:2] if event.interval == "graph" else update.stack[:1] if update is not None else []
+    checks = case.captured.assertions[-1:] if event.storage == "output" else []
+    lines = [*first, *(call.stack[:2] if call is not None else []), *(c.stack[0] for c in checks if c.stack)]
+    value = row.value.format(**words) if row.value is not None else None
+    guilty = component("input", str(words["name"]), lines, value=value, index=event.input)
+    if event.storage == "constant":
+        guilty = component("constant", names[0], lines, value=value)
+    sure, code = row.sure(case), lines[0].code if row.after and lines else None
+    return Suspect(
+        category=row.category,
+        guilty=guilty,
+        summary=row.summary.format(**words),
+        level=CausalLevel.STATE,
+        evidence=(seen("capture", row.fact.format(**words)), *row.more(case)),
+        fix=Fix(text=row.fix, before=row.before or code, after=row.after),
+        harmful=case.failed,
+        weak=row.category == "constants" and not sure,
+        observed=sure,
+        only_in_program=True,
+    )
