@@ -374,6 +374,7 @@ def ask(planted: Planted) -> dict[str, Any]:
     try:
         done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=3 * BUDGET_S)
         found: dict[str, Any] = json.loads(done.stdout)
+        (planted.folder / "verdict.json").write_text(done.stdout)
     except subprocess.TimeoutExpired:
         return {"outcome": "no answer", "summary": f"none after {3 * BUDGET_S} s"}
     except ValueError:

@@ -125,6 +125,11 @@ def check_variable(name: str, value: str) -> None:
         raise ProblemError(f"the value of {name} holds a NUL character", allowed="text without NUL")
 
 
+def _environment() -> dict[str, str]:
+    """This process's environment; another thread may remove a variable meanwhile."""
+    return {name: value for name in list(os.environ) if (value := os.environ.get(name)) is not None}
+
+
 def child_environment(
     asked: Mapping[str, str], unset: Iterable[str] = (), *, parent: Mapping[str, str] | None = None
 ) -> dict[str, str]:
@@ -137,7 +142,7 @@ def child_environment(
         check_variable(name, value)
     inherited = {
         name: value
-        for name, value in (os.environ if parent is None else parent).items()
+        for name, value in (_environment() if parent is None else parent).items()
         if is_allowed(name) and not looks_secret(name, value)
     }
     dropped = set(unset) - set(asked)
