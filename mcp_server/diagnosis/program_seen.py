@@ -80,12 +80,6 @@ class ProgramSeen:
         return self.captured.load_of(call) if call is not None else None
 
     @property
-    def suspect_compile(self) -> CapturedCompile | None:
-        """The compile that wrote the package of the suspect call."""
-        call = self.suspect_call
-        return self.captured.compile_of(call) if call is not None else None
-
-    @property
     def outputs_nonfinite(self) -> bool:
         """Whether NaN or infinities came out of a call, seen without probes."""
         infinite = any(out.inf for run in self.runs.values() for out in run.outputs)

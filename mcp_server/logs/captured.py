@@ -71,8 +71,7 @@ class Leaf(JournalRecord):
 class Phase(JournalRecord):
     """The fields of every record. `n` orders the events of a process; `notice` lists what was not kept.
 
-    `t` is the time of its begin in seconds of the wall clock. `processor_s` is the process's limit on
-    processor time in seconds.
+    `t` is the time of its begin in seconds of the wall clock.
     """
 
     pid: int
@@ -82,7 +81,6 @@ class Phase(JournalRecord):
     outcome: Outcome = "unfinished"
     seconds: float | None = None
     error: CapturedError | None = None
-    processor_s: int | None = None
     stack: list[ModelLocation] = Field(default_factory=list)
 
     @property
@@ -95,8 +93,7 @@ class CapturedCompile(Phase):
     """One compile. `configs_exact` is False if an option could not be recorded exactly.
 
     `program`: the input was an exported program, whether or not it was kept. `libraries` are the operator
-    libraries loaded before the compile. `digests` are those of the program's parameters and buffers at that
-    time, by name.
+    libraries loaded before the compile.
     """
 
     number: int
@@ -109,7 +106,6 @@ class CapturedCompile(Phase):
     flags: dict[str, str] = Field(default_factory=dict)
     torch: str = ""
     libraries: list[Path] = Field(default_factory=list)
-    digests: dict[str, str] = Field(default_factory=dict)
 
 
 class CapturedOverwriting(JournalRecord):
@@ -123,10 +119,10 @@ class CapturedOverwriting(JournalRecord):
 class CapturedLoad(Phase):
     """One load. `copy_path` is a copy of the package at that time; None if it could not be kept.
 
-    `bytes` is the size of the file, 0 if there was none. `largest` is the size of its largest member, if the
-    package was not kept. `libraries` are the operator libraries (`torch.ops.load_library`) loaded before.
-    `current_device` is the thread's CUDA device, for a CUDA package: a load without a device index uses it
-    (`device_idx` of -1 in torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
+    `bytes` is the size of the file, 0 if there was none. `libraries` are the operator libraries
+    (`torch.ops.load_library`) loaded before. `current_device` is the thread's CUDA device, for a CUDA
+    package: a load without a device index uses it (`device_idx` of -1 in
+    torch/csrc/inductor/aoti_runtime/model_base.h, 2.8-2.15).
     """
 
     number: int
@@ -135,7 +131,6 @@ class CapturedLoad(Phase):
     copy_path: Path | None = None
     sha256: str = ""
     bytes: int = 0
-    largest: int | None = None
     options: dict[str, object] = Field(default_factory=dict)
     libraries: list[Path] = Field(default_factory=list)
     current_device: int | None = None
@@ -168,7 +163,6 @@ class CapturedUpdate(Phase):
     file: Path | None = None
     compiled: list[str] = Field(default_factory=list)
     constants: dict[str, Leaf] = Field(default_factory=dict)
-    digests: dict[str, str] = Field(default_factory=dict)
     views: list[str] = Field(default_factory=list)
 
     @property

@@ -35,11 +35,14 @@ SWITCHES: dict[str, dict[str, object]] = {
         "cpp.enable_loop_tail_vec": False,
         "cpp.enable_tiling_heuristics": False,
         "cpp.weight_prepack": False,
+        "cpp.enable_unsafe_math_opt_flag": False,
+        "cpp.enable_floating_point_contract_flag": "off",
     },
     "cuda": {
         "triton.autotune_at_compile_time": False,
         "triton.persistent_reductions": False,
         "split_reductions": False,
+        "use_fast_math": False,
     },
     "any": {
         "max_fusion_size": 1,

@@ -44,11 +44,6 @@ def _limit(kind: int) -> Optional[int]:
     return None if limit == resource.RLIM_INFINITY else limit
 
 
-def processor_seconds() -> Optional[int]:
-    """Seconds of processor time after which the process is killed (SIGXCPU, at a hard limit SIGKILL)."""
-    return _limit(resource.RLIMIT_CPU)
-
-
 ENOUGH_FOR_THREADS = 1 << 20  # elements that torch splits among its threads
 # Column of /proc/self/statm that each limit counts: the whole address space; private memory that is written.
 _COLUMNS = {"RLIMIT_AS": 0, "RLIMIT_DATA": 5}

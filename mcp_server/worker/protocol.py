@@ -459,12 +459,11 @@ class CapturedFailure(ErrorFacts):
 
 
 class KeptPackage(TypedDict):
-    """A package as it was loaded; without a `copy` the size of its `largest` member, and why (`notice`)."""
+    """A package as it was loaded; without a `copy` why there is none (`notice`)."""
 
     bytes: int
     sha256: str
     copy: Optional[str]
-    largest: Optional[int]
     notice: str
 
 

@@ -326,9 +326,3 @@ def digests(tensors: dict[str, torch.Tensor]) -> dict[str, str]:
     except Exception:
         return {}
     return found
-
-
-def tensors_of(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers by name, tied ones under each of their names."""
-    named = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-    return dict(named)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from mcp_server.diagnosis.indices import Index
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.intervene import in_eager
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.verdict import conclude, confidence, is_bystander, ranked
+from mcp_server.diagnosis.verdict import confidence, is_bystander, ranked
 from mcp_server.logs.log import read_log
-from mcp_server.model import ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor
-from mcp_server.runtime.context import Context
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import Overrun
 from mcp_server.worker.events import Layout
@@ -195,42 +192,3 @@ def test_the_launch_that_computed_it_comes_before_the_bare_text(
     ]
     assert best.guilty.launch_index == 0 and best.guilty.value == "1041 (allowed: 0..1023)"
     assert "input 0" in best.summary and confidence(best, case) == "likely"
-
-
-# What the worker prints when a check that the model itself makes fails in a kernel (torch 2.13).
-RAISED = """Traceback (most recent call last):
-  File "run.py", line 35, in operate
-    result = call(lambda: loader.run(flat), index, report)
-RuntimeError: {text}
-"""
-CHECK = '{{ (throw std::runtime_error("{text}"), 0);'
-
-
-def refused(zoo: ZooPackage, text: str) -> DiagnosisState:
-    """A call that ended with this text, which the package's first C++ kernel holds."""
-    case = failing(package_case(zoo("ranker")), RAISED.format(text=text))
-    assert case.package is not None
-    kernel = case.package.kernel_text.replace("{", CHECK.format(text=text), 1)
-    vars(case.package)["kernel_text"] = kernel
-    return case
-
-
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("one_hot: Class values must be smaller than num_classes.", "index_out_of_bounds"),
-        ("weights must be finite", "nan_or_inf"),
-    ],
-)
-def test_a_check_of_the_model_names_its_launch_and_claims_nothing(
-    zoo: ZooPackage, tmp_path: Path, text: str, category: str
-) -> None:
-    """The launch whose kernel holds the text is named, its category is a suspicion; no script is blamed."""
-    case = refused(zoo, text)
-    suspects = [*log_text.detect_from_log(case), *log_text.detect_refusal(case)]
-    found = conclude(suspects, case, Context(tmp_path, Path("python")))
-    assert (found.outcome, found.category) == ("inconclusive", category)
-    assert found.guilty is not None and found.guilty.launch_index is not None
-    assert "dump_kernel_io" in found.summary and found.summary.startswith("Launch")
-    case.workload = ScriptWorkload(script=Path("a.py"))  # a statement of it may have raised
-    assert list(log_text.detect_refusal(case)) == []

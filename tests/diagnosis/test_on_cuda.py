@@ -177,34 +177,6 @@ def test_memory_that_the_package_reads_on_another_card(
 
 
 @pytest.mark.parametrize(
-    ("loaded_on", "second", "error", "call"),
-    [
-        (1, "cuda:0", FAULT, 2),
-        (1, "cuda:1", FAULT, None),
-        (1, "cuda:0", "expected 3 inputs", None),
-        (None, "cuda:0", FAULT, None),
-        (1, "cpu", FAULT, None),
-    ],
-    ids=["another card", "its own", "no error of a device", "a package for the CPU", "host"],
-)
-def test_the_call_with_an_input_on_another_card_is_named_whoever_met_the_error(
-    loaded_on: int | None, second: str, error: str, call: int | None
-) -> None:
-    """Two threads share the process: the first call failed, the second reached for another card's memory."""
-    case = DiagnosisState(None)
-    calls = [
-        phase(n + 1, load=1, thread=n, leaves=[{"device": device}]) | {"number": n}
-        for n, device in enumerate(("cuda:1", second), start=1)
-    ]
-    calls[0] |= {"outcome": "failed", "error": {"type": "torch.AcceleratorError", "text": error}}
-    loads = [phase(1, loader="x", package="m.pt2", current_device=loaded_on)]
-    case.capture = capture(loads=loads, calls=calls)
-    found = list(input_mismatch.detect_other_device(case))
-    assert [h.evidence[0].fact.split()[1] for h in found] == ([str(call)] if call else [])
-    assert all(confidence(h, case) == "likely" for h in found)
-
-
-@pytest.mark.parametrize(
     ("asked", "devices", "gpus", "placed"),
     [
         (-1, ["cuda:1", "cuda:1"], 2, 1),

@@ -63,30 +63,6 @@ def test_a_tensor_that_the_program_manages_is_not_copied(zoo: ZooPackage) -> Non
     assert found.fix is not None and "alive" in found.fix.text
 
 
-@pytest.mark.parametrize(
-    ("digests", "tied"),
-    [
-        ({"out.weight": "a", "in.weight": "a"}, "in.weight: a tied weight is a constant of its own"),
-        ({"out.weight": "a", "word.weight": "a"}, "tied to word.weight in the model"),
-        ({"out.weight": "a", "in.weight": "b"}, ""),
-    ],
-)
-def test_a_tied_weight_that_an_update_leaves_out_is_told(
-    zoo: ZooPackage, digests: dict[str, str], tied: str
-) -> None:
-    """A parameter list has one of two names that share a tensor; the package has both or the other one."""
-    case = failing(package_case(zoo("ranker")))
-    names = ["in.weight", "out.weight"]
-    case.capture = capture(
-        compiles=[phase(1, how="aoti_compile_and_package", package="m.pt2", digests=digests)],
-        loads=[phase(2, loader="AOTIModelPackageLoader", package="m.pt2")],
-        updates=[phase(3, load=1, how="load_constants", compiled=names, constants={"in.weight": GOOD})],
-    )
-    (found,) = constants.detect(case)
-    assert found.guilty.name == "out.weight" and "1 constant as it was" in found.summary
-    assert tied in found.summary and bool(tied) == ("tied" in found.summary)
-
-
 def test_a_folded_parameter_is_not_reached(zoo: ZooPackage) -> None:
     """A parameter of the exported model that the package does not hold keeps its old value."""
     case = updated(zoo("ranker"), {})

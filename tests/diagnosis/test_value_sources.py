@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from mcp_server.diagnosis.causes import nan_or_inf
 from mcp_server.diagnosis.causes.nan_or_inf import guard_fix
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.value_sources import deepened, first_made
@@ -78,33 +77,6 @@ def test_the_advice_is_of_the_operator(facts: dict[str, Any], words: str) -> Non
     event = decode(made(node="n", masked=False, bad_inputs=[], **facts))
     assert isinstance(event, NodeNonFinite)
     assert words in guard_fix(event).text
-
-
-@pytest.mark.parametrize(
-    ("index", "behind", "blamed"),
-    [(LEAST, ("masked_fill", "softmax"), 1), (LEAST, (), 0), ("40", ("masked_fill", "softmax"), 0)],
-    ids=["made of it", "not computed from it", "no such number"],
-)
-def test_an_index_made_of_nan_accuses_the_maker_of_the_nan(
-    index: str, behind: tuple[str, ...], blamed: int
-) -> None:
-    """The least integer is what NaN becomes; without a check of the package that is likely, not proven."""
-    text = f"index {index} is out of bounds for dimension 1 with size 30"
-    case = interpreted(made(**MASK), made(**SOFTMAX), refused(text, *behind))
-    found = list(nan_or_inf.detect_nan_index(case))
-    assert [(each.category, each.guilty.name) for each in found] == [
-        ("nan_or_inf", "aten.softmax.int")
-    ] * blamed
-    for each in found:
-        assert each.crashing is not None and each.crashing.name == "aten.gather.default" and not each.observed
-
-
-def test_an_operator_that_names_no_number_is_judged_by_the_indices_that_it_was_given() -> None:
-    """`embedding` says only that an index is out of range; what it was given tells of what that was made."""
-    event = refused("index out of range in self", "masked_fill", "softmax")
-    for integers, blamed in (([[int(LEAST), 5]], 1), ([[-7, 40]], 0), ([], 0)):
-        case = interpreted(made(**MASK), made(**SOFTMAX), {**event, "integers": integers})
-        assert len(list(nan_or_inf.detect_nan_index(case))) == blamed
 
 
 class Pick(torch.nn.Module):  # type: ignore[misc]

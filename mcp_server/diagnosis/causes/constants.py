@@ -157,34 +157,19 @@ def _not_finite(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspec
     )
 
 
-def _partial(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:
+def _partial(update: CapturedUpdate, _case: DiagnosisState) -> Iterator[Suspect]:
     """An update that leaves constants as they were."""
     if not update.missing or not update.constants or update.outcome != "ok":
         return
     shown = ", ".join(update.missing[:4])
     left, as_it_was = ("constants", "as they were") if update.missing[1:] else ("constant", "as it was")
-    tied = _tied(update, case)
     yield _OfUpdate(
         guilty=_updated(update.missing[0], update, "not given"),
-        summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}{tied}.",
-        evidence=(seen("capture", f"the package has {left} {shown}, not named in the update{tied}"),),
+        summary=f"{update.how} left {len(update.missing)} {left} {as_it_was}: {shown}.",
+        evidence=(seen("capture", f"the package has {left} {shown}, not named in the update"),),
         fix=Fix(text="pass every constant, with check_full_update=True"),
-        observed=case.plain_diverges and bool(tied),
+        observed=False,
     )
-
-
-def _tied(update: CapturedUpdate, case: DiagnosisState) -> str:
-    """Says which constant the first one left out was tied to or shared values with; empty if none."""
-    compiled = case.captured.compile_of(update)
-    digests = compiled.digests if compiled is not None else {}
-    left = update.missing[0]
-    for name in (name for name in digests if name != left and digests[name] == digests.get(left)):
-        if name in update.constants:
-            tied = "a tied weight is a constant of its own in a package"
-            return f" (compiled with the values of {name}: {tied})"
-        if name not in update.compiled:
-            return f" (tied to {name} in the model: the package has the two under this name alone)"
-    return ""
 
 
 def _misnamed(update: CapturedUpdate, case: DiagnosisState) -> Iterator[Suspect]:

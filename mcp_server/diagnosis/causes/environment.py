@@ -11,21 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, WORKER, evidence_of, locations_of
+from mcp_server.diagnosis.causes.log_text import BY_CATEGORY, evidence_of, locations_of
 from mcp_server.diagnosis.components import (
     component,
-    line_in_script,
-    script_text,
     seen,
 )
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
 from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.logs.captured import CapturedLoad, Phase
-from mcp_server.logs.facts import ErrorFact, Frame, ThreadStack
-from mcp_server.model import Evidence, Fix, ModelLocation, ScriptWorkload
-from mcp_server.plurals import counted, quoted
+from mcp_server.logs.facts import ErrorFact, Frame
+from mcp_server.model import Fix, ModelLocation
+from mcp_server.plurals import quoted
 
 
 def detect_machine(case: DiagnosisState) -> Iterator[Suspect]:
@@ -66,41 +63,39 @@ ON_LARGE_STACK = Intervention(
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit of the process.
+    """A limit of the process, which shows by one of the `signals` that end who reaches it, or by an error.
 
-    The hook tells of it under the name `seen_as`: of an error, a phase, or the call that is made again.
-    `signals` end who reaches it. `change` lifts it for the call.
+    `told` is the name under which the hook tells of it, with an error whose text has `text`, or with the step
+    that makes the call again. `change` lifts it for the call.
     """
 
     name: str
     variable: str
-    signals: tuple[str, ...]
-    seen_as: str
     fix: str
-    unit: str = ""
+    signals: tuple[str, ...] = ()
+    told: str = ""
+    text: str = ""
     change: Intervention | None = None
 
 
 LIMITS = (
-    Limit("open files", "RLIMIT_NOFILE", (), "no_files", "close files that are not needed, or ulimit -n"),
+    Limit("open files", "RLIMIT_NOFILE", "close files that are not needed, or ulimit -n", told="no_files"),
     Limit(
-        "file size",
-        "RLIMIT_FSIZE",
-        ("SIGXFSZ",),
-        "file_bytes",
-        "raise it (ulimit -f), or write less",
-        " bytes",
+        *("file size", "RLIMIT_FSIZE", "raise it (ulimit -f), or write less"),
+        signals=("SIGXFSZ",),
+        told="file_bytes",
+        text="extract",
     ),
     Limit(
-        *("processor time", "RLIMIT_CPU", ("SIGXCPU",), "processor_s"),
-        fix="raise it (ulimit -t), or find out what takes so long",
-        unit=" s",
+        *("processor time", "RLIMIT_CPU", "raise it (ulimit -t), or find out what takes so long"),
+        signals=("SIGXCPU",),
     ),
     # On a usual stack a crash would be no evidence: a large one may let a bad pointer pass by chance.
     Limit(
-        *("stack of the calling thread", "RLIMIT_STACK", ("SIGSEGV", "SIGBUS"), "stack"),
+        *("stack of the calling thread", "RLIMIT_STACK"),
         fix="give the thread more stack (threading.stack_size, ulimit -s), or recurse less",
-        unit=" bytes",
+        signals=("SIGSEGV", "SIGBUS"),
+        told="stack",
         change=ON_LARGE_STACK,
     ),
 )
@@ -108,77 +103,34 @@ LIMITS = (
 
 def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
     """Each limit that was reached by the program, or by the call that was made again."""
+    phase, steps = case.failing_phase, case.call.steps[-1:] if case.call is not None else ()
+    error = phase.error if phase is not None else None
     for limit in LIMITS:
-        run = case.plain_run if limit.change is not None else case.script_run or case.runs.get("command")
-        signal, phase = run.finished.signal if run is not None else None, _last_phase(case)
-        told = _told(limit, phase, case)
-        if not _reached(limit, told, run, phase, case):
+        of_call = limit.change is not None
+        run = case.plain_run if of_call else case.script_run or case.runs.get("command")
+        signal = run.finished.signal if run is not None else None
+        values = [step.get(limit.told) for step in steps] if of_call else [getattr(error, limit.told, None)]
+        size = next((value for value in values if isinstance(value, int)), None)
+        by_error = not of_call and error is not None and size is not None and limit.text in error.text
+        if not by_error and (signal not in limit.signals or (of_call and size is None)):
             continue
-        value = f"limit {told}{limit.unit}" if told is not None else limit.variable
+        value = f"limit {size}" if size is not None else limit.variable
         trial = case.trials.get(limit.change.key) if limit.change is not None else None
-        level = CausalLevel.CALL if limit.change is not None else CausalLevel.BUILD
-        unproven = limit.change is not None and (trial is None or not trial.proves)
+        unproven = of_call and (trial is None or not trial.proves)
         facts = [seen("run", f"{signal} ended the {run.label} run")] if run is not None and signal else []
-        facts += (
-            [seen("capture", f"the limit on the {limit.name} was {told}{limit.unit}")]
-            if told is not None
-            else []
-        )
+        facts += [seen("capture", f"the {limit.name} had a {value}")] if size is not None else []
         yield Suspect(
             category="environment",
             guilty=component("environment", limit.name, phase.stack[:2] if phase else [], value=value),
             summary=f"The process had reached its limit on the {limit.name} ({value}): the failure is due to "
             "that, whatever its text says.",
-            level=CausalLevel.SYMPTOM if unproven else level,
-            evidence=(*facts, *_well_alone("the same", case)),
+            level=CausalLevel.SYMPTOM if unproven else CausalLevel.CALL if of_call else CausalLevel.BUILD,
+            evidence=tuple(facts),
             fix=Fix(text=limit.fix),
             intervention=limit.change,
             harmful=case.failed,
-            observed=limit.change is None and signal != "SIGKILL",
+            observed=not of_call,
         )
-
-
-def _told(limit: Limit, phase: Phase | None, case: DiagnosisState) -> int | None:
-    """Its value, as far as the hook saw it."""
-    step = case.call.steps[-1:] if case.call is not None else ()
-    values = [each.get(limit.seen_as) for each in step]
-    values += [getattr(each, limit.seen_as, None) for each in (phase and phase.error, phase)]
-    return next((int(value) for value in values if isinstance(value, int)), None)
-
-
-def _reached(
-    limit: Limit, told: int | None, run: RunSeen | None, phase: Phase | None, case: DiagnosisState
-) -> bool:
-    """Whether its signal, or what it stopped, shows that it was reached."""
-    if run is not None and run.finished.signal in limit.signals:
-        return limit.change is None or told is not None
-    if told is None or limit.change is not None:
-        return False
-    if limit.seen_as == "processor_s":  # the hard limit kills
-        return run is not None and run.finished.signal == "SIGKILL" and run.finished.wall_s >= told
-    if limit.seen_as == "file_bytes":
-        members = case.package.members if case.package is not None else ()
-        load = phase if isinstance(phase, CapturedLoad) else None
-        largest = max((member.size for member in members), default=load.largest if load else None)
-        extracts = load is not None and load.error is not None and "extract" in load.error.text
-        return extracts and largest is not None and largest > told
-    return True
-
-
-def _last_phase(case: DiagnosisState) -> Phase | None:
-    """What failed, else what had begun last, of what did not come back if anything did not."""
-    hooked, failed = case.captured, case.failing_phase
-    if failed is not None and failed.error is not None:
-        return failed
-    phases: list[Phase] = [*hooked.compiles, *hooked.loads, *hooked.calls]
-    begun = [phase for phase in phases if phase.outcome == "unfinished"]
-    return max(begun or phases, key=lambda phase: phase.t, default=None)
-
-
-def _well_alone(what: str, case: DiagnosisState) -> Iterator[Evidence]:
-    """That the call in a process of its own does not fail."""
-    if case.failure_of("plain") == "none":
-        yield seen("run", f"{what}, made again in a process of its own, went well")
 
 
 # Errors of Python's compiler. For the program's own file they are printed without a traceback.
@@ -189,6 +141,9 @@ _REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # a
 REFUSED_STATUS = 2
 _OF_TORCH = re.compile(r"[/\\](?:torch|triton)[/\\]")
 _TAIL_BYTES = 8192
+_NOT_THE_PROGRAM = re.compile(
+    r"[/\\]torch[/\\](?:_inductor|_export|export|_dynamo|_functorch|_library|_ops\.py)|[/\\]triton[/\\]"
+)
 
 
 def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
@@ -249,62 +204,3 @@ def _refused_arguments(script: RunSeen) -> Iterator[Suspect]:
             evidence=(seen("read_log", quoted(found[0], 200), "script"),),
             fix=Fix(text="give the script the arguments that it asks for, after --"),
         )
-
-
-# Signals of the instruction that was running. SIGABRT is not one: the C library's own checks of the heap end
-# a process with it, at a place that says nothing of who damaged it.
-_AT_THE_LINE = frozenset({"SIGSEGV", "SIGBUS", "SIGFPE"})
-_NOT_THE_PROGRAM = re.compile(
-    r"[/\\]torch[/\\](?:_inductor|_export|export|_dynamo|_functorch|_library|_ops\.py)|[/\\]triton[/\\]"
-)
-# Statements that may end a package, so that its own C++ code was running.
-_RELEASES = re.compile(r"del\b|gc\.collect\(|.*=\s*None$|with\b")
-
-
-def detect_crash_outside(case: DiagnosisState) -> Iterator[Suspect]:
-    """The user's line that died while no compile, load, update or call was open; the last call is sound."""
-    script, hooked = case.script_run, case.captured
-    if script is None or case.capture is None or script.finished.signal not in _AT_THE_LINE:
-        return
-    phases: list[Phase] = [*hooked.compiles, *hooked.loads, *hooked.updates, *hooked.calls]
-    is_open = any(phase.outcome == "unfinished" for phase in phases)
-    if is_open or case.failure_of("plain") not in (None, "none"):
-        return
-    if any(error.family.id == "heap_corruption" for error in script.log.errors):
-        return
-    stack = next((thread for thread in script.log.threads if thread.current), None)
-    lines = _lines(stack, case) if stack is not None else []
-    files = [frame.file for frame in stack.frames] if stack is not None else []
-    if not lines or any(_NOT_THE_PROGRAM.search(file) or file.startswith(WORKER) for file in files):
-        return
-    signal, place, calls = script.finished.signal, f"{lines[0].file}:{lines[0].line}", len(hooked.calls)
-    before = f" after {counted(calls, 'call')} that came back" if calls else ""
-    nothing = f"no compile, load, update or call was open{before}"
-    facts = [seen("read_log", f"{signal} ended the program at {place}"), seen("capture", nothing)]
-    late = " An earlier call that had written beyond its memory could show as this; nothing points to that."
-    yield Suspect(
-        category="script_error",
-        guilty=component("script", place, lines),
-        summary=f"The program died of {signal} at {place}, in code of its own: no compile, load or call of "
-        f"AOTInductor was running.{late if calls else ''}",
-        level=CausalLevel.SYMPTOM,
-        evidence=(*facts, *_well_alone("the last call", case)),
-        fix=Fix(
-            text="see what memory that line reads or writes: what owns it (a mapping, a buffer, a file, a "
-            "C library) has to stay open until then, or the tensor has to be a copy",
-        ),
-        harmful=case.failed,
-        observed=not _RELEASES.match(lines[0].code),
-    )
-
-
-def _lines(stack: ThreadStack, case: DiagnosisState) -> list[ModelLocation]:
-    """The user's lines, innermost first, with the code of the script, which the stack of a crash lacks."""
-    text = script_text(case)
-    script = case.workload.script.name if isinstance(case.workload, ScriptWorkload) else ""
-    return [
-        line_in_script(case, text, frame.line)
-        if PurePath(frame.file).name == script and 0 < frame.line <= len(text.splitlines())
-        else ModelLocation(file=frame.file, line=frame.line)
-        for frame in reversed(stack.frames_of_user[-3:])
-    ]

@@ -6,7 +6,6 @@ import linecache
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import PurePath
 
@@ -143,44 +142,25 @@ _WAITS = {
 }
 
 
-def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
-    """A program that its time limit ended outside any call: it compiled, waited, or was somewhere else."""
-    run, capture = case.script_run, case.capture
-    if run is None or run.failure != "timeout" or capture is None:
-        return
-    if any(call.outcome == "unfinished" for call in capture.calls):
-        return
-    compiling = [compile_ for compile_ in capture.compiles if compile_.outcome == "unfinished"]
-    own = [thread for thread in run.log.threads if locations_of(thread.frames_of_user)]
-    quiet = capture.quiet_s
-    if compiling:
-        last, seconds = compiling[-1], run.finished.wall_s
-        yield _Hang(
-            guilty=component("script", last.how, last.stack[:2]),
-            summary=f"The time limit ended the program after {seconds:.0f} s, while it was compiling.",
-            evidence=(seen("capture", f"{last.how} had started and did not return"),),
-            fix=Fix(text="give it more time (timeout_s); a compile on a busy machine takes minutes"),
-            weak=True,
-        )
-    elif own and quiet is not None and quiet < (WAITING_S if all(map(_waits, own)) else HANGING_S):
-        line, seconds = locations_of(own[0].frames_of_user)[0], run.finished.wall_s
-        yield _Hang(
-            guilty=component("script", f"{line.file}:{line.line}", [line]),
-            summary=f"The time limit ended the program after {seconds:.0f} s. It had compiled, loaded or "
-            f"called a package {quiet:.0f} s before, so it may just be slow.",
-            evidence=(seen("capture", f"at the time limit it was at line {line.line}"),),
-            fix=Fix(text="give it more time (timeout_s, and budget_s of the diagnosis)"),
-            weak=True,
-        )
-    elif own:
-        found = _outside(own)
-        yield replace(found, observed=found.observed and (quiet is None or quiet >= HANGING_S))
-
-
-WAITING_S = 10.0  # after which threads that all wait are no longer taken for a slow program
-
 # A lock is taken in C, which leaves no frame of its own: the line says so.
 _TAKES_LOCK = re.compile(r"\s*(?:with\b.*lock|.*\.acquire\()", re.IGNORECASE)
+WAITING_S = 10.0  # after which threads that all wait are no longer taken for a slow program
+# What a program did at its time limit: what is said of it, and the advice.
+_AT_ITS_LIMIT = {
+    "compiling": ("it was compiling", "give it more time (timeout_s): a compile on a busy machine is slow"),
+    "working": (
+        "it had compiled, loaded or called a package {quiet:.0f} s before, so it may just be slow",
+        "give it more time (timeout_s, and budget_s of the diagnosis)",
+    ),
+    "waiting": (
+        "{who} waited, outside any call of a package",
+        "make sure that the awaited event happens, or wait with a timeout",
+    ),
+    "elsewhere": (
+        "it was at {place}, outside any call of a package",
+        "find out what that line waits for or repeats, and make it end",
+    ),
+}
 
 
 def _waits(thread: ThreadStack) -> bool:
@@ -190,30 +170,37 @@ def _waits(thread: ThreadStack) -> bool:
     return in_library or (frame.user and bool(_TAKES_LOCK.match(linecache.getline(frame.file, frame.line))))
 
 
-def _outside(threads: list[ThreadStack]) -> Suspect:
-    """Threads that wait; if no frame of the standard library shows that, a program that may just be slow."""
-    lines = []
-    for line in (locations_of(thread.frames_of_user)[0] for thread in threads):
-        code = line.code or linecache.getline(line.file, line.line).strip()[:200]
-        lines.append(line.model_copy(update={"code": code}))
-    places = [f"{line.file}:{line.line}" for line in lines]
-    waits = all(map(_waits, threads))
-    verb = "waits" if waits else "was"
-    both = zip(threads, places, strict=True)
-    facts = [f"{each.thread} {verb} at {place}, in {each.frames[-1].function}" for each, place in both]
-    if waits:
-        who = f"All {len(threads)} threads of the program wait" if threads[1:] else "The program waits"
-        summary = f"{who}, outside any call of a package."
-        action = "make sure that the awaited event happens, or wait with a timeout"
-    else:
-        summary = f"At its time limit the program was at {places[0]}, outside any call of a package."
-        action = "find out what that line waits for or repeats, and make it end"
-    return _Hang(
-        guilty=component("script", places[0], lines[:4]),
-        summary=summary,
-        evidence=tuple(seen("capture", fact) for fact in facts[:4]),
-        fix=Fix(text=action),
-        observed=waits,
+def _with_code(line: ModelLocation) -> ModelLocation:
+    code = line.code or linecache.getline(line.file, line.line).strip()[:200]
+    return line.model_copy(update={"code": code})
+
+
+def detect_no_end(case: DiagnosisState) -> Iterator[Suspect]:
+    """A program that its time limit ended outside any call."""
+    run, capture = case.script_run, case.capture
+    if run is None or run.failure != "timeout" or capture is None:
+        return
+    compiling = next((each for each in capture.compiles[::-1] if each.outcome == "unfinished"), None)
+    threads = [thread for thread in run.log.threads if locations_of(thread.frames_of_user)]
+    if any(call.outcome == "unfinished" for call in capture.calls) or not (compiling or threads):
+        return
+    waits, quiet = all(map(_waits, threads)), capture.quiet_s
+    recent = quiet is not None and quiet < (WAITING_S if waits else HANGING_S)
+    does = "compiling" if compiling else "working" if recent else "waiting" if waits else "elsewhere"
+    lines = [_with_code(locations_of(thread.frames_of_user)[0]) for thread in threads]
+    lines = compiling.stack[:2] if compiling else lines
+    place = compiling.how if compiling else f"{lines[0].file}:{lines[0].line}"
+    said, advice = _AT_ITS_LIMIT[does]
+    who = f"all {len(threads)} threads of the program" if threads[1:] else "the program"
+    at = [f"{each.thread} was in {each.frames[-1].function}" for each in threads[:4]]
+    told = said.format(quiet=quiet, who=who, place=place)
+    yield _Hang(
+        guilty=component("script", place, lines[:4]),
+        summary=f"The time limit ended the program after {run.finished.wall_s:.0f} s: {told}.",
+        evidence=tuple(seen("capture", fact) for fact in (at if does != "compiling" else [told])),
+        fix=Fix(text=advice),
+        observed=does == "waiting" and (quiet is None or quiet >= HANGING_S),
+        weak=does in ("compiling", "working"),
     )
 
 

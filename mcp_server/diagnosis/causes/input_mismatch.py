@@ -267,39 +267,3 @@ def _as_long(index: int, dim: int, case: DiagnosisState) -> list[tuple[int, int]
         and shapes[item.index][each.index] == shapes[index][dim]
     ]
     return same if (index, dim) in same else [(index, dim)]
-
-
-def detect_other_device(case: DiagnosisState) -> Iterator[Suspect]:
-    """A call with an input on another CUDA device than its package, if a device failed.
-
-    The error reaches the thread that uses the device next, so that the suspect call may be another one.
-    """
-    for call in case.calls if any(call.broke_device for call in case.calls) else ():
-        load = case.captured.load_of(call)
-        home = load.device_index if load is not None else None
-        indices = [leaf.device_index for leaf in call.leaves]
-        misplaced = next((n for n, at in enumerate(indices) if at not in (None, home)), None)
-        if home is None or misplaced is None:
-            continue
-        device = call.leaves[misplaced].device
-        at_home = f"{device.partition(':')[0]}:{home}"
-        paths = case.given.paths if case.given is not None else ()
-        name = paths[misplaced] if misplaced < len(paths) else f"input {misplaced}"
-        fact = f"call {call.number} was given {name} on {device}; its package was loaded on {at_home}"
-        yield Suspect(
-            category="device_mismatch",
-            guilty=component(
-                "input", name, call.stack[:2], value=f"{device} (loaded on {at_home})", index=misplaced
-            ),
-            summary=f"Call {call.number} got {name} on {device}, and its package was loaded on {at_home}: "
-            "its kernels reach for memory of another card, and no check compares the index.",
-            level=CausalLevel.CALL,
-            only_in_program=True,
-            evidence=(seen("capture", fact),),
-            fix=Fix(
-                text=f"move it to {at_home} before the call; a thread's own `.cuda()` goes to its current "
-                "device",
-                after=f"tensor.to({at_home!r})",
-            ),
-        )
-        return

@@ -8,11 +8,7 @@ from dataclasses import dataclass, replace
 
 from mcp_server.diagnosis.components import (
     component,
-    depends_on,
-    is_whole,
-    launch_component,
     own_operators,
-    said,
     seen,
     users_code,
 )
@@ -347,44 +343,3 @@ def refused_alone(root: ErrorFact, case: DiagnosisState) -> bool:
     """
     refused = isinstance(case.workload, PackageWorkload) and case.failure_of("plain") == "exception"
     return refused and "open_refusal" in root.family.tags
-
-
-def detect_refusal(case: DiagnosisState) -> Iterator[Suspect]:
-    """One suspect that leaves the category open, for the launch that refused."""
-    plain, view, package = case.plain_run, case.view, case.package
-    root = plain.root if plain is not None else None
-    if plain is None or root is None or view is None or package is None or not refused_alone(root, case):
-        return
-    # The launch at the line of the wrapper whose call failed, else of the C++ kernel with the very text.
-    lines = {error.fields.get("line", "") for error in plain.log.errors if error.family.id == "shim_call"}
-    detail, source = root.fields.get("detail", ""), package.kernel_text
-    place = source.find(f'"{detail}"') if detail else -1
-    names = _KERNEL.findall(source[:place])[-1:] if place >= 0 else []
-    called = [launch for launch in case.launches if str(launch.line) in lines]
-    launch = next(iter(called or [launch for launch in case.launches if launch.symbol in names]), None)
-    if launch is None:
-        return
-    # The first to suspect: what is not finite, whole numbers out of a range, or other values of inputs.
-    behind = view.flow.backward_from(launch.index).inputs
-    category: Category = "input_mismatch"
-    if _NOT_FINITE.search(root.text):
-        category = "nan_or_inf"
-    elif any(is_whole(item) for item in package.inputs if item.name in behind):
-        category = "index_out_of_bounds"
-    depends = depends_on(launch.index, case, ", which computes from")
-    party = launch_component(launch.index, launch.kernel, case).model_copy(
-        update={"value": quoted(root.text, 200)}
-    )
-    fit = case.given is not None and not case.mismatches
-    fits = "Shapes and dtypes fit the package, so that values are to blame: " if fit else ""
-    yield Suspect(
-        category=category,
-        guilty=party,
-        summary=f"Launch {launch.index} ({party.name}){depends}, refused what it was given: "
-        f"{quoted(root.text, 200).rstrip('.')}.",
-        level=CausalLevel.CALL,
-        evidence=(said(root), seen("inspect_package", f"launch {launch.index} raised it{depends}")),
-        crashing=party,
-        weak=True,
-        settle=f"{fits}dump_kernel_io shows what this launch got, and from where.",
-    )

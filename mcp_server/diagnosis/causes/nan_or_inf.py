@@ -6,11 +6,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from mcp_server.diagnosis.causes.index_out_of_bounds import crashing
 from mcp_server.diagnosis.causes.wrong_output import FIXES
 from mcp_server.diagnosis.components import (
     component,
-    first_line,
     launch_component,
     leaf_of,
     lines_of,
@@ -18,7 +16,6 @@ from mcp_server.diagnosis.components import (
     seen,
 )
 from mcp_server.diagnosis.from_origin import OPEN_MASK, with_origin
-from mcp_server.diagnosis.indices import candidates
 from mcp_server.diagnosis.interventions.base import Effect, Intervention
 from mcp_server.diagnosis.interventions.input import replace_where, together
 from mcp_server.diagnosis.interventions.kernel import eager_key, in_eager
@@ -224,48 +221,6 @@ def _marking(first: FirstBad, case: DiagnosisState) -> Launch | None:
         if "quiet_NaN()" in body:
             return launch
     return None
-
-
-# What the conversion of NaN or of an infinity gives on the processors that torch's wheels are for.
-NOT_A_NUMBER = frozenset({-(2**63), 2**63 - 1, -(2**31), 2**31 - 1})
-
-
-def detect_nan_index(case: DiagnosisState) -> Iterator[Suspect]:
-    """The maker of the NaN, where eager mode refuses an index that is computed from it."""
-    made = first_made(case)
-    refused = next(iter(case.eager_events(events.NodeRaised)), None)
-    if made is None or refused is None or made.node not in refused.behind:
-        return
-    text = first_line(refused)
-    integers = {end for ends in refused.integers for end in ends}
-    in_text = any(f" {number} " in f" {text} " for number in NOT_A_NUMBER)
-    if not in_text and not NOT_A_NUMBER & integers:
-        return
-    # The only check of the package that can have failed, if its kernel is of the line that eager refuses.
-    found = candidates(case)
-    lines = {(at.file, at.line) for at in lines_of(refused)[:1]}
-    own = {(at.file, at.line) for each in found for at in each.provenance.locations}
-    places = {(each.launch.index, each.check.line) for each in found}
-    check = found[0] if len(places) == 1 and lines & own else None
-    raised = f"{refused.node}, which computes from it, raised: {text}"
-    evidence = [making(made), seen("interpret", raised)]
-    party = component("op", refused.op, lines_of(refused))
-    if check is not None:
-        evidence.append(seen("inspect_package", f"the check of that index failed at {check.location}"))
-        party = crashing(check)
-    suspect = Suspect(
-        category="nan_or_inf",
-        guilty=component("op", made.op, lines_of(made)),
-        summary=f"{made.op} makes the first value that is not finite, in eager mode too; made an integer, "
-        f"it is the index that {refused.op} refuses: {text}.",
-        level=CausalLevel.STATE,
-        evidence=tuple(evidence),
-        crashing=party,
-        fix=guard_fix(made),
-        harmful=case.failed,
-        observed=check is not None,
-    )
-    yield with_origin(suspect, case, check.launch.index if check is not None else None)
 
 
 def detect_made_in_eager(case: DiagnosisState) -> Iterator[Suspect]:

@@ -20,7 +20,6 @@ from ..process import (
     current_device,
     headroom,
     process_limits,
-    processor_seconds,
     stack_bytes,
     synchronize,
     take_if_used,
@@ -127,7 +126,6 @@ class Calls:
             package=package,
             options=options,
             libraries=sorted(torch.ops.loaded_libraries),
-            processor_s=processor_seconds(),
             frames=frames(),
             **kept,
         )
@@ -178,7 +176,6 @@ class Calls:
             notice=notice,
             compiled=compiled,
             constants=Encoded("{" + ", ".join(members) + "}"),
-            digests=known,
             views=sorted(views),
             frames=frames(),
         )
@@ -231,7 +228,6 @@ class Calls:
             streams=self.memory.streams.several,
             headroom=left,
             headroom_of=limit,
-            processor_s=processor_seconds(),
             stack_bytes=stack_bytes(),
             current_device=current_device(),
             file=path,

@@ -18,9 +18,8 @@ import torch
 
 from ..encode import OURS, TORCH, encode, frames, raised_in
 from ..lease import leave
-from ..process import processor_seconds
 from ..report import encode_frames, identity
-from ..tensors import digests, storage_bytes, tensors_of
+from ..tensors import storage_bytes
 from .calls import Calls, failure
 from .checks import REPORTED, Comparisons
 
@@ -82,13 +81,9 @@ class Compiles:
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})
         path, notice = self._exported(program, number)
         exported = isinstance(program, torch.export.ExportedProgram)
-        state = program.state_dict if exported else {}
-        if isinstance(program, torch.nn.Module):
-            state = tensors_of(program)
         self.journal.event(
             "compiling",
             compile=number,
-            digests=digests(state),
             how=how,
             exported=path,
             program=exported,
@@ -99,7 +94,6 @@ class Compiles:
             flags={name: value for name, value in os.environ.items() if name.startswith(FLAGS + SEARCHED)},
             torch=torch.__version__,
             libraries=sorted(torch.ops.loaded_libraries),
-            processor_s=processor_seconds(),
             frames=frames(),
         )
         self.compiles = self.thread.inside = True

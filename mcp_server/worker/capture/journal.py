@@ -14,7 +14,6 @@ import shutil
 import sys
 import threading
 import time
-import zipfile
 from collections import deque
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
 
@@ -152,9 +151,6 @@ class CaptureStore:
             return {**facts, "copy": link}
         except OSError:
             facts["notice"] = why
-        unreadable = contextlib.suppress(zipfile.BadZipFile, OSError, ValueError, NotImplementedError)
-        with unreadable, zipfile.ZipFile(path) as archive:
-            facts["largest"] = max((member.file_size for member in archive.infolist()), default=None)
         return facts
 
     def _named(self, path: str, key: str) -> str:
@@ -177,7 +173,7 @@ class CaptureStore:
 
 
 def unkept(size: int, notice: str = "") -> KeptPackage:
-    return {"bytes": size, "sha256": "", "copy": None, "largest": None, "notice": notice}
+    return {"bytes": size, "sha256": "", "copy": None, "notice": notice}
 
 
 def sha256(path: str) -> str:
