@@ -17,6 +17,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 
 from tests.builder import Builder
 from tests.served import end_server
+from tests.zoo.names import few
 from tools.made import MADE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,10 +32,10 @@ os.environ.setdefault("AOTI_DEBUG_CACHE", str(MADE / "instrumented"))
 
 set_hypothesis_home_dir(MADE / "hypothesis")
 
-# CI tries the same examples every time: a new find is for a developer's own run. Neither has a limit on each
-# example, since other tests use the machine at the same time.
-settings.register_profile("repeatable", derandomize=True, deadline=None)
-settings.register_profile("unhurried", deadline=None)
+# CI tries the same examples every time: a new find is for a developer's own run, and most examples are for
+# the night. Neither has a limit on each example, since other tests use the machine at the same time.
+settings.register_profile("repeatable", derandomize=True, deadline=None, max_examples=few(100))
+settings.register_profile("unhurried", deadline=None, max_examples=few(100))
 settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
 
 

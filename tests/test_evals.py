@@ -27,9 +27,11 @@ GRADERS = {
 }
 
 
+ANSWERS = {answer.name: answer for answer in select(None)}
+
+
 def answer_of(task: dict[str, Any]) -> Answer:
-    (answer,) = select(None, [Path(task["files"][0]).stem])
-    return answer
+    return ANSWERS[Path(task["files"][0]).stem]
 
 
 def test_queries_are_thirty_each_way() -> None:

@@ -147,7 +147,7 @@ def test_the_program_begins_with_what_its_plain_run_left(
 
 def test_cases_run_side_by_side_and_one_that_breaks_costs_no_other() -> None:
     """With two jobs both run at once; the broken one is told of, the other one's race is kept."""
-    meet, told = threading.Barrier(2, timeout=10), StringIO()
+    meet, told = threading.Barrier(2, timeout=120), StringIO()
 
     def one(answer: Answer) -> Race:
         meet.wait()

@@ -32,7 +32,7 @@ from tests.conftest import ZooPackage
 from tests.server.clients import ROOT
 from tests.support.command import CLI, environment
 from tests.support.stdio import Speaker, serving
-from tests.zoo.names import THOROUGH, thorough
+from tests.zoo.names import THOROUGH, nightly, thorough
 
 # Exit codes say what a script that calls `aoti-debug` wants to know: docs/cli.md has the table.
 #
@@ -148,6 +148,14 @@ BY_INPUTS = {
 }
 
 
+EARLY = {
+    *((GOOD, each) for each in ("diagnose",)),
+    *((BAD, each) for each in ("diagnose", "decompile", "trace-launches", "try-fix")),
+    *((PICKLED, each) for each in ("diagnose", "run-deterministic")),
+}
+"""What `make test` tries: a command for each code, and for each way to read a package."""
+
+
 def test_the_tables_have_every_command() -> None:
     """The one above has all that run something, and docs/cli.md has one row for each command."""
     steps = {command_name(operation.name) for operation in OPERATIONS}
@@ -186,8 +194,13 @@ def bare_python(tmp_path: Path) -> str:
     return str(program)
 
 
+FIRST = ("diagnose", "run-deterministic", "reduce")
+"""Each reads a workload in a way of its own; the others are tried at night."""
+IN_TURN = [*FIRST, *nightly(*(each for each in CALLS if each not in FIRST))]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("command", CALLS)
+@pytest.mark.parametrize("command", IN_TURN)
 def test_no_torch(command: str, files: dict[str, str], bare_python: str) -> None:
     """A single step could not run; a diagnosis, and a check of inputs, are inconclusive."""
     inputs = () if command == "compile-with-flags" else ("-i", GOOD)
@@ -195,7 +208,7 @@ def test_no_torch(command: str, files: dict[str, str], bare_python: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", CALLS)
+@pytest.mark.parametrize("command", IN_TURN)
 def test_an_unreadable_package(command: str, files: dict[str, str], tmp_path: Path) -> None:
     """A package that was cut: what diagnoses or loads it finds the fault, the others cannot do their work."""
     cut = tmp_path / "cut.pt2"
@@ -249,9 +262,7 @@ def on_the_loop(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("inputs", "command", "code"),
     [
-        pytest.param(
-            inputs, command, code, marks=thorough if inputs == GOOD and command != "diagnose" else ()
-        )
+        pytest.param(inputs, command, code, marks=() if (inputs, command) in EARLY else thorough)
         for inputs, codes in BY_INPUTS.items()
         for command, code in codes.items()
     ],
@@ -525,13 +536,13 @@ def test_a_bad_input_is_answered(
         said = heard["error"]["message"]
     assert words in said
     assert "Traceback" not in said and "defect" not in said and len(said) < 2_000
-    assert speaker.ping() < 2
+    assert speaker.ping() < 20
 
 
-def test_a_thousand_requests_at_once(tmp_path: Path) -> None:
+def test_many_requests_at_once(tmp_path: Path) -> None:
     """Sent without waiting, as an agent with many threads may: each has its own answer, and none is lost."""
     with serving(tmp_path) as speaker:
-        asked = [speaker.ask(("ping", "tools/list", "prompts/list")[n % 3]) for n in range(1_000)]
+        asked = [speaker.ask(("ping", "tools/list", "prompts/list")[n % 3]) for n in range(200)]
         answers = [speaker.hear() for _ in asked]
         assert sorted(answer["id"] for answer in answers) == asked
         assert all("result" in answer for answer in answers)

@@ -43,6 +43,7 @@ def diagnosed(tmp_path: Path, *words: str) -> dict[str, Any]:
     return json.loads(done.stdout) if done.stdout else {"error": done.stderr}
 
 
+@thorough
 @pytest.mark.filterwarnings("ignore")  # of the compile
 def test_work_on_constants_is_proven_by_a_build_that_folds_them(tmp_path: Path) -> None:
     """It is compiled and timed again with the exported program that was given."""

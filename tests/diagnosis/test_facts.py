@@ -24,6 +24,7 @@ from mcp_server.model import PROOF_FILE, PackageWorkload, Verdict
 from mcp_server.runtime.context import Context
 from tests.conftest import ZooPackage
 from tests.served import served
+from tests.zoo.names import nightly
 
 # Category, kind of the cause, its value, and code at its line of the model.
 CAUSES = {
@@ -66,7 +67,14 @@ class Case:
         return [each for each in _pytree.tree_leaves(call(*self.args)) if isinstance(each, torch.Tensor)]
 
 
-@pytest.fixture(scope="module", params=CAUSES, ids="-".join)
+@pytest.fixture(
+    scope="module",
+    params=[
+        ("ranker", "bad-index"),
+        *nightly(*((each,) for each in CAUSES if each != ("ranker", "bad-index"))),
+    ],
+    ids="-".join,
+)
 def case(request: pytest.FixtureRequest, zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> Case:
     name, inputs = request.param
     return Case(zoo(name), inputs, tmp_path_factory.mktemp("job"))
@@ -80,8 +88,15 @@ def test_the_cause_is_named(case: Case) -> None:
     assert case.cause[3] in guilty.model_locations[0].code
 
 
+def test_the_launch_is_shown_as_pytorch(case: Case) -> None:
+    """A few lines of the program, with the check that the call failed."""
+    assert len(case.found.program) <= 12
+    if case.found.category == "index_out_of_bounds":
+        assert any("check(" in line and "'launch 0'" in line for line in case.found.program)
+
+
 def test_the_proof_fails_passes_and_fails(case: Case) -> None:
-    """At most 25 lines that need only torch and less than 10 s print what the verdict claims."""
+    """At most 25 lines that need only torch and seconds print what the verdict claims."""
     (proof,) = (each for each in case.found.artifacts if each.path.name == PROOF_FILE)
     text = proof.path.read_text()
     assert text.count("\n") <= MOST_LINES
@@ -90,7 +105,7 @@ def test_the_proof_fails_passes_and_fails(case: Case) -> None:
     before = processor_seconds()
     done = subprocess.run([sys.executable, proof.path], capture_output=True, text=True, check=False)
     assert done.stdout.split() == ["fails", "passes", "fails"], done
-    assert processor_seconds() - before < 10, "in seconds of a processor: others use the machine, too"
+    assert processor_seconds() - before < 60, "in seconds of a processor: others use the machine, too"
 
 
 def processor_seconds() -> float:

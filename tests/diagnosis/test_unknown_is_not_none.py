@@ -38,7 +38,7 @@ from tests.diagnosis.support import (
 from tests.package.archives import changed, name_ending, without
 from tests.support.command import CLI, environment
 from tests.support.verdicts import of_package, verdict
-from tests.zoo.names import thorough
+from tests.zoo.names import few, thorough
 
 Sourceless = Callable[[str], Path]
 
@@ -237,7 +237,7 @@ def observed(package: Path) -> DiagnosisState:
     return case
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=few(20), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(missing=st.sets(st.sampled_from(PARTS)))
 def test_nothing_relies_on_what_was_not_looked_at(zoo: ZooPackage, missing: set[str]) -> None:
     """Whatever is missing, every detector and gain has an answer, and a verdict can be given: no proven one.

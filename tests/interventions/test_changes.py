@@ -16,6 +16,7 @@ from mcp_server.worker.inputs import apply
 from mcp_server.worker.intervene import Search
 from mcp_server.worker.protocol import Change, Where
 from mcp_server.worker.report import Refused
+from tests.zoo.names import few
 
 NAN, INF = float("nan"), float("inf")
 
@@ -177,7 +178,7 @@ def search(call: Call, size: int = SIZE) -> Search:
     return Search(original, [torch.ones(2, size // 2), torch.ones(size)], call)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 @given(st.sets(st.integers(0, 2 * SIZE - 1), min_size=1, max_size=4))
 def test_exactly_the_needed_elements_are_found(needed: set[int]) -> None:
     """Of two inputs that are changed everywhere, each needed element is named by input and flat place."""

@@ -13,16 +13,14 @@ import pytest
 import torch
 
 from tests.conftest import ROOT
+from tests.support.command import typed
 from tests.worker.support import saved
 
 pytestmark = pytest.mark.slow
 
-COMMAND = str(Path(sys.executable).with_name("aoti-debug"))
-
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
-    argv = [COMMAND, *map(str, words)]
-    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+    return typed(*map(str, words))
 
 
 def command(package: Path, given: str, *words: str) -> tuple[int, dict[str, Any]]:

@@ -37,7 +37,7 @@ def python(code: str, *arguments: str) -> tuple[str, ...]:
 
 async def finish(directory: Path, argv: tuple[str, ...], **options: Any) -> Finished:
     """Run `argv` in `directory` to its end."""
-    return await run(Command(argv, directory, **{"timeout_s": 20, **options}), directory)
+    return await run(Command(argv, directory, **{"timeout_s": 60, **options}), directory)
 
 
 def alive(pid: int) -> bool:
@@ -49,7 +49,7 @@ def alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] != "Z"
 
 
-def appears(path: Path, limit_s: float = 30) -> str:
+def appears(path: Path, limit_s: float = 120) -> str:
     """The text of a file that some process is about to write."""
     assert within(limit_s, path.exists), f"{path.name} never came"
     return path.read_text()

@@ -163,7 +163,7 @@ async def test_a_cancelled_child_leaves_the_queue(tmp_path: Path) -> None:
         with anyio.CancelScope() as scope:
             waited = "open('pid', 'w').write(str(os.getpid())); lease.take(); touch('late')"
             await asking(tmp_path, "second", waited, lambda _: scope.cancel())
-        assert all_dead([int((tmp_path / "pid").read_text())], 1.0)
+        assert all_dead([int((tmp_path / "pid").read_text())], 15.0)
         (tmp_path / "go").touch()
     assert not (tmp_path / "late").exists() and free(tmp_path)
 
@@ -189,7 +189,7 @@ anyio.run(run, command, directory)
         pid = int(await anyio.to_thread.run_sync(appears, tmp_path / "pid"))
         assert not free(tmp_path)
         server.send_signal(signal.SIGKILL)
-    assert all_dead([pid], 1.0)
+    assert all_dead([pid], 15.0)
     assert within(1.0, partial(free, tmp_path))
 
 
@@ -200,4 +200,4 @@ async def test_without_anybody_to_ask_nobody_waits(tmp_path: Path) -> None:
         directory.mkdir()
         began = time.monotonic()
         done = await run(Command(python(BEGIN + "lease.take()"), directory, env, 20), directory)
-        assert done.ok and time.monotonic() - began < 10
+        assert done.ok and time.monotonic() - began < 60

@@ -57,9 +57,9 @@ async def test_a_process_that_will_not_go_on_prints_its_stacks_and_is_ended(tmp_
         python(STUCK, str(pid), str(int(STACKS_SIGNAL))),
         stalled=lambda: int(pid.read_text() or 0) or None if pid.exists() else None,
     )
-    assert (done.ending, done.wall_s < 15) == ("timeout", True)
+    assert (done.ending, done.wall_s < 45) == ("timeout", True)
     assert "in waits_in_vain" in done.stderr.read_text()
-    assert done.note.startswith("stood still") and all_dead([int(pid.read_text())], 5)
+    assert done.note.startswith("stood still") and all_dead([int(pid.read_text())], 15)
 
 
 @pytest.mark.anyio
@@ -153,7 +153,7 @@ async def test_time_limit_on_a_deaf_program(tmp_path: Path) -> None:
     """A program that ignores SIGTERM, and its child in another session, are killed a second later."""
     done = await finish(tmp_path, python(FAMILY, str(tmp_path / "pids")), timeout_s=1.5)
     assert (done.ending, done.signal) == ("timeout", "SIGKILL")
-    assert 2.4 < done.wall_s < 20
+    assert 2.4 < done.wall_s < 55
     assert all_dead(family(tmp_path / "pids"), 0)
 
 
@@ -165,7 +165,7 @@ async def test_cancellation(tmp_path: Path) -> None:
         pids = await anyio.to_thread.run_sync(family, tmp_path / "pids")
         started = time.monotonic()
         tasks.cancel_scope.cancel()
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 50
     assert all_dead(pids, 0)
 
 

@@ -287,11 +287,11 @@ async def broken(job: Job) -> Cost:
 async def test_finished(manager: Manager) -> None:
     """Work that ends within the wait comes back with result and progress, also when it is stopped later."""
     job = manager.start("quick", quick)
-    state = await manager.wait(job.id, 5)
+    state = await manager.wait(job.id, 60)
     assert (state.job_id, state.kind, state.state) == (job.id, "quick", "finished")
     assert state.result == {"runs": 1, "compiles": 0, "wall_s": 0.0, "waited_s": 0.0}
     assert state.progress == ["half way"]
-    assert 0 <= state.wall_s < 5
+    assert 0 <= state.wall_s < 60
     assert await manager.stop(job.id) == state
 
 
@@ -303,7 +303,7 @@ async def test_numbers_that_json_lacks(manager: Manager) -> None:
         return Cost(wall_s=float("nan"))
 
     job = manager.start("odd", odd)
-    state = await manager.wait(job.id, 5)
+    state = await manager.wait(job.id, 60)
     assert state.result is not None and state.result["wall_s"] is None
     assert await manager.wait(job.id, 0) == state
 
@@ -321,7 +321,7 @@ async def test_outlives_the_request(manager: Manager) -> None:
     with anyio.move_on_after(0.02):
         await manager.wait(job.id, 60)
     gate.set()
-    assert (await manager.wait(job.id, 5)).state == "finished"
+    assert (await manager.wait(job.id, 60)).state == "finished"
 
 
 @pytest.mark.anyio
@@ -343,7 +343,7 @@ async def test_stopped(manager: Manager) -> None:
 @pytest.mark.anyio
 async def test_problem(manager: Manager) -> None:
     """A ProblemError, also from inside a task group, comes back with all its parts."""
-    state = await manager.wait(manager.start("refused", refused).id, 5)
+    state = await manager.wait(manager.start("refused", refused).id, 60)
     assert state.state == "failed"
     assert state.problem is not None
     problem = state.problem
@@ -355,11 +355,11 @@ async def test_problem(manager: Manager) -> None:
 async def test_defect(manager: Manager) -> None:
     """An error nobody foresaw is called a defect, its stack is kept, and other jobs go on."""
     job = manager.start("broken", broken)
-    state = await manager.wait(job.id, 5)
+    state = await manager.wait(job.id, 60)
     assert state.problem is not None
     assert state.problem.what == "defect in this tool: KeyError: 'oops\\x1b[2J'"
     assert "in broken" in (job.path / "traceback.log").read_text()
-    assert (await manager.wait(manager.start("quick", quick).id, 5)).state == "finished"
+    assert (await manager.wait(manager.start("quick", quick).id, 60)).state == "finished"
 
 
 @pytest.mark.anyio
@@ -367,7 +367,7 @@ async def test_result_survives_the_server(tmp_path: Path) -> None:
     """A later server answers for the jobs of an earlier one: finished ones, and those it took along."""
     store = Store(tmp_path / "state")
     async with Manager.open(store) as first:
-        done = await first.wait(first.start("quick", quick).id, 5)
+        done = await first.wait(first.start("quick", quick).id, 60)
         lost = first.start("endless", endless)
         await first.wait(lost.id, 0.02)
     async with Manager.open(Store(store.root)) as second:
@@ -398,7 +398,7 @@ anyio.run(main)
             with pytest.raises(ProblemError, match="another server"):
                 await manager.stop(job_id)
             server.kill()
-            state = await manager.wait(job_id, 5)
+            state = await manager.wait(job_id, 60)
     assert state.state == "stopped"
     assert state.problem is not None and "server" in state.problem.what
 
@@ -412,7 +412,7 @@ async def test_disk_that_refuses_the_result(manager: Manager) -> None:
         return Cost(runs=7)
 
     job = manager.start("blocked", blocked)
-    state = await manager.wait(job.id, 5)
+    state = await manager.wait(job.id, 60)
     assert state.result is not None and state.result["runs"] == 7
     assert load(job.path) is None
     assert await manager.wait(job.id, 0) == state
@@ -427,7 +427,7 @@ async def test_progress_is_bounded(manager: Manager) -> None:
             job.progress(f"{number} " + "x" * 1_000)
         return Cost()
 
-    state = await manager.wait(manager.start("chatty", chatty).id, 5)
+    state = await manager.wait(manager.start("chatty", chatty).id, 60)
     assert [line.split()[0] for line in state.progress] == [str(number) for number in range(80, 100)]
     assert max(map(len, state.progress)) == 300
 
@@ -440,8 +440,8 @@ async def test_old_jobs_make_room(tmp_path: Path) -> None:
     async with Manager.open(store) as manager:
         states: list[JobState] = []
         for _ in range(4):
-            states.append(await manager.wait(manager.start("quick", quick).id, 5))
-        with anyio.fail_after(5):
+            states.append(await manager.wait(manager.start("quick", quick).id, 60))
+        with anyio.fail_after(60):
             while len(manager.store.ids()) > 2:
                 await anyio.sleep(0.01)
         with pytest.raises(ProblemError, match="swept"):
@@ -465,7 +465,7 @@ async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
         assert begun == jobs[:2]
         said = [(await manager.wait(job, 0)).progress[-1:] for job in jobs]
         assert said[:2] == [[], []] and "2 jobs run" in said[2][0] and "1 wait before" in said[3][0]
-        assert (await manager.wait(manager.start("quick", quick).id, 5)).state == "finished"
+        assert (await manager.wait(manager.start("quick", quick).id, 60)).state == "finished"
         await manager.stop(jobs[3])
         await manager.stop(jobs[0])
         await anyio.wait_all_tasks_blocked()
@@ -495,7 +495,7 @@ async def test_a_number_of_jobs_that_is_none(said: str, monkeypatch: pytest.Monk
 
 # A clock that stands still while a job can only wait: budgets and limits count what it does not.
 
-SLACK_S = 0.5  # of a machine that is busy
+SLACK_S = 15.0  # of a machine that is busy
 
 
 @pytest.mark.anyio

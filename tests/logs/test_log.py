@@ -23,6 +23,7 @@ from mcp_server.logs.log import MAX_ERRORS, read_log, read_log_file
 from mcp_server.logs.text import MAX_LINE, bound, clean, read_line
 from mcp_server.runtime.launchers import read_launcher
 from tests.logs.support import digest, gold, lines_of, read
+from tests.zoo.names import few, nightly
 
 IMA = "CUDA error: an illegal memory access was encountered"
 
@@ -269,7 +270,7 @@ def test_never_raises_and_stays_bounded(lines: list[str]) -> None:
     assert facts.root is None or facts.root.line in {error.line for error in facts.errors}
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=few(30))
 @given(
     st.lists(st.sampled_from([family.example for family in FAMILIES]), min_size=1, max_size=10),
     st.integers(0, 300),
@@ -284,8 +285,10 @@ def test_root_does_not_depend_on_noise(lines: list[str], noise: int) -> None:
 ERROR = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)"
 
 
-@pytest.mark.parametrize("pattern", DETAILS, ids=lambda pattern: pattern.pattern[:40])
-@settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize(
+    "pattern", [*DETAILS[::5], *nightly(*DETAILS)], ids=lambda pattern: pattern.pattern[:40]
+)
+@settings(deadline=None, max_examples=few(15), suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_the_prefilter_announces_every_detail(pattern: re.Pattern[str], data: st.DataObject) -> None:
     """A line in which a pattern is found is one that the prefilter lets this pattern look at."""

@@ -30,6 +30,7 @@ from mcp_server.package.signature import (
 )
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
+from tests.zoo.names import few
 
 # The compiled signature, read from wrappers of torch 2.13 (CPU) and 2.11 (CUDA), and from mangled text.
 
@@ -120,7 +121,7 @@ def test_an_unreadable_spec_is_reported(spec: str) -> None:
     assert len(signature.inputs) == 2 and any("in_spec_" in problem for problem in signature.problems)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=few(150), deadline=None)
 @given(text=st.sampled_from(CUDA_WRAPPERS), at=st.floats(0, 1))
 @example(text=CUDA_WRAPPERS[0], at=0.0)
 def test_a_cut_wrapper_says_so(text: str, at: float) -> None:

@@ -23,7 +23,7 @@ from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending
 from tests.package.summaries import WRAPPERS
 from tests.recorded import RECORDINGS
-from tests.zoo.names import thorough
+from tests.zoo.names import few, thorough
 
 WRAPPER = """extern "C"  void  cpp_fused_log_0(float* in_out_ptr0,
                        const float* in_ptr0,
@@ -102,7 +102,7 @@ def mutilated(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=150)
+@settings(max_examples=few(150))
 @given(mutilated())
 def test_a_damaged_wrapper_is_rewritten_by_insertion_only_or_refused_with_reasons(text: str) -> None:
     """No line moves, no launch is lost from the lists, and a launch without probes has its reason."""

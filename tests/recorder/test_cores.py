@@ -228,7 +228,7 @@ def test_rules_of_frames_that_never_end_are_left(case: str, tmp_path: Path) -> N
     with open_core(tmp_path / "core") as remains:
         found = Unwinder(remains, Path).addresses(remains.threads[0])
     assert found == [CODE + 0x1010, 0x1234][:frames]
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 60
 
 
 def post_mortem(path: Path, package: Path) -> subprocess.CompletedProcess[str]:

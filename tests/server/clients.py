@@ -34,7 +34,7 @@ def drive(
     """Run `talk` with a connected client."""
 
     async def main() -> None:
-        with anyio.fail_after(120):
+        with anyio.fail_after(600):
             async with Client(server, mode=era) as client:
                 await talk(client)
 

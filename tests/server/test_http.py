@@ -29,6 +29,7 @@ from mcp_server.server.running import IDENTIFIER
 from tests.server.clients import ERAS, ROOT, Era, data_of, text_of
 from tests.support.http import COMMAND, serving
 from tests.support.processes import HELLO, alive, call, left, wait_for, written
+from tests.zoo.names import nightly, thorough
 
 # The server on HTTP: who is let in, what is refused, and that it ends with its jobs.
 
@@ -203,7 +204,7 @@ def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         read_token(tmp_path / "none")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, *nightly(signal.SIGINT)])
 def test_a_signal_ends_server_and_jobs(tmp_path: Path, number: signal.Signals) -> None:
     """With a call in flight the server is gone at once, and the job's processes with it."""
     ids = tmp_path / "ids"
@@ -214,7 +215,7 @@ def test_a_signal_ends_server_and_jobs(tmp_path: Path, number: signal.Signals) -
             waiting.request("POST", "/mcp", json.dumps(call(ids)), {**JSON, "mcp-session-id": session})
             pids = [int(pid) for pid in wait_for(ids)]
             server.send_signal(number)
-            assert server.wait(timeout=5) == 128 + number
+            assert server.wait(timeout=60) == 128 + number
         assert left(pids) == []
 
 
@@ -232,25 +233,31 @@ IMPATIENT = (
 )
 
 
+@pytest.fixture(scope="module")
+def impatient_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server that waits for a second."""
+    command = ["-c", IMPATIENT, "serve", "--http", "--port", "0"]
+    with serving(command, AOTI_DEBUG_STATE=str(tmp_path_factory.mktemp("impatient"))) as (_, url):
+        yield url
+
+
 @pytest.mark.parametrize(
     "half",
     [b"", REQUEST, REQUEST + b"Content-Length: 9\r\n\r\n{"],
     ids=["nothing", "half the headers", "half the body"],
 )
-def test_half_a_request_loses_its_connection(tmp_path: Path, half: bytes) -> None:
+def test_half_a_request_loses_its_connection(impatient_url: str, half: bytes) -> None:
     """Who sends nothing, half the headers or half the body is cut off; others are answered meanwhile."""
-    command = ["-c", IMPATIENT, "serve", "--http", "--port", "0"]
-    with serving(command, AOTI_DEBUG_STATE=str(tmp_path / "state")) as (_, url):
-        connection = http.client.HTTPConnection(url.split("/")[2], timeout=20)
-        connection.connect()
-        with closing(connection.sock) as slow:
-            slow.sendall(half)
-            assert status_of(url) == 200
-            try:
-                while slow.recv(4096):
-                    pass
-            except ConnectionResetError:
+    connection = http.client.HTTPConnection(impatient_url.split("/")[2], timeout=60)
+    connection.connect()
+    with closing(connection.sock) as slow:
+        slow.sendall(half)
+        assert status_of(impatient_url) == 200
+        try:
+            while slow.recv(4096):
                 pass
+        except ConnectionResetError:
+            pass
 
 
 def session_of(url: str) -> dict[str, str]:
@@ -261,7 +268,7 @@ def session_of(url: str) -> dict[str, str]:
 def asked(url: str, headers: dict[str, str], method: str, params: Mapping[str, object]) -> dict[str, Any]:
     """The answer to a request of a session: the last message of its stream."""
     body = {"jsonrpc": "2.0", "id": 5, "method": method, "params": params}
-    lines = httpx2.post(url, json=body, headers=headers, timeout=60).text.splitlines()
+    lines = httpx2.post(url, json=body, headers=headers, timeout=300).text.splitlines()
     return dict(json.loads([line for line in lines if line.startswith("data: {")][-1].removeprefix("data: ")))
 
 
@@ -352,6 +359,14 @@ class CompleteResult(Result):
     model_config = ConfigDict(extra="allow")
 
 
+@pytest.fixture(scope="module")
+def tasks_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server with a slow tool and one that fails."""
+    state = str(tmp_path_factory.mktemp("tasks") / "state")
+    with serving(["-m", "tests.server.suite_server", state, "--http"]) as (_, url):
+        yield url
+
+
 def server(state: Path, module: str = "suite_server") -> StdioServerParameters:
     return StdioServerParameters(
         command=sys.executable, args=["-m", f"tests.server.{module}", str(state)], cwd=ROOT
@@ -364,7 +379,7 @@ def drive(
     *extensions: ClientExtension,
 ) -> None:
     async def main() -> None:
-        with anyio.fail_after(60):
+        with anyio.fail_after(300):
             async with Client(target, extensions=extensions) as client:
                 await talk(client)
 
@@ -384,17 +399,17 @@ async def slow_calls(client: Client, polls: Polls) -> None:
     assert failed.is_error and "this job fails" in text_of(failed)
 
 
+@thorough
 def test_slow_calls_become_tasks_on_stdio(tmp_path: Path) -> None:
     """A fast call is answered at once; a slow one is a task with the same result."""
     polls = Polls()
     drive(server(tmp_path / "state"), lambda client: slow_calls(client, polls), polls)
 
 
-def test_slow_calls_become_tasks_on_http(tmp_path: Path) -> None:
+def test_slow_calls_become_tasks_on_http(tasks_url: str) -> None:
     """The same over HTTP, where the id is repeated in a header."""
     polls = Polls()
-    with serving(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
-        drive(url, lambda client: slow_calls(client, polls), polls)
+    drive(tasks_url, lambda client: slow_calls(client, polls), polls)
 
 
 def test_a_cancelled_task_leaves_no_process(tmp_path: Path) -> None:
@@ -415,7 +430,7 @@ def test_a_cancelled_task_leaves_no_process(tmp_path: Path) -> None:
     drive(server(tmp_path / "state", "sample"), talk, polls)
 
 
-def test_a_client_without_the_extension_gets_no_task(tmp_path: Path) -> None:
+def test_a_client_without_the_extension_gets_no_task(tasks_url: str) -> None:
     """Its slow call is answered with the result, and the methods of tasks are refused."""
 
     async def talk(client: Client) -> None:
@@ -426,10 +441,10 @@ def test_a_client_without_the_extension_gets_no_task(tmp_path: Path) -> None:
             )
         assert refused.value.error.code == MISSING_CAPABILITY
 
-    drive(server(tmp_path / "state"), talk)
+    drive(tasks_url, talk)
 
 
-def test_unknown_tasks_are_refused(tmp_path: Path) -> None:
+def test_unknown_tasks_are_refused(tasks_url: str) -> None:
     """An id that is no job, or none of this machine, is an invalid parameter."""
 
     async def ask_for_others(ctx: ClaimContext, _task_id: str) -> None:
@@ -445,4 +460,4 @@ def test_unknown_tasks_are_refused(tmp_path: Path) -> None:
         await client.call_tool("slow_compute", {"seconds": 0.7})
         assert polls.seen[-1]["status"] == "completed"
 
-    drive(server(tmp_path / "state"), talk, polls)
+    drive(tasks_url, talk, polls)

@@ -47,14 +47,15 @@ from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
 from tests.server.agent import MOST_TOKENS, parse, tokens
-from tests.server.clients import ERAS, ROOT, Era, data_of, drive, real_server, sample_server, text_of
+from tests.server.clients import ROOT, Era, data_of, drive, real_server, sample_server, text_of
 from tests.server.snapshot import GOLD, tools
 from tests.server.snapshot import text_of as snapshot_text
 from tests.support.processes import alive, written
+from tests.zoo.names import few, nightly
 
 # The MCP face over stdio, in both protocol eras, on operations that show one behaviour each.
 
-both_eras = pytest.mark.parametrize("era", ERAS)
+both_eras = pytest.mark.parametrize("era", ["auto", *nightly("legacy")])
 
 
 @both_eras
@@ -314,7 +315,7 @@ def test_a_long_string_keeps_its_head_and_tail() -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=few(40), deadline=None)
 @given(st.dictionaries(st.text(max_size=8), JSON_VALUES, max_size=6))
 def test_every_result_is_shortened_to_the_limit(result: dict[str, Any]) -> None:
     """Whatever the shape, the limit holds (as far as the note itself fits), and the input is not changed."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
+from mcp_server.cli import main
 from tests.server.clients import ROOT
 
 CLI = [sys.executable, "-c", "from mcp_server.cli.main import main; main()"]
@@ -14,3 +18,11 @@ CLI = [sys.executable, "-c", "from mcp_server.cli.main import main; main()"]
 def environment(tmp_path: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name != "FORCE_COLOR"}
     return {**inherited, "AOTI_DEBUG_STATE": str(tmp_path / "state"), "PYTHONPATH": str(ROOT)}
+
+
+def typed(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command in this process: a Python of its own would import everything once more."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main.run(list(words))
+    return subprocess.CompletedProcess(["aoti-debug", *words], code, out.getvalue(), err.getvalue())

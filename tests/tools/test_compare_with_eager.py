@@ -20,7 +20,7 @@ from mcp_server.tools.divergence import ComparedWithEager
 from tests.conftest import CACHE, ZooPackage
 from tests.package.archives import changed, without
 from tests.worker.support import context_in
-from tests.zoo.names import thorough
+from tests.zoo.names import nightly, thorough
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ def other_weights(zoo: ZooPackage, tmp_path_factory: pytest.TempPathFactory) -> 
 HEALTHY = ("norms", "conv", "ranker", "jagged", "bags", "attention")
 
 
-@pytest.mark.parametrize("name", ["counter", *(pytest.param(n, marks=thorough) for n in HEALTHY)])
+@pytest.mark.parametrize("name", ["counter", *nightly(*HEALTHY)])
 def test_no_launch_of_a_healthy_package_is_wrong(zoo: ZooPackage, tmp_path: Path, name: str) -> None:
     """Fusion, changed buffers, memory used again, copied weights and views are no faults."""
     result = compared_zoo(zoo, tmp_path, name)
@@ -122,6 +122,7 @@ def test_the_wrong_launch_is_named_with_its_weight(
     assert (other.name, other.launch, other.different) == ("lins.3.weight", 7, 1)
 
 
+@thorough
 def test_a_wide_tolerance_takes_it_for_rounding(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
     """The factor is the caller's to choose."""
     package = zoo("norms")
@@ -142,6 +143,7 @@ def test_without_provenance_only_outputs_are_judged(
     assert result.other_constants[0].name == "lins.3.weight"
 
 
+@thorough
 def test_without_probes_outputs_are_compared(zoo: ZooPackage, tmp_path: Path, other_weights: Path) -> None:
     """A package without its wrapper cannot be rebuilt; its outputs are held against eager all the same."""
     package = changed(zoo("norms"), tmp_path / "p.pt2", without(".wrapper.cpp"))

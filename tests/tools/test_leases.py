@@ -23,6 +23,7 @@ from mcp_server.runtime.launchers import ONLY_FIRST, launched, separate_ranks
 from mcp_server.tools.capture import capture, hooked
 from tests.conftest import ZooPackage
 from tests.jobs.support import appears
+from tests.zoo.names import nightly, thorough
 
 LOAD = "import torch\ntorch._C._aoti.AOTIModelPackageLoader({package!r}, 'model', False, 1, -1)\n"
 HOLDER = "locate_fault job_0000000a"
@@ -121,7 +122,7 @@ def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [False, True], ids=["alone", "shared import"])
+@pytest.mark.parametrize("share", [True, *nightly(False)], ids=["shared import", "alone"])
 def test_a_worker_imports_torch_without_a_lease(tmp_path: Path, share: bool) -> None:
     """A request that loads a CUDA package comes as far as that without the GPU, forked or not."""
     told: list[str] = []
@@ -163,7 +164,7 @@ def test_what_does_not_ask_has_it_from_the_start(tmp_path: Path) -> None:
             began = time.monotonic()
             seen = await capture(context, workload, gpus=gpus_of(None))
             assert seen.finished.ok and time.monotonic() - began > 0.5
-            assert seen.finished.waited_s > 0.4 and seen.finished.wall_s < 10
+            assert seen.finished.waited_s > 0.4 and seen.finished.wall_s < 60
 
     anyio.run(work)
     assert told == ["running touch", WAITING]
@@ -228,7 +229,7 @@ def test_one_rank_needs_no_log_of_its_own(tmp_path: Path) -> None:
     assert separate_ranks(output, []) == [] and not (tmp_path / "ranks").exists()
 
 
-@pytest.mark.parametrize("variable", ["RANK", "SLURM_PROCID", "PMI_RANK"])
+@pytest.mark.parametrize("variable", ["RANK", *nightly("SLURM_PROCID", "PMI_RANK")])
 def test_a_tool_runs_once(variable: str) -> None:
     """What is no run of the workload, such as a compiler, is done by the first rank alone."""
     said = [
@@ -238,12 +239,13 @@ def test_a_tool_runs_once(variable: str) -> None:
     assert said == ["two words\n", ""]
 
 
+@thorough
 @pytest.mark.slow
 def test_torchrun_with_two_ranks(tmp_path: Path) -> None:
     """A real launch: each rank's lines are in a file of its own."""
     prefix = (str(TORCHRUN), "--nproc-per-node", "2", "--standalone")
     context = Context(tmp_path, Path(sys.executable), launcher=prefix)
-    command = Command(argv=(sys.executable, "-c", PROGRAM), cwd=tmp_path, timeout_s=120)
+    command = Command(argv=(sys.executable, "-c", PROGRAM), cwd=tmp_path, timeout_s=600)
     finished = anyio.run(lambda: context.run(command, "both", runs=1))
     assert finished.ok
     logs = {path.name: path.read_text().strip() for path in (finished.output.parent / "ranks").iterdir()}

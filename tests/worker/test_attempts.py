@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,8 @@ import torch
 from mcp_server.worker.capture.attempts import attempts
 from mcp_server.worker.capture.changes import Failing
 from mcp_server.worker.capture.rewrites import REWRITES
-from tests.conftest import ROOT
+from tests.support.command import typed
+from tests.zoo.names import thorough
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -102,6 +100,7 @@ def test_a_rewrite_with_other_numbers_is_no_fix(tmp_path: Path) -> None:
     assert all(each.outcome != "passes" or each.name == "branch" for each in found)
 
 
+@thorough
 def test_a_quantized_value_is_rounded_in_floating_point(tmp_path: Path) -> None:
     """The compile knows no quantized dtype; the change compiles and gives eager's outputs."""
     model = model_of("return torch.quantize_per_tensor(x, 0.1, 3, torch.qint8).dequantize()", tmp_path)
@@ -133,11 +132,7 @@ def test_a_verdict_has_the_rewrite_that_ran(tmp_path: Path) -> None:
     """The line, before and after, and `proven`: it fails, passes with the change, and fails without it."""
     script = tmp_path / "gate.py"
     script.write_text(SCRIPT)
-    code = "from mcp_server.cli.main import main; main()"
-    argv = [sys.executable, "-c", code, "diagnose", str(script), "--json"]
-    env = {**os.environ, "AOTI_DEBUG_STATE": str(tmp_path / "state")}
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=120, env=env)
-    verdict = json.loads(done.stdout)
+    verdict = json.loads(typed("diagnose", str(script), "--json").stdout)
     assert (verdict["category"], verdict["confidence"]) == ("compile_failure", "proven")
     assert verdict["guilty"]["model_locations"][0]["line"] == 6
     assert verdict["fix"]["after"] == "return torch.where(x.mean() > 0, x.relu(), -x)"

@@ -34,6 +34,7 @@ from mcp_server.worker.capture.journal import CaptureStore, Journal, around
 from mcp_server.worker.events import Refused
 from mcp_server.worker.report import Report
 from mcp_server.worker.tensors import digests
+from tests.zoo.names import few
 
 # What the hook tells of weights, and of comparisons that failed.
 
@@ -242,7 +243,7 @@ def numbers(directory: Path) -> list[int]:
     return sorted(json.loads(line)["n"] for line in lines)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=few(30), deadline=None)
 @given(st.lists(st.integers(0, 400), min_size=1, max_size=200))
 def test_a_full_journal_keeps_its_beginning_and_its_end(sizes: list[int]) -> None:
     """Whatever the sizes of events, the first and the latest are kept, and the files stay bounded."""

@@ -23,6 +23,7 @@ from mcp_server.worker.events import Rounding
 from mcp_server.worker.report import Report
 from mcp_server.worker.rounding import Reference, judge, references
 from mcp_server.worker.tensors import checksum, describe, first_non_finite, summary
+from tests.zoo.names import few
 
 # Comparing outputs: what is equal or within the tolerance of rounding, and what is told of a difference.
 
@@ -95,7 +96,7 @@ def tf32(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.view(torch.int32) & ~0x1FFF).view(torch.float32)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=few(60))
 @given(st.integers(0, 10_000), st.integers(1, 300), st.sampled_from([torch.float32, torch.bfloat16]))
 def test_the_order_of_a_sum_is_rounding_and_one_wrong_term_is_not(
     seed: int, terms: int, dtype: torch.dtype
@@ -269,7 +270,7 @@ def computed(name: str, seed: int, dtype: torch.dtype, directory: Path) -> tuple
 CASES = (st.sampled_from(sorted(MODELS)), st.integers(0, 10_000), st.sampled_from(DTYPES))
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=few(40))
 @given(*CASES, st.integers(16, 127), st.sampled_from((0.0, math.inf, math.nan, -1.0)))
 def test_fewer_roundings_are_rounding_and_one_wrong_element_is_not(
     tmp_path_factory: pytest.TempPathFactory,
@@ -360,7 +361,7 @@ REALS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 @given(REALS, st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16]))
 def test_counts_and_extremes_are_those_of_a_plain_count(values: list[float], dtype: torch.dtype) -> None:
     """NaN, infinities and zeros are counted, and only finite values have a part in min, max and mean."""
@@ -403,7 +404,7 @@ def test_counts_are_exact_in_large_tensors(monkeypatch: pytest.MonkeyPatch) -> N
 DIGESTED = (torch.float32, torch.bfloat16, torch.bool, torch.int64, torch.complex64, torch.uint8)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 @given(
     st.one_of(st.integers(2, 40), st.integers(60_000, 70_000)),
     st.sampled_from(DIGESTED),

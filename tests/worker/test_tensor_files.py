@@ -23,6 +23,7 @@ from mcp_server.worker.report import Encoded, Refused, encode, plain
 from mcp_server.worker.saved_calls import TooLarge, pack, pack_leaves, restore
 from mcp_server.worker.tensors import checksum, describe, layout, storage_bytes
 from tests.worker.support import here, saved
+from tests.zoo.names import few
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.int64, torch.int8, torch.bool]
 
@@ -51,7 +52,7 @@ def views(draw: st.DrawFn) -> torch.Tensor:
     return view.unsqueeze(0).expand(2, *view.shape) if draw(st.booleans()) else view
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=few(80), deadline=None)
 @given(views(), st.sampled_from(["whole", "cut"]))
 def test_layout_survives(tensor: torch.Tensor, how: str) -> None:
     """Whether whole storages or touched spans are kept, shape, stride and values are the same afterwards."""
@@ -145,7 +146,7 @@ def test_made_up_inputs_keep_to_their_specs(tmp_path: Path) -> None:
 SAVED_DTYPES = [getattr(torch, name) for name in _NAMES]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=few(60), deadline=None)
 @given(st.lists(st.integers(0, 4), max_size=3), st.sampled_from(SAVED_DTYPES), st.booleans())
 def test_the_package_reads_what_was_written(
     tmp_path_factory: pytest.TempPathFactory, shape: list[int], dtype: torch.dtype, turned: bool

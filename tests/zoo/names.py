@@ -5,6 +5,7 @@ AOTI_DEBUG_THOROUGH=1 all.
 """
 
 import os
+from typing import Any
 
 import pytest
 
@@ -32,5 +33,16 @@ CPU_MODELS = (
 thorough = pytest.mark.skipif(not THOROUGH, reason="minutes of compiling: make test-thorough")
 """Marks what `make test-thorough` runs, every night, and `make test` leaves out."""
 
-TRIED = CPU_MODELS if THOROUGH else ("attention", "counter", "loop", "plugin", "ranker")
+
+def nightly(*rows: Any) -> list[Any]:
+    """Rows of a table that `make test-thorough` tries as well."""
+    return [pytest.param(*(row if isinstance(row, tuple) else (row,)), marks=thorough) for row in rows]
+
+
+def few(examples: int) -> int:
+    """So many examples of Hypothesis at night, and a quarter in `make test`."""
+    return examples if THOROUGH else max(5, examples // 4)
+
+
+TRIED = CPU_MODELS if THOROUGH else ("loop", "plugin", "ranker")
 """The models on which a claim about all of them is tried."""

@@ -38,7 +38,7 @@ from mcp_server.package.terms.translate import cast, chosen, operator
 from mcp_server.package.view import view_package
 from tests.package.terms.made import element, read, value
 from tests.support.origins import build
-from tests.zoo.names import thorough
+from tests.zoo.names import few, thorough
 
 X, N = Position("x"), Number(0, "int64")
 ROW = Element("row", X, "float32")
@@ -229,7 +229,7 @@ def whole_terms(draw: st.DrawFn, depth: int = 3) -> Term:
     return operator(kind, (inner, number))
 
 
-@settings(max_examples=20)
+@settings(max_examples=few(20))
 @given(whole_terms(), st.integers(-5, 5), st.integers(6, 60), st.integers(-300, 300))
 def test_ranges_and_conditions_are_true(term: Term, low: int, high: int, bad: int) -> None:
     """Of the values around zero, those in the ranges are good and no other; a condition has bad ones."""

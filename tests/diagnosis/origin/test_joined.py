@@ -202,6 +202,7 @@ def test_an_index_that_a_launch_computed_is_proven(tmp_path: Path) -> None:
     assert found.confirmed is not None and not found.confirmed.side_effects, "it returned nothing before"
 
 
+@thorough
 @pytest.mark.slow
 def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> None:
     """The kernel is the cause and its expression the fix; the element of the input shows that as well."""
@@ -213,6 +214,7 @@ def test_an_expression_that_leaves_its_table_is_corrected(tmp_path: Path) -> Non
     assert any("args[1] above 499 made 499" in each.fact for each in found.evidence)
 
 
+@thorough
 @pytest.mark.slow
 def test_a_fully_masked_row_is_proven(tmp_path: Path) -> None:
     """The elements of the mask, and one of them opened: no other row comes out changed."""

@@ -173,7 +173,7 @@ def test_values_that_are_shared_many_times() -> None:
     (store,) = cpp(f"auto tmp0 = in_ptr0[0];\n{doubled}out_ptr0[0] = tmp60;").stores
     assert len(list(parts(store.value))) == 61
     assert len(say(store.value, lambda _element: "x")) <= 600
-    assert key(store.value)[0] and time.monotonic() - begun < 5
+    assert key(store.value)[0] and time.monotonic() - begun < 60
     (store,) = cpp("auto tmp1 = tmp1 + 1;\nout_ptr0[0] = tmp1;").stores
     assert unread(store.value) == "tmp1"
 
