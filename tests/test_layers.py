@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -55,6 +56,7 @@ OPTIONAL = {
 }
 
 
+@cache
 def modules() -> dict[str, ast.Module]:
     """Every module below `mcp_server`, named without it: `tools.context`, and "" for the package itself."""
     found = {}
@@ -64,18 +66,16 @@ def modules() -> dict[str, ast.Module]:
     return found
 
 
-MODULES = modules()
-
-
-def imports(name: str) -> list[str]:
-    return IMPORTS[name]
+@cache
+def imports(name: str) -> tuple[str, ...]:
+    return tuple(read_imports(name))
 
 
 def read_imports(name: str) -> Iterator[str]:
     """The modules of ours that a module imports, anywhere in it."""
     path = PRODUCT.joinpath(*name.split(".")) if name else PRODUCT
     package = name.split(".") if path.is_dir() else name.split(".")[:-1]
-    for node in ast.walk(MODULES[name]):
+    for node in ast.walk(modules()[name]):
         if isinstance(node, ast.Import):
             yield from (a.name[len("mcp_server.") :] for a in node.names if a.name.startswith("mcp_server."))
         elif isinstance(node, ast.ImportFrom):
@@ -88,10 +88,7 @@ def read_imports(name: str) -> Iterator[str]:
                 base = base[1:]
             for alias in node.names:
                 whole = ".".join([*base, alias.name])
-                yield whole if whole in MODULES else ".".join(base)
-
-
-IMPORTS = {name: list(read_imports(name)) for name in MODULES}
+                yield whole if whole in modules() else ".".join(base)
 
 
 def level(name: str) -> int:
@@ -104,25 +101,27 @@ def below(name: str, folder: str) -> bool:
     return name == folder or name.startswith(f"{folder}.")
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_imports_point_down_only(name: str) -> None:
+def test_imports_point_down_only() -> None:
     """No module imports one of a layer above its own, not even late or for types."""
-    assert [other for other in imports(name) if level(other) < level(name)] == []
+    assert [
+        (name, other) for name in modules() for other in imports(name) if level(other) < level(name)
+    ] == []
 
 
 def test_every_module_has_a_layer() -> None:
     """A new folder is put into a layer: the package itself holds `__init__` alone."""
-    assert {name.partition(".")[0] for name in MODULES} == {name.partition(".")[0] for name in LEVEL}
+    assert {name.partition(".")[0] for name in modules()} == {name.partition(".")[0] for name in LEVEL}
 
 
 FAN_OUT = 20
 WIDE = {"operations.table": 26}  # a row for each operation; the number only goes down
 
 
-@pytest.mark.parametrize("name", sorted(MODULES))
-def test_no_module_imports_from_too_many(name: str) -> None:
-    sources = {n.module for n in ast.walk(MODULES[name]) if isinstance(n, ast.ImportFrom) and n.module}
-    assert sum(below(source, "mcp_server") for source in sources) <= WIDE.get(name, FAN_OUT)
+def test_no_module_imports_from_too_many() -> None:
+    """What needs so many others has more than one task."""
+    for name, tree in modules().items():
+        sources = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
+        assert sum(below(source, "mcp_server") for source in sources) <= WIDE.get(name, FAN_OUT), name
 
 
 CHANGES = {"add", "append", "clear", "extend", "insert", "pop", "remove", "setdefault", "update"}
@@ -143,24 +142,24 @@ def writes(node: ast.AST) -> bool:
     return isinstance(called, ast.Attribute) and called.attr in CHANGES and root_of(called) == "case"
 
 
-@pytest.mark.parametrize("name", [name for name in sorted(MODULES) if below(name, "diagnosis.causes")])
-def test_causes_only_read(name: str) -> None:
+def test_causes_only_read() -> None:
     """What is observed is written by `observe` alone, of which no cause knows."""
-    assert [other for other in imports(name) if below(other, "diagnosis.observe")] == []
-    assert [ast.unparse(node) for node in ast.walk(MODULES[name]) if writes(node)] == []
+    for name in (name for name in modules() if below(name, "diagnosis.causes")):
+        assert [other for other in imports(name) if below(other, "diagnosis.observe")] == [], name
+        assert [ast.unparse(node) for node in ast.walk(modules()[name]) if writes(node)] == [], name
 
 
 @pytest.mark.parametrize("folder", ["worker", "package.terms"])
 def test_what_imports_no_module_of_ours_but_its_own(folder: str) -> None:
     """The worker runs where nothing of ours is installed; the reader of kernels could be published alone."""
-    names = [name for name in MODULES if below(name, folder)]
+    names = [name for name in modules() if below(name, folder)]
     assert names and [other for name in names for other in imports(name) if not below(other, folder)] == []
 
 
 @pytest.mark.parametrize("optional", OPTIONAL)
 def test_what_few_need_is_imported_where_it_is_asked_for(optional: str) -> None:
     """`sweep`, HTTP, reduction and reports: the core does not know of them."""
-    users = {name for name in MODULES for other in imports(name) if below(other, optional)}
+    users = {name for name in modules() for other in imports(name) if below(other, optional)}
     strangers = {name for name in users if not below(name, optional)}
     assert [name for name in strangers if not any(below(name, user) for user in OPTIONAL[optional])] == []
 

@@ -18,9 +18,7 @@ from mcp_server import __version__
 from mcp_server.cli import main
 from mcp_server.cli.help import COMMANDS, OPTIONS
 from mcp_server.operations.table import OPERATIONS
-from mcp_server.runtime.progress import WORDS, in_words
 from mcp_server.tools.machine import Compiler, Machine, checkup
-from mcp_server.worker.main import OPERATIONS as REQUESTS
 from tests.server.clients import ROOT
 from tests.support.command import CLI, environment
 from tests.zoo.names import thorough
@@ -171,14 +169,6 @@ def test_help_is_about_what_is_there() -> None:
     """Each text belongs to a command or an argument: one that is gone takes its help along."""
     arguments = {name for operation in OPERATIONS for name in operation.arguments.model_fields}
     assert set(OPTIONS) <= arguments and set(COMMANDS) == {operation.name for operation in OPERATIONS}
-
-
-def test_progress_is_told_in_words() -> None:
-    """Each request to the worker has words of its own; a script is named, a numbered step is its kind."""
-    asked = {name.replace("_", "-") for name in REQUESTS} - {"rebuild", "record"}  # run under other names
-    assert asked <= set(WORDS)
-    assert in_words("capture", ["python", "/a/reco.py", "-v"]) == "running reco.py, its compile included"
-    assert in_words("again-1") == in_words("again") and in_words("odd_step") == "odd step"
 
 
 def test_doctor_says_first_what_to_do_without_torch() -> None:

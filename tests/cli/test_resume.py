@@ -15,14 +15,12 @@ import anyio
 import pytest
 
 from mcp_server.diagnosis.diagnose import diagnose
-from mcp_server.errors import ProblemError
 from mcp_server.jobs.gpus import Waits, leased
 from mcp_server.jobs.manager import Job, Manager
 from mcp_server.jobs.store import Store
 from mcp_server.jobs.supervisor import children_of
 from mcp_server.model import CommandWorkload, PackageWorkload, Record, ScriptWorkload, Verdict, Workload
 from mcp_server.operations.arguments import DiagnoseArguments, validated
-from mcp_server.operations.work import recorded_request, remember, resumed
 from mcp_server.runtime.context import Context
 from mcp_server.runtime.progress import in_words
 from mcp_server.runtime.step_cache import StepCache
@@ -33,53 +31,6 @@ from tests.zoo.names import THOROUGH, thorough
 # A stopped diagnosis says what it knows, and is taken up again where it was.
 
 CLI = [sys.executable, "-c", "from mcp_server.cli.main import main; main()"]
-UNKNOWN = "job_00000000"
-
-
-def asked_before(store: Store, operation: str, arguments: DiagnoseArguments) -> str:
-    """The handle of an ended job that was asked this."""
-    job = store.create(operation)
-    remember(job.path, operation, arguments)
-    job.release()
-    return job.id
-
-
-def test_a_handle_as_the_log_brings_back_what_was_asked(tmp_path: Path) -> None:
-    """The workload is that of the job, its paths as they were meant; the budget is the new one."""
-    store = Store(tmp_path)
-    before = DiagnoseArguments(script="serve.py", script_args=["-v"], env={"A": "1"}, budget_s=20)
-    handle = asked_before(store, "diagnose", before)
-    for text in (handle, f"aoti-debug://jobs/{handle}"):
-        again, job = resumed(store, DiagnoseArguments(log=text, budget_s=90))
-        assert isinstance(again, DiagnoseArguments) and job == handle
-        assert (again.script, again.script_args, again.env) == ("serve.py", ["-v"], {"A": "1"})
-        assert (again.budget_s, again.cwd) == (90, str(Path.cwd()))
-
-
-def test_only_a_diagnosis_is_taken_up(tmp_path: Path) -> None:
-    """A job of another kind, one whose card is gone, and an unknown one are refused; a file is a log."""
-    store = Store(tmp_path)
-    handle = asked_before(store, "trace_launches", DiagnoseArguments())
-    bare = store.create("diagnose")
-    bare.release()
-    for text in (handle, bare.id, UNKNOWN):
-        with pytest.raises(ProblemError):
-            resumed(store, DiagnoseArguments(log=text))
-    assert recorded_request(bare.path) is None
-    plain = DiagnoseArguments(log="crash.log")
-    assert resumed(store, plain) == (plain, "")
-
-
-def test_a_running_job_is_not_taken_up(tmp_path: Path) -> None:
-    """Two turns of one job at a time would mix their evidence."""
-    store = Store(tmp_path)
-    job = store.create("diagnose")
-    with pytest.raises(ProblemError, match="still runs"):
-        Store(tmp_path).reopen(job.id)
-    job.release()
-    again = Store(tmp_path).reopen(job.id)
-    assert again.path == job.path and store.is_running(store.find(job.id))
-    again.release()
 
 
 def test_a_stopped_job_answers_with_what_it_knew(tmp_path: Path) -> None:

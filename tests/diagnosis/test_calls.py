@@ -160,32 +160,6 @@ def test_a_wrong_order_is_tried_in_the_right_one(
     assert order_of == (None if expected is None else tuple(expected))
 
 
-def fixed_case(value: str) -> DiagnosisState:
-    case = DiagnosisState(None)
-    case.exported = ExportedFacts(fixed=((1, 3),))
-    case.leaves = [TensorFacts(kind="tensor"), TensorFacts(kind="other", value=value)]
-    case.given = Given((), ("args[0]", "args[1]"))
-    case.runs["script"] = run("script", "ValueError: the scores are wrong")
-    return case
-
-
-def test_a_number_that_was_fixed_at_export() -> None:
-    """Another number than the exported one is named with both; the same one, or a tensor, is not.
-
-    It makes only numbers wrong: a call that raises by itself fails for something else.
-    """
-    assert list(fixed_arguments.detect_fixed_arguments(fixed_case("3"))) == []
-    case = fixed_case("4")
-    (found,) = fixed_arguments.detect_fixed_arguments(case)
-    assert (found.guilty.name, found.guilty.value) == ("args[1]", "4 (exported: 3)")
-    assert found.category == "input_mismatch" and found.harmful
-    case.runs["plain"] = run("plain", "Error: index out of bounds: 0 <= tmp1 < 6L")
-    (found,) = fixed_arguments.detect_fixed_arguments(case)
-    assert not found.harmful
-    case.leaves[1] = TensorFacts(kind="tensor", value="4")
-    assert list(fixed_arguments.detect_fixed_arguments(case)) == []
-
-
 def test_a_tensor_where_the_export_had_none(zoo: ZooPackage) -> None:
     """A mask that was None at export is named, in place of a bare count of inputs."""
     case = package_case(zoo("ranker"), GOOD_IDS, X)

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mcp_server.diagnosis.causes import concurrency
 from mcp_server.diagnosis.causes.concurrency import updated_in_a_copy
@@ -15,18 +14,10 @@ from mcp_server.diagnosis.observe.intervene import by_changed_input
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.captured import Leaf
-from mcp_server.package.signature import copied_when_misaligned
-from mcp_server.package.wrapper import read_wrapper
-from mcp_server.worker import events
-from mcp_server.worker import run as running
-from mcp_server.worker.inputs import apply
 from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, cuda_case, package_case, phase, run, worker_run
-from tests.recorded import RECORDINGS
-from tests.worker.support import here
 
-WRAPPERS = sorted((RECORDINGS / "wrappers").glob("*.cpp"))
 OWN_CHECK = """Traceback (most recent call last):
   File "serve.py", line 9, in <module>
     raise RuntimeError(f"stored state is off by {drift:.3f}")
@@ -43,15 +34,6 @@ def counting(tmp_path: Path, alignment: int = 4, check: str = OWN_CHECK, **facts
     inputs = [{"input": 0, "misaligned": True, "changed": False, **facts}]
     case.runs["plain"] = run("plain", "", {"event": "changed_inputs", "inputs": inputs})
     return case
-
-
-@pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.stem)
-def test_packages_for_a_gpu_copy_their_inputs_and_no_others(path: Path) -> None:
-    """By the text of each recorded wrapper, which copies every input so, and none on the CPU."""
-    text = path.read_text()
-    names = {buffer.name for buffer in read_wrapper(text).inputs().values()}
-    found = copied_when_misaligned(text)
-    assert found == (dict.fromkeys(names, 16) if path.stem.endswith("cuda") else {})
 
 
 def test_only_a_misaligned_input_that_is_written_counts(tmp_path: Path, zoo: ZooPackage) -> None:
@@ -103,32 +85,3 @@ def test_an_input_that_stays_as_it_was_is_not_called_changed(
     case = counting(tmp_path, changed=changed)
     case.interpreted = worker_run({"event": "compared", "equal": True, "outputs": []})
     assert len(list(concurrency.detect_changed_input(case))) == count
-
-
-class CopyingLoader:
-    """Updates its input in place, or a copy where the address is no multiple of 16, as on a GPU."""
-
-    def get_call_spec(self) -> list[str]:
-        return [""]
-
-    def run(self, flat: list[torch.Tensor]) -> list[torch.Tensor]:
-        state = flat[0] if flat[0].data_ptr() % 16 == 0 else flat[0].clone()
-        state.mul_(0.5)
-        return [state + 1]
-
-
-@pytest.mark.parametrize(("changes", "misaligned"), [([], True), ([{"change": "align", "input": 0}], False)])
-def test_the_worker_tells_whether_the_update_arrived(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[dict[str, Any]], misaligned: bool
-) -> None:
-    """As given the tensor stays as it was; the aligned copy is changed, and had the same strides."""
-    state = torch.arange(64.0)[1:33].view(4, 8).t()
-    monkeypatch.setattr(running, "load_captured", lambda *_, **__: CopyingLoader())
-    monkeypatch.setattr(running, "read", lambda _: None)
-    monkeypatch.setattr(running, "flatten", lambda *_: [state])
-    request = {"package": "m.pt2", "inputs": "x.pt", "changes": changes, "tell_changes": {"0": 16}}
-    told = here(tmp_path, "run", request)
-    facts = [event for event in told if isinstance(event, events.ChangedInputs)]
-    assert [event.inputs for event in facts] == [[events.ChangedInput(0, not misaligned, misaligned)]]
-    (copy,) = apply([state], [{"change": "align", "input": 0}])
-    assert torch.equal(copy, state) and copy.stride() == state.stride() and copy.storage_offset() == 0

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from mcp_server.diagnosis.call_seen import CallSpec
-from mcp_server.diagnosis.causes import environment, illegal_memory_access
-from mcp_server.diagnosis.interventions.base import Effect
+from mcp_server.diagnosis.causes import illegal_memory_access
 from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import RunSeen
-from mcp_server.diagnosis.verdict import confidence, ranked
 from mcp_server.jobs.command import Finished
 from mcp_server.logs.captured import CapturedCall
 from mcp_server.logs.log import read_log
 from mcp_server.tools.requests import _step
-from mcp_server.worker.protocol import Step
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import LOG, package_case, run, trial
+from tests.diagnosis.support import LOG, package_case
 
 # What the interpreter prints when a signal ends it (CPython 3.11, Python/pylifecycle.c and traceback.c).
 STACK = """Fatal Python error: Segmentation fault
@@ -60,30 +54,6 @@ def test_a_signal_outside_of_operators_is_looked_for(zoo: ZooPackage) -> None:
 
 
 SMALL = 256 << 10
-
-
-def overflowed(**step: Any) -> DiagnosisState:
-    """A call that died of SIGSEGV when it was made again."""
-    case = DiagnosisState(None)
-    case.call = CallSpec("replay", {"steps": [cast(Step, {"do": "call", **step})]}, Path("m.pt2"))
-    seen = run("plain", ending="signal")
-    case.runs["plain"] = replace(seen, finished=replace(seen.finished, signal="SIGSEGV"))
-    return case
-
-
-def test_a_large_stack_decides() -> None:
-    """It is possible until the call passes on a large stack, and refuted when it does not."""
-    assert list(environment.detect_limit(overflowed())) == [], "a stack as large as usual"
-    case = overflowed(stack=SMALL)
-    (found,) = environment.detect_limit(case)
-    assert found.category == "environment" and confidence(found, case) == "possible"
-    assert found.intervention is not None
-    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
-    (found,) = environment.detect_limit(case)
-    assert confidence(found, case) == "proven" and str(SMALL) in found.summary
-    assert found.intervention is not None
-    case.trials[found.intervention.key] = trial(found.intervention, Effect.SAME)
-    assert ranked(environment.detect_limit(case), case) == []
 
 
 @pytest.mark.parametrize(("size", "kept"), [(SMALL, True), (8 << 20, False), (None, False)])

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import pytest
 
 from mcp_server.diagnosis.causes import custom_op, index_out_of_bounds, log_text, out_of_memory
-from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME, kept_promise
+from mcp_server.diagnosis.causes.custom_op import REPAIRED, SAME
 from mcp_server.diagnosis.components import operator_missing_here, operators_from
 from mcp_server.diagnosis.indices import Index
 from mcp_server.diagnosis.interventions.base import Effect
@@ -19,7 +16,6 @@ from mcp_server.logs.log import read_log
 from mcp_server.package.mismatch import GivenTensor
 from mcp_server.worker import events
 from mcp_server.worker.capture.events import Overrun
-from mcp_server.worker.events import Layout
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import capture, failing, package_case, phase, run, trial, worker_run
 
@@ -48,19 +44,6 @@ def test_an_exception_of_an_operator_names_it(zoo: ZooPackage) -> None:
     assert (found.guilty.model_locations[0].file, found.guilty.model_locations[0].line) == ("/app/ops.py", 15)
     assert confidence(found, case) == "likely"
     assert not list(custom_op.detect_operator_error(failing(case, text(TORCH, CALLER))))
-
-
-def test_an_exception_that_nothing_checked_is_that_of_the_only_operator(zoo: ZooPackage) -> None:
-    """Up to torch 2.12 the node is not named: an exception is a line of the log, and the package goes on."""
-    lines = [
-        "[E1121 06:44:01.0 shim_common.cpp:1258] Exception in aoti_torch: ValueError: no peak",
-        *("", "At:", OPERATOR, TORCH, CALLER),
-        "[E1121 06:44:01.0 shim_common.cpp:271] Exception in aoti_torch: Cannot access data pointer",
-        "Error: aoti_torch_get_data_ptr(handle_.get(), &result) API call failed at /c/utils.h, line 117",
-        "RuntimeError: run_func_( container_handle_ ) API call failed at /r.cpp, line 145",
-    ]
-    (found,) = custom_op.detect_operator_error(failing(package_case(zoo("plugin")), "\n".join(lines)))
-    assert found.guilty.name == "aotizoo::halve_rows"
 
 
 def test_a_log_alone_names_the_operators_function() -> None:
@@ -92,19 +75,6 @@ def test_a_request_is_found_among_the_buffers(zoo: ZooPackage, rows: int, factor
 
 
 FOUND = trial(REPAIRED, Effect.NOT_APPLICABLE, SAME)
-PROMISED = Layout([2, 3], [3, 1], "torch.float32", "cpu")
-
-
-def test_the_fix_names_what_differs() -> None:
-    """A fake function that is wrong in one respect is to be mended in that one."""
-    wrong: dict[str, dict[str, Any]] = {
-        "dtype": {"dtype": "torch.float64"},
-        "shape": {"shape": [2, 2], "stride": [2, 1]},
-        "stride": {"stride": [1, 2]},
-    }
-    for what, returned in wrong.items():
-        fix = kept_promise("op", PROMISED, replace(PROMISED, **returned))
-        assert f"return the {what} of the real" in fix
 
 
 def watched(*, failing: bool) -> DiagnosisState:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
 from mcp_server.diagnosis import indices
 from mcp_server.diagnosis.causes import index_out_of_bounds
-from mcp_server.diagnosis.indices import bound_value, candidates, checked_inputs, parts_of, whole_slice
+from mcp_server.diagnosis.indices import candidates, checked_inputs, parts_of, whole_slice
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument, Suspect
@@ -102,33 +100,6 @@ def with_element(zoo: ZooPackage, value: int, count: int = 1) -> tuple[Diagnosis
 def suspected(case: DiagnosisState) -> Suspect:
     (found,) = index_out_of_bounds.detect_index(case)
     return found
-
-
-def test_a_bound_is_the_size_that_the_call_has(zoo: ZooPackage) -> None:
-    """A symbolic bound follows the tensor that is indexed; without the inputs it is not known."""
-    case = jagged(zoo)
-    assert {bound_value(candidate, case) for candidate in candidates(case)} == {6}
-    assert {part.input for part in parts_of(checked_inputs(case))} == {1}
-    given = case.given
-    assert given is not None
-    case.given = replace(given, tensors=(replace(given.tensors[0], shape=(100, 8)), given.tensors[1]))
-    assert {part.high for part in parts_of(checked_inputs(case))} == {99}
-    case.given = None
-    assert checked_inputs(case) == []
-
-
-RAISED_AT = """  what():  index out of bounds: 0 <= tmp20 < 32L
-Exception raised from cpp_fused_embedding_0 at /tmp/u/cab.kernel.cpp:105 (most recent call first):
-"""
-
-
-def test_the_line_that_raised_is_the_check_s(zoo: ZooPackage) -> None:
-    """One kernel may hold a check twice, for whole vectors and for the rest; another failure has none."""
-    case = failing(DiagnosisState(None), RAISED_AT)
-    case.parsed = cast(Any, SimpleNamespace(tracer=SimpleNamespace(trace=lambda assertion: (assertion,))))
-    assert [(one.kernel, one.line) for one in cast(Any, candidates(case))] == [("cpp_fused_embedding_0", 105)]
-    other = failing(package_case(zoo("ranker"), GOOD_IDS), "Segmentation fault")
-    assert candidates(other) == () and list(index_out_of_bounds.detect_index(other)) == []
 
 
 @pytest.mark.parametrize("value", [32, 40, -40])

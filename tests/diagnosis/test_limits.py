@@ -25,21 +25,6 @@ def case_of(budget_s: float, timeout_s: float) -> DiagnosisState:
     return DiagnosisState(ScriptWorkload(script=Path("a.py"), timeout_s=timeout_s), budget_s=budget_s)
 
 
-@pytest.mark.parametrize(
-    ("budget_s", "timeout_s", "share", "seconds", "cut"),
-    [
-        (300, 20, 1, 20, False),  # the workload's own limit
-        (300, 300, 0.6, 180, False),  # long enough to call it a hang
-        (20, 300, 0.6, 12, True),
-        (20, 5, 0.6, 5, False),  # short, but that was asked for
-    ],
-)
-def test_a_limit(budget_s: float, timeout_s: float, share: float, seconds: float, cut: bool) -> None:
-    """The smaller of what was asked and a share of the budget; cut when the budget is why it is short."""
-    found = limit_of(case_of(budget_s, timeout_s), share=share)
-    assert found.seconds == pytest.approx(seconds, abs=0.1) and found.cut == cut
-
-
 def test_a_run_that_the_budget_cut_is_no_evidence() -> None:
     """It raises; a run that ended, or that reached its own limit, does not."""
     with pytest.raises(ProblemError, match="12 s that the budget left"):
@@ -78,18 +63,6 @@ def ended(signal: str, wall_s: float = 9.0, **more: object) -> DiagnosisState:
         "script", Finished("signal", None, signal, wall_s, LOG, LOG, LOG), read_log([])
     )
     return case
-
-
-def test_no_processor_time_was_left() -> None:
-    """The signal names the limit, at the line of the call."""
-    case = ended("SIGXCPU")
-    (found,) = environment.detect_limit(case)
-    assert (found.category, found.guilty.name, found.guilty.value) == (
-        "environment",
-        "processor time",
-        "RLIMIT_CPU",
-    )
-    assert found.guilty.model_locations[0].line == 41 and confidence(found, case) == "likely"
 
 
 def test_a_file_that_grew_too_large() -> None:

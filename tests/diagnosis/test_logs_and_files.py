@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +12,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import Instrument
 from mcp_server.diagnosis.verdict import confidence
 from mcp_server.logs.log import read_log
-from mcp_server.model import Category, Fix, PackageWorkload
-from mcp_server.package.archive import open_package
-from mcp_server.package.problems import PackageError
+from mcp_server.model import Category, PackageWorkload
 from mcp_server.tools.machine import Problem
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
@@ -31,7 +27,7 @@ from tests.diagnosis.support import (
     run,
     worker_run,
 )
-from tests.package.archives import changed, name_ending, unweighted, without
+from tests.package.archives import changed, unweighted, without
 
 CHECKED = "run_with_input_checks"
 OUT_OF_MEMORY = "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
@@ -70,12 +66,6 @@ def test_inputs_that_fit_narrow_an_ambiguous_text(zoo: ZooPackage) -> None:
     assert categories(case) == ["index_out_of_bounds", "input_mismatch"]
 
 
-@pytest.mark.parametrize(("name", "kept"), [("ranker", False), ("plugin", True)])
-def test_an_operator_is_no_candidate_without_one(zoo: ZooPackage, name: str, kept: bool) -> None:
-    """A crash is put on a custom operator only where the package calls one."""
-    assert ("custom_op" in categories(failing(package_case(zoo(name))))) == kept
-
-
 OWN_STATEMENT = """Traceback (most recent call last):
   File "/app/serve.py", line 9, in main
     print(scores[8])
@@ -94,32 +84,6 @@ def after_calls(text: str, **calls: object) -> DiagnosisState:
     case.runs["script"] = run("script", text)
     case.runs["plain"] = run("plain", "", called())
     return case
-
-
-def test_a_statement_after_calls_that_came_back_is_the_scripts() -> None:
-    """An index that no call refused is one of the script's own; a call that fails keeps it open."""
-    case = after_calls(OWN_STATEMENT)
-    (left,) = log_text.detect_from_log(case)
-    assert (left.category, left.weak, left.fix) == (
-        "script_error",
-        False,
-        Fix(text="fix the statement that raised"),
-    )
-    assert categories(after_calls(OWN_STATEMENT, outcome="failed")) == ["script_error", "index_out_of_bounds"]
-
-
-REFUSED = "torch._inductor.exc.InductorError: AssertionError: Metadata must only contain strings"
-
-
-@pytest.mark.parametrize(
-    ("outcome", "left"), [("failed", ["compile_failure"]), ("ok", ["script_error", "compile_failure"])]
-)
-def test_what_a_compile_raised_is_no_error_of_the_script(outcome: str, left: list[Category]) -> None:
-    """An argument that the compiler refuses is reported by the compile that failed with it."""
-    case = DiagnosisState(None)
-    case.capture = capture(compiles=[phase(1, how="aoti_compile_and_package", outcome=outcome)])
-    case.runs["script"] = run("script", REFUSED)
-    assert categories(case) == left
 
 
 def test_what_a_check_of_the_script_admits() -> None:
@@ -159,42 +123,9 @@ def test_the_last_words_of_a_program_that_ended_itself() -> None:
     assert categories(case) == []
 
 
-def cut(package: Path, target: Path) -> Path:
-    shutil.copyfile(package, target)
-    with target.open("r+b") as file:
-        file.truncate(package.stat().st_size // 2)
-    return target
-
-
-def empty(_package: Path, target: Path) -> Path:
-    target.touch()
-    return target
-
-
 def text(_package: Path, target: Path) -> Path:
     target.write_text("version https://git-lfs.github.com/spec/v1\n")
     return target
-
-
-def missing(_package: Path, target: Path) -> Path:
-    return target
-
-
-BROKEN = [(cut, "truncated_zip"), (empty, "empty_file"), (text, "not_a_zip"), (missing, "missing_file")]
-
-
-@pytest.mark.parametrize(("breaks", "slug"), BROKEN, ids=[slug for _, slug in BROKEN])
-def test_a_file_that_cannot_be_read(
-    zoo: ZooPackage, tmp_path: Path, breaks: Callable[[Path, Path], Path], slug: str
-) -> None:
-    """The package is guilty, with the reason why it cannot be read and what to do."""
-    with pytest.raises(PackageError) as raised:
-        open_package(breaks(zoo("ranker"), tmp_path / "broken.pt2"))
-    case = DiagnosisState(None)
-    case.package_error = raised.value
-    (found,) = invalid_package.detect_loading(case)
-    assert (found.category, found.guilty.kind, found.guilty.value) == ("invalid_package", "package", slug)
-    assert found.fix is not None and case.failed
 
 
 def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Path) -> None:
@@ -235,25 +166,6 @@ def test_a_machine_that_does_not_fit(zoo: ZooPackage, said: str, sure: str) -> N
     (found,) = environment.detect_machine(case)
     assert found.category == "arch_mismatch" and confidence(found, case) == sure
     assert found.summary.startswith("The kernels")
-
-
-@pytest.mark.parametrize(
-    ("head", "category"),
-    [(b"\x7fELF\x01", "arch_mismatch"), (b"MZ\x90\x00", "arch_mismatch"), (b"\x00\x00", "invalid_package")],
-    ids=["32-bit", "Windows", "damaged"],
-)
-def test_a_library_of_another_system_is_not_damaged(
-    zoo: ZooPackage, tmp_path: Path, head: bytes, category: Category
-) -> None:
-    """A package built for another system does not fit the machine; one whose library is cut is broken."""
-
-    def foreign(members: dict[str, bytes]) -> None:
-        name = name_ending(members, ".wrapper.so")
-        members[name] = head + members[name][len(head) :]
-
-    case = failing(package_case(changed(zoo("ranker"), tmp_path / "other.pt2", foreign)))
-    (found,) = invalid_package.detect_loading(case)
-    assert found.category == category
 
 
 def test_a_refusal_that_names_no_component_is_no_proof() -> None:

@@ -65,22 +65,6 @@ def loads(*outcomes: str, asserted: bool = False, called_after: bool = True) -> 
 
 
 @pytest.mark.parametrize(
-    ("seen", "ended_well", "blamed"),
-    [
-        (loads("failed", "ok"), True, "CapturedCall"),
-        (loads("failed", "ok", asserted=True), False, "CapturedCall"),
-        (loads("failed", "ok"), False, "CapturedLoad"),
-        (loads("ok", "failed", called_after=False), True, "CapturedLoad"),
-        (loads("ok", "failed"), True, "CapturedCall"),
-    ],
-    ids=["served another", "failed later", "ended badly", "served nothing", "served before"],
-)
-def test_a_load_that_was_replaced_is_not_blamed(seen: Any, ended_well: bool, blamed: str) -> None:
-    """A load that failed counts unless calls came back, and the end or another failure explains."""
-    assert type(failing_phase(seen, ended_well=ended_well)).__name__ == blamed
-
-
-@pytest.mark.parametrize(
     ("parent", "ended_well", "blamed"),
     [(1, True, "CapturedCall"), (1, False, "CapturedLoad"), (7, True, "CapturedLoad")],
     ids=["tried in a child", "ended badly", "of another program"],
@@ -250,26 +234,6 @@ def test_a_program_that_worked_until_shortly_before_its_limit_may_be_slow() -> N
     case.runs["script"] = run("script", waits, ending="timeout")
     (suspect,) = hang.detect_no_end(case)
     assert suspect.weak and "may just be slow" in suspect.summary
-
-
-def test_threads_that_wait_for_a_lock_are_named_with_their_lines(tmp_path: Path) -> None:
-    """A lock leaves no frame of its own; two threads that wait for 20 s may hang."""
-    program = tmp_path / "serve.py"
-    program.write_text("def reload():\n    done.wait()\n\nwith lock:\n    run()\n")
-    stacks = f"""Timeout (0:00:21)!
-Thread 0x1 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 320 in wait
-  File "{program}", line 2 in reload
-
-Thread 0x2 (most recent call first):
-  File "{program}", line 4 in <module>
-"""
-    case = DiagnosisState(ScriptWorkload(script=program))
-    case.capture = capture().model_copy(update={"quiet_s": 20.0})
-    case.runs["script"] = run("script", stacks, ending="timeout")
-    (found,) = hang.detect_no_end(case)
-    assert not found.weak and confidence(found, case) == "possible"
-    assert [line.code for line in found.guilty.model_locations] == ["done.wait()", "with lock:"]
 
 
 @pytest.mark.parametrize(("ended", "harmful"), [("", False), ("RuntimeError: no answer", True)])

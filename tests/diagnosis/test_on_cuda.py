@@ -12,21 +12,16 @@ import pytest
 from mcp_server.diagnosis.call_seen import CallSpec
 from mcp_server.diagnosis.causes import (
     constants,
-    illegal_memory_access,
     input_mismatch,
     log_text,
 )
-from mcp_server.diagnosis.causes.illegal_memory_access import died
 from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe import place
 from mcp_server.diagnosis.observe.calls import PlainRun
-from mcp_server.diagnosis.observe.launches import LocateFault
 from mcp_server.diagnosis.observe.program import RunAlone
 from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.diagnosis.verdict import confidence
-from mcp_server.jobs.command import Finished
 from mcp_server.logs.log import read_log
 from mcp_server.model import Category, PackageWorkload, ScriptWorkload
 from mcp_server.package.mismatch import GivenTensor, compare_inputs
@@ -36,10 +31,8 @@ from mcp_server.worker.protocol import Change
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     GOOD_IDS,
-    LOG,
     called,
     capture,
-    cuda_case,
     failing,
     package_case,
     phase,
@@ -56,13 +49,6 @@ At:
   /srv/ops.py(7): halve_rows
   /venv/lib/python3.12/site-packages/torch/_library/custom_ops.py(502): wrapped_fn
 """
-ABORTED = """torch.AcceleratorError: CUDA error: {status}
-Fatal Python error: Aborted
-
-Current thread 0x00007f18fadc2b80 (most recent call first):
-  File "/srv/ops.py", line 7 in halve_rows
-  File "/venv/lib/python3.12/site-packages/torch/_library/custom_ops.py", line 502 in wrapped_fn
-"""
 INVALIDATED = "torch.AcceleratorError: CUDA error: operation failed due to a previous error during capture"
 ILLEGAL, ASSERTED = "an illegal memory access was encountered", "device-side assert triggered"
 
@@ -75,18 +61,6 @@ def test_an_operator_that_meets_an_error_of_the_device_has_not_made_it(status: s
     stated = IN_OPERATOR.format(status="x").replace("CUDA error: x", "shape '[3]' is invalid for input")
     found = read_log(stated.splitlines()).root
     assert found is not None and found.family.id == "operator_raised"
-
-
-@pytest.mark.parametrize("status", [ILLEGAL, ASSERTED])
-def test_the_stack_of_an_abort_over_a_kernel_says_nothing(tmp_path: Path, status: str) -> None:
-    """The process died where it next called CUDA: no operator is accused, and the access is looked for."""
-    case = cuda_case("plugin", tmp_path)
-    text = ABORTED.format(status=status).splitlines()
-    case.runs["plain"] = RunSeen(
-        "plain", Finished("signal", None, "SIGABRT", 1.0, LOG, LOG, LOG), read_log(text)
-    )
-    assert died(case) == [] and list(illegal_memory_access.detect_died_inside(case)) == []
-    assert LocateFault().gain(case, []) == 1
 
 
 @pytest.mark.parametrize(
@@ -272,9 +246,3 @@ def test_a_program_that_fails_only_alone_lost_its_input(tmp_path: Path) -> None:
     assert found.harmful and confidence(found, case) == "likely"
     assert (found.category, found.guilty.input_index) == ("concurrency", 1)
     assert found.guilty.model_locations[0].line == 3
-
-
-def test_a_program_that_fails_under_the_hook_too_may_have_another_fault() -> None:
-    """Waiting for each call would have hidden the race: it is only possible."""
-    (found,) = detect_memory_log(let_go(fails=True))
-    assert confidence(found, let_go(fails=True)) == "possible"

@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from mcp_server.diagnosis import causes, observe
+from mcp_server.diagnosis import causes
 from mcp_server.diagnosis.diagnose import DETECTORS, EXPORTED, choose, import_ahead, observations, perform
 from mcp_server.diagnosis.observe import Observation
 from mcp_server.diagnosis.observe.launches import LocateFault
@@ -22,7 +22,6 @@ from mcp_server.diagnosis.suspect import Suspect
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Command
 from mcp_server.model import (
-    Category,
     CommandWorkload,
     ExportedWorkload,
     PackageWorkload,
@@ -31,11 +30,10 @@ from mcp_server.model import (
 )
 from mcp_server.runtime.context import WORKER_MAIN, Context
 from mcp_server.runtime.shared_import import surroundings
-from mcp_server.runtime.step_cache import StepCache
 from mcp_server.tools.capture import Capture
 from mcp_server.tools.fault_methods import ONE_THREAD
 from tests.conftest import ZooPackage
-from tests.diagnosis.support import called, capture, failing, package_case, phase, run, suspect
+from tests.diagnosis.support import called, capture, failing, package_case, phase, run
 
 
 @dataclass
@@ -69,30 +67,6 @@ def performed(case: DiagnosisState, *looks: Look) -> DiagnosisState:
     return case
 
 
-def test_what_is_chosen() -> None:
-    """The two best by gain for each second that fit the time left; what must be alone is alone."""
-    assert chosen(Look("dear", seconds=30), Look("cheap", seconds=1, worth=0.5))[0] == "cheap"
-    assert chosen(Look("a", 3), Look("b", 1), Look("c", 2)) == ["b", "c"]
-    for seconds, first in ((1, ["alone"]), (3, ["other"])):
-        assert chosen(Look("alone", seconds=seconds, alone=True), Look("other", seconds=2)) == first
-    assert chosen(Look("useless", worth=0)) == []
-    case = DiagnosisState(None, budget_s=10)
-    assert chosen(Look("long", seconds=20), case=case) == ["long"], "while nothing has run"
-    assert chosen(Look("long", seconds=20), Look("short", seconds=5), case=case) == ["short"]
-    case.runs["plain"] = run("plain")
-    assert chosen(Look("long", seconds=20), case=case) == []
-
-
-def test_a_decision_tells_what_was_open() -> None:
-    """The categories that were not settled are named with the choice, which is not made again."""
-    case, look = DiagnosisState(None), Look("a")
-    kinds: tuple[Category, ...] = ("hang", "hang", "constants", "toolchain", "custom_op")
-    case.suspects = [suspect(category=kind) for kind in kinds]
-    performed(case, look)
-    assert case.decisions == ["a (gain 1.00, about 1 s; open: hang, constants, toolchain)"]
-    assert case.done == ["a"] and chosen(look, case=case) == []
-
-
 @pytest.mark.parametrize("error", [ProblemError("no such file"), ValueError("odd")], ids=["refused", "bug"])
 def test_a_broken_look_leaves_a_note(error: Exception) -> None:
     """Whether it refused or broke, the reason is noted, the other look goes on, and it is not tried again."""
@@ -117,17 +91,6 @@ def test_the_first_look_at_a_workload(workload: Workload, first: list[str]) -> N
     assert [each.name for each in choose(observations(), DiagnosisState(workload))] == first
 
 
-def test_what_is_defined_is_found() -> None:
-    """Each module of `observe/` adds observations under names of their own, and no base class."""
-    names = [each.name for each in observations()]
-    assert len(names) == len(set(names)) > 20 and "capture" in names
-    folder = Path(observe.__path__[0])
-    modules = {f"{observe.__name__}.{path.stem}" for path in folder.glob("*.py")} - {
-        f"{observe.__name__}.__init__"
-    }
-    assert {type(each).__module__ for each in observations()} == modules
-
-
 def test_an_empty_state_accuses_nobody() -> None:
     """Every `detect…` of `causes/` is found, and has nothing to say before anything was observed."""
     folder = Path(causes.__path__[0])
@@ -136,12 +99,6 @@ def test_an_empty_state_accuses_nobody() -> None:
     )
     assert sorted(each.__name__ for each in DETECTORS) == sorted(written)
     assert [list(detect(DiagnosisState(None))) for detect in DETECTORS] == [[]] * len(DETECTORS)
-
-
-def test_each_diagnosis_has_observations_of_its_own() -> None:
-    """Some count their rounds: what one diagnosis made is no reason for another to make fewer."""
-    first, second = observations(), observations()
-    assert not any(one is other for one in first for other in second)
 
 
 SCRIPT = ScriptWorkload(script=Path("a.py"), cwd=Path("/tmp"), env={"TORCHINDUCTOR_CACHE_DIR": "/tmp/c"})
@@ -179,18 +136,6 @@ def test_the_requests_of_a_diagnosis_find_their_import(tmp_path: Path) -> None:
         assert surroundings(command) == surroundings(asked)
     assert [modules for _, modules in expected(SCRIPT)] == [EXPORTED, ()]
     assert [modules for _, modules in expected(PACKAGE)] == [(), ()]
-
-
-@pytest.mark.parametrize(
-    ("workload", "fields"),
-    [(None, {}), (SCRIPT, {"launcher": ("srun",)}), (SCRIPT, {"kept": StepCache(last=4)})],
-    ids=["log", "launcher", "kept"],
-)
-def test_nothing_is_imported_where_no_request_may_come(
-    workload: Workload | None, fields: dict[str, Any]
-) -> None:
-    """A log alone runs nothing, a launcher starts each process itself, a job taken up again may be done."""
-    assert expected(workload, **fields) == []
 
 
 ILLEGAL = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"

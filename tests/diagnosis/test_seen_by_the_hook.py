@@ -110,12 +110,6 @@ def test_a_host_that_ends_well_is_asked_through_the_checks_of_its_package() -> N
     assert CheckedProgram().gain(case, [bad_index]) > 0.0  # it may be an index of another dtype
 
 
-def test_a_call_that_came_back_did_not_read_it() -> None:
-    """An input that the package never reads does no harm; nor is a call with whole inputs suspected."""
-    assert list(detect_memory_log(died("ok", [1]))) == []
-    assert list(detect_memory_log(died("unfinished", []))) == []
-
-
 @pytest.mark.parametrize(("text", "found"), [("Failed to extract zip file", ["likely"]), ("no model", [])])
 def test_a_package_larger_than_a_file_may_be(text: str, found: list[str]) -> None:
     """The limit is to blame where the loader had to unpack a file, and not otherwise."""
@@ -124,8 +118,3 @@ def test_a_package_larger_than_a_file_may_be(text: str, found: list[str]) -> Non
     case.capture = capture(loads=[phase(2, loader="L", package="a.pt2", outcome="failed", error=error)])
     case.runs["script"] = run("script", f"RuntimeError: {text}")
     assert [confidence(each, case) for each in environment.detect_limit(case)] == found
-
-
-def test_views_where_something_else_failed() -> None:
-    """A call that failed explains the failure by itself."""
-    assert list(detect_memory_log(aliasing("failed"))) == []

@@ -10,7 +10,6 @@ from mcp_server.diagnosis.causes import concurrency, constants, custom_op, hang
 from mcp_server.diagnosis.causes.shared_memory import detect_memory_log
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import confidence
-from mcp_server.jobs.command import Ending
 from mcp_server.package.exported import ExportedFacts
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import called, capture, failing, package_case, phase, run
@@ -126,15 +125,6 @@ def test_threads_that_never_come_back() -> None:
     assert found.fix is not None and "num_runners" in found.fix.text
     (found,) = hang.detect_waiting_calls(waiting(1))
     assert not found.observed and found.fix is not None and "timeout" in found.fix.text
-
-
-@pytest.mark.parametrize(("ending", "counts"), [("timeout", True), ("exit", False)])
-def test_another_failure_of_the_call_alone_says_nothing_of_a_hang(ending: Ending, counts: bool) -> None:
-    """An operator that waits for a lock in its program may raise without it, for want of that program."""
-    case = waiting(1)
-    case.runs["plain"] = run("plain", "RuntimeError: no table", ending=ending)
-    assert [label for label, _ in case.own_logs] == ["script", *(["plain"] if counts else [])]
-    assert [label for label, _ in case.logs] == [label for label, _ in case.own_logs]
 
 
 def of_constants(n: int, act: str, names: list[str], call: int | None, **more: object) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from tests.diagnosis.support import (
     run,
     worker_run,
 )
-from tests.package.archives import changed, name_ending, without
+from tests.package.archives import changed, without
 from tests.support.command import CLI, environment
 from tests.support.verdicts import of_package, verdict
 from tests.zoo.names import few, thorough
@@ -115,30 +115,12 @@ def test_nothing_differs_from_an_unknown_signature(sourceless: Sourceless) -> No
     assert compare_inputs(signature, [GivenTensor("int8", (3,))] * 7) == []
 
 
-def test_a_wrapper_that_was_cut_is_not_known(zoo: ZooPackage, tmp_path: Path) -> None:
-    """Half of a constructor lists some of the inputs: those are not all."""
-
-    def cut(members: dict[str, bytes]) -> None:
-        name = name_ending(members, ".wrapper.cpp")
-        members[name] = members[name].partition(b"inputs_info_[1]")[0]
-
-    assert open_package(zoo("jagged")).signature.known
-    assert not open_package(changed(zoo("jagged"), tmp_path / "cut.pt2", cut)).signature.known
-
-
 def shown(tmp_path: Path, *arguments: str) -> tuple[int, str]:
     argv = [*CLI, *arguments]
     done = subprocess.run(
         argv, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, check=False
     )
     return done.returncode, done.stdout
-
-
-def test_inspecting_a_package_without_sources_prints_no_zeros(sourceless: Sourceless, tmp_path: Path) -> None:
-    """Inputs, outputs, constants and launches are left out rather than counted."""
-    code, text = shown(tmp_path, "inspect-package", str(sourceless("ranker")), "--json")
-    assert code == 0
-    assert all(f'"{name}": null' in text for name in ("inputs", "outputs", "constants", "launches"))
 
 
 UNREADABLE = b"\x80\x04cos\nsystem\n(S'touch owned'\ntR."  # a pickle that runs code

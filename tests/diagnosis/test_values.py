@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from mcp_server.diagnosis.causes import concurrency, custom_op, illegal_memory_access, nan_or_inf
-from mcp_server.diagnosis.causes.input_mismatch import refusal
-from mcp_server.diagnosis.components import operator_of
 from mcp_server.diagnosis.interventions.base import Effect
 from mcp_server.diagnosis.observe.find_origin import faults
 from mcp_server.diagnosis.observe.launches import silent_suspicion
@@ -23,7 +20,6 @@ from mcp_server.memory_faults.records import AddressPart, Blame, Fault, FaultLau
 from mcp_server.model import Artifact, Cost
 from mcp_server.tools.kernel_io import BadElement, FirstBad, KernelIO
 from mcp_server.tools.locate_fault import LocatedFault
-from mcp_server.worker.protocol import Change, Where
 from tests.conftest import ZooPackage
 from tests.diagnosis.support import (
     DIFFERS,
@@ -32,7 +28,6 @@ from tests.diagnosis.support import (
     capture,
     failing,
     from_eager,
-    interpreted,
     package_case,
     phase,
     run,
@@ -46,41 +41,6 @@ CHECK = """Traceback (most recent call last):
   File "/app/serve.py", line 9, in main
     raise RuntimeError("not the model")
 RuntimeError: not the model"""
-
-
-def in_eager(zoo: ZooPackage, directory: Path, name: str, inputs: Path) -> DiagnosisState:
-    """The case after its exported program was run operator by operator."""
-    case = package_case(zoo(name))
-    case.interpreted = interpreted(directory, zoo(name).with_name(f"{name}.exported.pt2"), inputs)
-    return case
-
-
-@pytest.mark.parametrize(
-    ("name", "inputs", "category", "code"),
-    [
-        ("ranker", "bad-index", "index_out_of_bounds", "self.table(ids)"),
-        ("logarithm", "bad-nan", "nan_or_inf", "torch.log(scale)"),
-        ("ranker", "inputs", None, ""),
-    ],
-)
-def test_the_operator_that_fails_in_eager_mode_too(
-    zoo: ZooPackage, tmp_path: Path, name: str, inputs: str, category: str | None, code: str
-) -> None:
-    """It is named with the model's line, as a site that is not proof; good inputs accuse nobody."""
-    case = failing(in_eager(zoo, tmp_path, name, zoo(name).with_name(f"{name}.{inputs}.pt")))
-    found = from_eager(case)
-    assert [each.category for each in found] == ([category] if category else [])
-    for each in found:
-        assert code in each.guilty.model_locations[0].code and confidence(each, case) == "likely"
-        assert each.instruments == {Instrument.EAGER}
-
-
-def test_a_program_refuses_what_its_guards_exclude(zoo: ZooPackage, tmp_path: Path) -> None:
-    """A size outside the exported range is refused by the program itself, as a guard or as an error."""
-    torch.save((torch.zeros(100, 6, dtype=torch.int64),), tmp_path / "large.pt")
-    case = in_eager(zoo, tmp_path, "ranker", tmp_path / "large.pt")
-    refused = refusal(case)
-    assert refused is not None and "refuses this call" in refused.fact
 
 
 def mismatch(op: str) -> dict[str, Any]:
@@ -180,18 +140,6 @@ def test_nan_that_stays_when_the_inputs_are_cleaned_is_looked_for_in_the_code(zo
     assert [(h.guilty.kind, h.weak) for h in alive] == [("kernel", True)]
 
 
-def test_an_input_that_held_nan_is_proven_by_the_call_without_it(zoo: ZooPackage) -> None:
-    """That NaN went in and NaN came out is no proof: a literal may have made the one that came out."""
-    case = watched(zoo, kind="input", name="input 1 (args[1])", launch=1)
-    (found,) = nan_or_inf.detect_bad_values(case)
-    assert found.guilty.input_index == 1 and found.guilty.launch_index is None
-    assert found.intervention is not None and confidence(found, case) == "likely"
-    replaced = Change("elements", input=1, value=0.0, where=Where(non_finite=True))
-    assert found.intervention.changes == (replaced,)
-    case.trials[found.intervention.key] = trial(found.intervention, Effect.GONE)
-    assert confidence(found, case) == "proven"
-
-
 @pytest.mark.parametrize(
     ("eager", "weak", "harmful", "healthy"),
     [(None, True, True, False), (True, False, False, True), (False, False, True, False)],
@@ -225,41 +173,6 @@ def located(zoo: ZooPackage, **facts: Any) -> DiagnosisState:
 INDEX = AddressPart(
     kind="index", parameter="in_ptr0", label="input 1", lowest=0, limit=32, beyond=True, input_index=1
 )
-NO_JOURNAL = FaultLaunch(index=1, kernel="k", kind="kernel", line=9, how="name", certain=False)
-
-
-@pytest.mark.parametrize(
-    ("said", "launch", "sure"),
-    [("likely", None, "likely"), ("possible", NO_JOURNAL, "possible"), ("likely", NO_JOURNAL, "likely")],
-)
-def test_a_kernel_that_leaves_its_memory(
-    zoo: ZooPackage, said: str, launch: FaultLaunch | None, sure: str
-) -> None:
-    """A blamed kernel is guilty at its launch, and no surer than the checker was without a journal."""
-    blame = Blame.model_validate({"kind": "kernel", "name": "k", "confidence": said})
-    case = located(zoo, blame=blame, **({"launch": launch} if launch else {}))
-    (found,) = illegal_memory_access.detect_memory(case)
-    assert (found.guilty.kind, found.guilty.launch_index) == ("kernel", 1)
-    assert Instrument.MEMORY_CHECKER in found.instruments and found.intervention is None
-    assert confidence(found, case) == sure
-
-
-def test_the_launch_of_an_operator_is_the_operators(zoo: ZooPackage) -> None:
-    """A bad access in a launch that calls an operator of the user's own is put on that operator."""
-    case = package_case(zoo("plugin"))
-    number = next(n for n in range(9) if operator_of(n, case))
-    launch = FaultLaunch(index=number, kernel="k", kind="proxy", line=9, how="journal", certain=True)
-    case.located = located(zoo, blame=Blame(kind="kernel", name="k"), launch=launch).located
-    (found,) = illegal_memory_access.detect_memory(case)
-    assert (found.guilty.kind, found.guilty.name) == ("op", "aotizoo::halve_rows")
-
-
-@pytest.mark.parametrize(("launch", "words"), [(1, "what my::op reads and writes"), (0, "fake function")])
-def test_what_an_operator_has_to_mend(zoo: ZooPackage, launch: int, words: str) -> None:
-    """Its code, where the access is inside it; what it promises, where a tensor that it made is too small."""
-    blame = Blame(kind="op", name="my::op", category="custom_op", launch=launch)
-    (found,) = illegal_memory_access.detect_memory(located(zoo, blame=blame))
-    assert found.fix is not None and words in found.fix.text
 
 
 def test_an_index_from_an_input_is_clamped(zoo: ZooPackage) -> None:
@@ -286,34 +199,6 @@ def test_the_origin_of_a_missed_access_is_sought(zoo: ZooPackage) -> None:
     case = located(zoo, parts=[INDEX], missed=missed)
     assert faults(case) == [OriginFault(1, "access", parameter="p", shape=(32, 8), stride=(8, 1))]
     assert faults(located(zoo, parts=[INDEX.model_copy(update={"kind": "scalar"})], missed=missed)) == []
-
-
-PAIR = {"shape": [[3, 2], [3, 2]], "equal": False, "differing": 4, "nan": [4, 0], "max_abs": 1e-7}
-
-
-@pytest.mark.parametrize(
-    ("pair", "departs"),
-    [
-        (PAIR, False),
-        ({**PAIR, "differing": 5}, True),
-        ({**PAIR, "nan": [0, 4]}, True),
-        ({**PAIR, "shape": [[3, 2], [2, 2]]}, True),
-        ({"max_abs": 0.5}, True),
-    ],
-    ids=["eager alone", "other elements", "package alone", "another shape", "no counts"],
-)
-def test_nan_of_eager_alone_is_no_departure(zoo: ZooPackage, pair: dict[str, Any], departs: bool) -> None:
-    """Where eager mode overflowed and the package did not, neither is accused of the other's values."""
-    case = failing(package_case(zoo("ranker")), "AssertionError: Tensor-likes are not close!")
-    made = {"event": "node_non_finite", "node": "n", "op": "aten.layer_norm.default", "stack": []}
-    case.interpreted = worker_run(
-        {**made, "bad_inputs": [], "masked": False, "nan": True, "dtype": "float32"},
-        {"event": "interpreted", "outputs": [{"nan": 4}]},
-        {"event": "compared", "equal": False, "outputs": [pair]},
-    )
-    case.runs["plain"] = run("plain", "", called())
-    found = [each.category for each in from_eager(case)]
-    assert found == (["wrong_output"] if departs else [])
 
 
 UNCLAMPABLE = [{"beyond": None}, {"limit": None}, {"kind": "scalar"}, {"input_index": 0}]

@@ -12,22 +12,17 @@ from mcp_server.diagnosis.causes import wrong_output
 from mcp_server.diagnosis.causes.compiler import CODE, KEY, casts_trial, is_rounding
 from mcp_server.diagnosis.diagnose import detect, diagnose
 from mcp_server.diagnosis.interventions.base import Effect
-from mcp_server.diagnosis.observe.wrong_numbers import CompareLaunches, EmulateCasts
+from mcp_server.diagnosis.observe.wrong_numbers import EmulateCasts
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
-from mcp_server.model import ExportedWorkload, ScriptWorkload, Verdict
-from mcp_server.tools.divergence import (
-    Kind,
-)
+from mcp_server.model import ScriptWorkload, Verdict
 from mcp_server.tools.reduce.failing import FailureShown
 from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import (
-    DIFFERS,
     called,
     capture,
-    compared_with_eager,
     diverged,
     package_case,
     phase,
@@ -39,19 +34,6 @@ from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
 
-def test_the_guilty_launch_depends_on_the_kind(zoo: ZooPackage) -> None:
-    """An error is put on the launch that diverges, chance and unset memory on the one where they enter."""
-    kinds: dict[Kind, int] = {"error": 1, "uninitialised": 0, "tf32": 1, "nondeterministic": 0}
-    for kind, launch in kinds.items():
-        case = diverged(zoo, kind)
-        (found,) = wrong_output.detect_divergence(case)
-        assert (found.category, found.guilty.launch_index, found.harmful) == ("wrong_output", launch, True)
-        assert confidence(found, case) == "likely" and found.fix is not None
-    case.with_eager = compared_with_eager("error")  # no launch is known
-    (found,) = wrong_output.detect_divergence(case)
-    assert (found.guilty.kind, found.guilty.name) == ("package", "logarithm.pt2")
-
-
 def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     """A package of other weights is the cause, and the launch that diverges only shows it."""
     case = diverged(zoo)
@@ -61,23 +43,6 @@ def test_other_constants_explain_a_departure(zoo: ZooPackage) -> None:
     best = ranked(wrong_output.detect_divergence(case), case)[0]
     assert (best.category, best.guilty.name) == ("constants", "inp.weight")
     assert "3 of 64" in best.summary and confidence(best, case) == "likely"
-
-
-def comparing(zoo: ZooPackage) -> DiagnosisState:
-    case = diverged(zoo)
-    case.with_eager = None
-    case.workload = ExportedWorkload(exported=zoo("logarithm").with_name("logarithm.exported.pt2"))
-    return case
-
-
-def test_a_difference_is_looked_into(zoo: ZooPackage) -> None:
-    """The comparison is worth its time once outputs were seen to differ, and not while they agree."""
-    case = comparing(zoo)
-    assert CompareLaunches().gain(case, []) > 0
-    case.interpreted = worker_run({**DIFFERS, "equal": True})
-    assert CompareLaunches().gain(case, []) == 0
-    case.interpreted = None
-    assert CompareLaunches().gain(case, []) > 0, "updated weights are compared here alone"
 
 
 @pytest.mark.parametrize(("by", "weak"), [(0.12, True), (0.5, False)])

@@ -108,23 +108,6 @@ def test_what_is_no_pure_expression_is_refused(old: str, new: str, what: str) ->
     assert what in str(refused.value)
 
 
-PARTED = """extern "C" void k(float* out_ptr0) {
-    if(C10_LIKELY(x0 >= 0 && x0 < 16)) {
-        auto tmp2 = tmp0 - tmp1;
-    }
-    if(C10_UNLIKELY(x0 >= 16 && x0 < 24)) {
-        auto tmp2 = tmp0 - tmp1;
-    }
-}"""
-
-
-def test_a_statement_of_vectors_and_of_their_rest_is_one() -> None:
-    """Both are replaced; two statements of one part are not one."""
-    assert replaced_once(kernel(PARTED), "tmp0 - tmp1", "0.5f").count("= 0.5f;") == 2
-    with pytest.raises(ProblemError, match="occurs 2 times"):
-        replaced_once(kernel(PARTED.replace("C10_UNLIKELY", "C10_LIKELY")), "tmp0 - tmp1", "0.5f")
-
-
 IMPURE = ("tl.store(out_ptr0, 0)", "tl.atomic_add(out_ptr0, 1)", "open('x')", "(a := 1)", "x = 1")
 
 

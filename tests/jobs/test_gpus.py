@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import anyio
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.gpus import Gpu, Waits, canonical_name, device_names, leased, read_listing
-from mcp_server.jobs.store import try_lock
 
 
 @pytest.fixture(autouse=True)
@@ -35,47 +33,6 @@ async def test_second_job_waits(tmp_path: Path) -> None:
         await anyio.sleep(0.15)
         order.append("first ends")
     assert order == ["waiting for GPU 1, in use by job one", "first ends", "second runs"]
-
-
-@pytest.mark.anyio
-async def test_one_order_for_all(tmp_path: Path) -> None:
-    """GPUs are taken in one order whatever order was asked for, so that no two jobs wait for each other."""
-    waiting = anyio.Event()
-
-    async def both() -> None:
-        async with leased(["1", "0"], Waits("both", lambda _: waiting.set())):
-            pass
-
-    async with anyio.create_task_group() as tasks, leased(["0"], Waits("one")):
-        tasks.start_soon(both)
-        await waiting.wait()
-        fd = try_lock(tmp_path / "gpu-1.lock")
-        assert fd is not None
-        os.close(fd)
-
-
-@pytest.mark.anyio
-async def test_waiting_can_be_cancelled(tmp_path: Path) -> None:
-    """A cancelled wait gives back the leases that it had already."""
-    async with leased(["1"], Waits("one")):
-        with anyio.move_on_after(0.1) as scope:
-            async with leased(["0", "1"], Waits("two")):
-                pytest.fail("two jobs on one GPU")
-        assert scope.cancelled_caught
-        with anyio.fail_after(1):
-            async with leased(["0"], Waits("three")):
-                pass
-
-
-@pytest.mark.anyio
-async def test_removed_lock_file(tmp_path: Path) -> None:
-    """A lock file that a cleaner removed does not keep the next job from its lease."""
-    async with leased(["0"], Waits("one")) as (fd,):
-        (tmp_path / "gpu-0.lock").unlink()
-        assert fd >= 0
-    with anyio.fail_after(1):
-        async with leased(["0"], Waits("two")):
-            assert (tmp_path / "gpu-0.lock").read_text() == "two"
 
 
 @pytest.mark.anyio

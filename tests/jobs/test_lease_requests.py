@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -69,23 +68,6 @@ async def there(path: Path) -> None:
     await anyio.to_thread.run_sync(appears, path)
 
 
-async def test_a_call_is_not_queued_behind_a_compile(tmp_path: Path) -> None:
-    """What compiles has no lease: a call that comes later takes it, ends, and has waited for nobody."""
-    ended: list[str] = []
-
-    async def compile_first() -> None:
-        await asking(tmp_path, "slow", "touch('compiling'); until('called'); lease.take(); touch('launched')")
-        ended.append("slow")
-
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(compile_first)
-        await there(tmp_path / "compiling")
-        quick = await asking(tmp_path, "quick", "lease.take(); touch('called')")
-        ended.append("quick")
-    assert quick.ok and quick.waited_s == 0
-    assert ended == ["quick", "slow"] and (tmp_path / "launched").exists()
-
-
 async def test_the_one_who_has_it_is_named_and_the_limit_stands_still(tmp_path: Path) -> None:
     """A child whose limit is shorter than its wait succeeds; the wait is told, with tool and job."""
     lines: list[str] = []
@@ -137,24 +119,6 @@ if len(sys.argv) == 2:
     assert done.ok and done.waited_s == 0, done.output.read_text()
 
 
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "os._exit(3)", "lease.leave()"])
-async def test_it_ends_with_the_process_or_when_it_is_left(tmp_path: Path, end: str) -> None:
-    """However a process ends, the lease is free while the rest of its child goes on."""
-    code = f"""
-if os.fork() == 0:
-    lease.take(); touch('held'); until('seen'); {end}
-    time.sleep(60)
-until('go')
-"""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(partial(asking, tmp_path, "job", code))
-        await there(tmp_path / "held")
-        assert not free(tmp_path)
-        (tmp_path / "seen").touch()
-        assert await anyio.to_thread.run_sync(within, 2.0, partial(free, tmp_path))
-        (tmp_path / "go").touch()
-
-
 async def test_a_cancelled_child_leaves_the_queue(tmp_path: Path) -> None:
     """Whoever is cancelled while waiting has no process left and takes no lease later."""
     async with anyio.create_task_group() as tasks:
@@ -191,13 +155,3 @@ anyio.run(run, command, directory)
         server.send_signal(signal.SIGKILL)
     assert all_dead([pid], 15.0)
     assert within(1.0, partial(free, tmp_path))
-
-
-async def test_without_anybody_to_ask_nobody_waits(tmp_path: Path) -> None:
-    """A process on another machine, or without the variable, goes on at once."""
-    for env in ({}, {"AOTI_DEBUG_LEASE": "aoti-debug-nobody"}):
-        directory = tmp_path / f"without-{len(env)}"
-        directory.mkdir()
-        began = time.monotonic()
-        done = await run(Command(python(BEGIN + "lease.take()"), directory, env, 20), directory)
-        assert done.ok and time.monotonic() - began < 60

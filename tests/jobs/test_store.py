@@ -7,16 +7,12 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import quote
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.clock import Clock, JobClock
@@ -25,11 +21,9 @@ from mcp_server.jobs.store import (
     SCHEME,
     JobDirectory,
     Store,
-    cause,
     private_directory,
     size_of,
     state_root,
-    storing,
 )
 from mcp_server.model import Cost
 from tests.jobs.support import FAMILY, all_dead, appears, endless, family, finish, python
@@ -82,20 +76,6 @@ def test_state_root(environ: dict[str, str], root: Path, monkeypatch: pytest.Mon
     assert state_root() == root
 
 
-def test_private(job: JobDirectory, store: Store) -> None:
-    """Nobody else may look into the store."""
-    for path in (store.root, store.jobs, job.path):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o700
-
-
-def test_root_that_was_there(tmp_path: Path) -> None:
-    """A directory that others may read keeps its mode, and the jobs in it are private all the same."""
-    tmp_path.chmod(0o755)
-    store = Store(tmp_path)
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
-    assert stat.S_IMODE(store.jobs.stat().st_mode) == 0o700
-
-
 @pytest.mark.parametrize("mode", [0o1777, 0o775])
 def test_root_that_others_may_write(mode: int, tmp_path: Path) -> None:
     """A directory such as /tmp itself is refused, and left as it is."""
@@ -113,23 +93,6 @@ def test_malformed_handle(handle: str, store: Store) -> None:
     """What is no handle never becomes a path."""
     with pytest.raises(ProblemError, match="not a job handle"):
         store.find(handle)
-
-
-def test_unknown_handle(store: Store) -> None:
-    """A handle of no job says what to do, and a link with such a name is no job."""
-    with pytest.raises(ProblemError, match="run the tool again"):
-        store.find("job_00000000")
-    (store.jobs / "job_00000000").symlink_to("/")
-    with pytest.raises(ProblemError, match="no such job"):
-        store.find("job_00000000")
-
-
-def test_artifact_address(job: JobDirectory, store: Store) -> None:
-    """A file's address leads back to the file, whatever its name."""
-    path = job.path / "01-run" / "a b%#?é.log"
-    path.parent.mkdir()
-    path.write_text("text")
-    assert store.path_of(f"{SCHEME}{job.id}/{quote('01-run/a b%#?é.log')}") == path
 
 
 @pytest.mark.parametrize(
@@ -169,17 +132,6 @@ def test_root_of_another_user(tmp_path: Path) -> None:
     os.chown(tmp_path / "state", 12345, 12345)
     with pytest.raises(ProblemError, match="another user"):
         private_directory(tmp_path / "state")
-
-
-@pytest.mark.parametrize(
-    ("number", "words"),
-    [(28, "the disk is full"), (30, "the file system is read-only"), (13, "permission is denied")],
-)
-def test_storage_errors_in_words(number: int, words: str, tmp_path: Path) -> None:
-    """A full disk, a read-only file system and missing rights are told in words."""
-    assert cause(OSError(number, "")) == words
-    with pytest.raises(ProblemError, match=words), storing(tmp_path):
-        raise OSError(number, "")
 
 
 def test_sweep_removes_the_oldest(tmp_path: Path) -> None:
@@ -223,22 +175,6 @@ def test_sweep_does_not_follow_links(tmp_path: Path) -> None:
     assert (outside / "data").exists()
 
 
-def test_half_made_job(tmp_path: Path) -> None:
-    """A job whose server died while making it is swept like any other."""
-    store = limited(tmp_path / "state", cap_jobs=0)
-    (store.jobs / "job_00000001").mkdir()
-    (store.jobs / "job_00000002").mkdir()
-    (store.jobs / "job_00000002" / "job.json").write_text("{")
-    assert sorted(store.sweep()) == ["job_00000001", "job_00000002"]
-
-
-def test_lost_counter(store: Store) -> None:
-    """New jobs stay younger than the old ones when the counter is lost."""
-    old = finished(store)
-    (store.root / "counter").write_text("garbage")
-    assert finished(store).number > old.number
-
-
 def test_two_servers_at_once(tmp_path: Path) -> None:
     """Jobs made and swept by several servers at a time get distinct handles and numbers."""
 
@@ -258,8 +194,6 @@ def test_two_servers_at_once(tmp_path: Path) -> None:
 # Jobs have handles, outlive the request, and lose no finished work.
 
 ROOT = Path(__file__).resolve().parents[2]
-
-Work = Callable[[Job], Awaitable[Cost]]
 
 
 @pytest.fixture
@@ -281,47 +215,6 @@ async def refused(job: Job) -> Cost:
 
 async def broken(job: Job) -> Cost:
     raise KeyError("oops\x1b[2J")
-
-
-@pytest.mark.anyio
-async def test_finished(manager: Manager) -> None:
-    """Work that ends within the wait comes back with result and progress, also when it is stopped later."""
-    job = manager.start("quick", quick)
-    state = await manager.wait(job.id, 60)
-    assert (state.job_id, state.kind, state.state) == (job.id, "quick", "finished")
-    assert state.result == {"runs": 1, "compiles": 0, "wall_s": 0.0, "waited_s": 0.0}
-    assert state.progress == ["half way"]
-    assert 0 <= state.wall_s < 60
-    assert await manager.stop(job.id) == state
-
-
-@pytest.mark.anyio
-async def test_numbers_that_json_lacks(manager: Manager) -> None:
-    """NaN in a result is null at once, not only when the result is read again from disk."""
-
-    async def odd(job: Job) -> Cost:
-        return Cost(wall_s=float("nan"))
-
-    job = manager.start("odd", odd)
-    state = await manager.wait(job.id, 60)
-    assert state.result is not None and state.result["wall_s"] is None
-    assert await manager.wait(job.id, 0) == state
-
-
-@pytest.mark.anyio
-async def test_outlives_the_request(manager: Manager) -> None:
-    """A cancelled wait does not touch the job."""
-    gate = anyio.Event()
-
-    async def gated(job: Job) -> Cost:
-        await gate.wait()
-        return Cost()
-
-    job = manager.start("gated", gated)
-    with anyio.move_on_after(0.02):
-        await manager.wait(job.id, 60)
-    gate.set()
-    assert (await manager.wait(job.id, 60)).state == "finished"
 
 
 @pytest.mark.anyio
@@ -419,20 +312,6 @@ async def test_disk_that_refuses_the_result(manager: Manager) -> None:
 
 
 @pytest.mark.anyio
-async def test_progress_is_bounded(manager: Manager) -> None:
-    """Only the last lines of progress are kept, none of them long."""
-
-    async def chatty(job: Job) -> Cost:
-        for number in range(100):
-            job.progress(f"{number} " + "x" * 1_000)
-        return Cost()
-
-    state = await manager.wait(manager.start("chatty", chatty).id, 60)
-    assert [line.split()[0] for line in state.progress] == [str(number) for number in range(80, 100)]
-    assert max(map(len, state.progress)) == 300
-
-
-@pytest.mark.anyio
 async def test_old_jobs_make_room(tmp_path: Path) -> None:
     """After each job the store is swept; a swept handle is a clear error."""
     store = Store(tmp_path / "state")
@@ -473,15 +352,6 @@ async def test_heavy_jobs_wait_for_their_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_error_of_the_user_of_a_manager_stays_as_it_is(tmp_path: Path) -> None:
-    """It is not wrapped into a group, and the jobs end all the same."""
-    with pytest.raises(ProblemError, match=r"^mine$"):
-        async with Manager.open(Store(tmp_path / "state")) as manager:
-            manager.start("endless", endless)
-            raise ProblemError("mine")
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("said", ["0", "-1", "x", "1e3", "٣", "99999"])
 async def test_a_number_of_jobs_that_is_none(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a whole number of jobs is one."""
@@ -512,19 +382,6 @@ async def test_a_limit_stands_still_with_the_clock() -> None:
     assert clock.wall_s - clock.waited_s == pytest.approx(clock.worked_s, abs=0.05)
 
 
-@pytest.mark.anyio
-async def test_a_limit_that_begins_while_the_clock_stands_still() -> None:
-    """It has its seconds from when the clock goes on."""
-    clock = Clock()
-    clock.stop()
-    with clock.limit(0.2) as limit:
-        await anyio.sleep(0.4)
-        assert not limit.cancel_called
-        clock.resume()
-        await anyio.sleep(20)
-    assert limit.cancelled_caught
-
-
 def test_a_job_waits_when_none_of_its_children_works() -> None:
     """One child that waits while another works, for the other's lease maybe, stops no budget."""
     clock = JobClock()
@@ -543,21 +400,3 @@ def still(clock: Clock) -> bool:
     before = clock.waited_s
     time.sleep(0.002)
     return clock.waited_s > before
-
-
-@given(st.lists(st.booleans(), max_size=6), st.lists(st.integers(0, 5), max_size=6))
-def test_what_ends_in_any_order_leaves_the_clock_running(waiting: list[bool], order: list[int]) -> None:
-    """Whatever children begin, wait and end, in any order: at the end the clock goes, and time is no less."""
-    clock, stacks = JobClock(), []
-    for waits in waiting:
-        stack = ExitStack()
-        stack.enter_context(clock.child())
-        if waits:
-            stack.enter_context(clock.blocked())
-        stacks.append(stack)
-        assert (clock._stopped_at is not None) == all(waiting[: len(stacks)])
-    for place in [*order, *([0] * len(stacks))]:
-        if stacks:
-            stacks.pop(place % len(stacks)).close()
-    assert clock._stopped_at is None
-    assert 0 <= clock.waited_s <= clock.wall_s

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mcp_server.jobs import supervisor
-from mcp_server.jobs.child import Decoded, Report, decode, encode_request, oom_kill_count
+from mcp_server.jobs.child import Decoded, Report, decode, oom_kill_count
 from mcp_server.jobs.supervisor import children_of
 from tests.jobs.support import FAMILY, all_dead, family, python
 
@@ -29,17 +29,6 @@ def test_both_ways_to_find_descendants(tmp_path: Path) -> None:
             for pid in pids:
                 os.kill(pid, 9)
         assert child.wait() == -9
-
-
-def test_request_arrives_whole() -> None:
-    """Directory and environment pass the socket unchanged, also bytes that are no UTF-8."""
-    reading, writing = os.pipe()
-    env = {"A": "1=2\n", "EMPTY": "", "RAW": "\udcff"}
-    os.write(writing, encode_request(Path("/some where"), env))
-    os.close(writing)
-    received = supervisor.read_request(reading)
-    os.close(reading)
-    assert received == (b"/some where", {b"A": b"1=2\n", b"EMPTY": b"", b"RAW": b"\xff"})
 
 
 @pytest.mark.parametrize("sent", [b"", b"\0" * 7, b"\0" * 7 + b"\x09/"])

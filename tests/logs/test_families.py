@@ -132,26 +132,4 @@ def test_an_operators_exception_is_read_where_its_error_is_not_checked(release: 
     assert found.fields.get("node") == ("0" if release == "2.14" else None)
 
 
-def test_the_oldest_text_names_the_model_that_is_missing() -> None:
-    """torch 2.8 has no quotes around the name, and no space behind it."""
-    assert root(RECORDINGS / "releases" / "no_such_model.torch-2.8.txt").fields["model"] == "nope"
-
-
 # What our own tools said on an H200, kept as they printed it (`tests/recordings/gpu_tools`).
-
-RECORDED = RECORDINGS / "gpu_tools"
-
-
-ROOTS = {
-    "bad-index": "device_assert_index",
-    "bad-start": "device_assert_index",
-    "bad-scatter": "aten_assert",
-}
-
-
-@pytest.mark.parametrize("name", sorted(ROOTS))
-def test_the_root_of_a_real_device_assertion(name: str) -> None:
-    """The assertion is the root of the child's real output, whatever CUDA and cuBLAS say after it."""
-    (log,) = RECORDED.glob(f"diagnose-{name}.0?-plain.log")
-    root = read_log_file(log).root
-    assert root is not None and root.family.id == ROOTS[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -13,30 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.errors import ProblemError
-from mcp_server.logs import log
 from mcp_server.logs.capture_journal import stalled_call
 from mcp_server.logs.captured import Captured, CapturedCall
-from mcp_server.logs.details import DETAILS, MAX_LOCATIONS, look
-from mcp_server.logs.families import FAMILIES, Rank
+from mcp_server.logs.details import DETAILS, look
 from mcp_server.logs.log import MAX_ERRORS, read_log, read_log_file
-from mcp_server.logs.text import MAX_LINE, bound, clean, read_line
+from mcp_server.logs.text import clean, read_line
 from mcp_server.runtime.launchers import read_launcher
 from tests.logs.support import digest, gold, lines_of, read
 from tests.zoo.names import few, nightly
-
-IMA = "CUDA error: an illegal memory access was encountered"
-
 
 # Reading logs: which error is the root, where it points, and facts on lines that are no errors.
 
 ASSERT = (
     "/c/ab.py:40: unknown: block: [{},0,0], thread: [2,0,0] "
     "Assertion `index out of bounds: 0 <= tmp4 < ks0` failed."
-)
-RUN = (
-    "RuntimeError: run_func_( container_handle_, input_handles.data() ) API call failed at "
-    "/pytorch/torch/csrc/inductor/aoti_runner/model_container_runner.cpp, line 144"
 )
 LOGS = json.loads(Path(__file__).with_name("logs.json").read_text(encoding="utf-8"))
 TRACEBACK = (
@@ -65,14 +54,6 @@ def test_root_is_the_cause(case: dict[str, Any]) -> None:
     assert list(root.candidates) == case.get("candidates", list(root.candidates))
 
 
-def test_teardown_alone_is_no_root() -> None:
-    """What is printed while CUDA is torn down is never the root."""
-    facts = read(
-        "Failed to destroy CUDA event in AOTInductor model: an illegal memory access was encountered"
-    )
-    assert facts.root is None and facts.errors[0].rank == Rank.NOISE
-
-
 def test_teardown_tells_what_the_device_met() -> None:
     """A cuBLAS status takes its candidates from the status that the teardown prints."""
     facts = read(
@@ -84,21 +65,6 @@ def test_teardown_tells_what_the_device_met() -> None:
     assert facts.root is not None
     assert facts.root.family.id == "cublas_status"
     assert facts.root.candidates[0] == "index_out_of_bounds"
-
-
-def test_first_of_a_chain() -> None:
-    """Of chained exceptions without a family, the one that the others follow from is the root."""
-    facts = read(
-        *TRACEBACK[:3],
-        "KeyError: 'price'",
-        "",
-        "During handling of the above exception, another exception occurred:",
-        "",
-        *TRACEBACK[:3],
-        "ValueError: bad request",
-    )
-    assert [item.type for item in facts.exceptions] == ["KeyError", "ValueError"]
-    assert facts.root is not None and facts.root.text == "KeyError: 'price'"
 
 
 def test_survived_errors_do_not_outweigh_the_last() -> None:
@@ -138,17 +104,6 @@ def test_script_errors(code: str, error: str, family: str) -> None:
     assert facts.root is not None and facts.root.family.id == family
 
 
-def test_not_a_number_in_a_comparison() -> None:
-    """A comparison that fails on NaN points at the numbers first."""
-    facts = read(
-        "AssertionError: Tensor-likes are not close!",
-        "",
-        "Mismatched elements: 1 / 40 (2.5%)",
-        "Greatest absolute difference: nan at index (3, 1) (up to 0.02 allowed)",
-    )
-    assert facts.root is not None and facts.root.candidates[0] == "nan_or_inf"
-
-
 @pytest.mark.parametrize(
     ("operator", "candidates"),
     [("input", ("input_mismatch", "shape_out_of_range")), ("torch.ops.mylib.f.default", ("custom_op",))],
@@ -186,19 +141,6 @@ def test_ranks_are_told_apart() -> None:
     }
 
 
-def test_repeated_asserts_are_counted() -> None:
-    """One line per thread is one error with a count."""
-    facts = read(*(ASSERT.format(block) for block in range(1000)))
-    assert facts.root is not None
-    assert (facts.root.count, len(facts.errors)) == (1000, 1)
-
-
-def test_truncated_traceback() -> None:
-    """A traceback without its last line is reported as cut off."""
-    assert "line 1" in read(*TRACEBACK).truncated
-    assert read(*TRACEBACK, RUN).truncated == ""
-
-
 @pytest.mark.parametrize(
     "lines",
     [
@@ -224,62 +166,12 @@ def test_frames_without_a_head_need_the_name_of_an_exception() -> None:
     assert facts.exceptions == () and facts.truncated == ""
 
 
-def test_a_passed_over_exception_ended_nothing() -> None:
-    """What Python says of an exception in a callback at the exit did not end the program."""
-    head = "Exception ignored in atexit callback: <function shutdown_compile_workers at 0x7f88>"
-    facts = read(head, *TRACEBACK, "subprocess.TimeoutExpired: Command '['a']' timed out after 300 seconds")
-    assert facts.root is not None and not facts.fatal
-
-
 def test_late_cause_finds_room() -> None:
     """A cause is kept although the list of errors is full of lesser ones."""
     lines = [f"ValueError: number {number} is odd" for number in range(MAX_ERRORS * 2)]
     facts = read(*lines, ASSERT.format(1))
     assert facts.root is not None and facts.root.family.id == "device_assert_index"
     assert len(facts.errors) == MAX_ERRORS and facts.dropped_errors == MAX_ERRORS + 1
-
-
-def test_file_with_one_endless_line(tmp_path: Path) -> None:
-    """A file of one line of 2 MB is read in pieces."""
-    path = tmp_path / "x.log"
-    path.write_text("x" * 2_000_000 + "\n" + IMA + "\n", encoding="utf-8")
-    root = read_log_file(path).root
-    assert root is not None and root.family.id == "cuda_illegal_access"
-
-
-PIECES = st.one_of(
-    st.text(max_size=120),
-    st.sampled_from([family.example for family in FAMILIES]),
-    st.sampled_from(
-        [*TRACEBACK, RUN, ASSERT, "[ before_launch: k ]", "========= Invalid __global__ read of size 4"]
-    ),
-    st.tuples(
-        st.sampled_from(["[rank1]: ", "\x1b[31m", "3: ", "E1120 19:29:33.789000 417 a.py:8] "]),
-        st.text(max_size=40),
-    ).map("".join),
-)
-
-
-@settings(deadline=None)
-@given(st.lists(PIECES, max_size=60))
-def test_never_raises_and_stays_bounded(lines: list[str]) -> None:
-    """Any mixture of texts gives facts of bounded size, with a root that is one of the errors."""
-    facts = read_log(lines)
-    assert len(facts.errors) <= MAX_ERRORS and len(facts.best_lines) <= 20
-    assert all(len(error.text) <= 500 and 1 <= error.line <= len(lines) for error in facts.errors)
-    assert facts.root is None or facts.root.line in {error.line for error in facts.errors}
-
-
-@settings(deadline=None, max_examples=few(30))
-@given(
-    st.lists(st.sampled_from([family.example for family in FAMILIES]), min_size=1, max_size=10),
-    st.integers(0, 300),
-)
-def test_root_does_not_depend_on_noise(lines: list[str], noise: int) -> None:
-    """Ordinary output before the errors does not change which one is the root."""
-    before = read_log(lines).root
-    after = read_log([*(f"step {number} ok" for number in range(noise)), *lines]).root
-    assert (before and before.family.id) == (after and after.family.id)
 
 
 ERROR = "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x17 and 16x32)"
@@ -296,39 +188,6 @@ def test_the_prefilter_announces_every_detail(pattern: re.Pattern[str], data: st
     line = read_line(text, 1)
     if pattern.search(line.text):
         assert pattern in look([line])[0].details
-
-
-def test_lines_of_a_batch_are_looked_at_each_for_itself() -> None:
-    """Lines that differ in their numbers share what is looked for; other lines do not."""
-    first, second, other = (
-        read_line(text, 1) for text in ("a.kernel.cpp:30: error", "a.kernel.cpp:31: error", "nothing")
-    )
-    found = look([first, other, second])
-    assert found[0] == found[2] != found[1] and found[:1] == look([first])
-
-
-def test_the_first_version_of_each_part_counts() -> None:
-    """Versions as reports print them; a later, other one changes nothing."""
-    facts = read("PyTorch version: 2.11.0+cu130", "triton==3.6.0", "torch 2.8.0", "CUDA Version: 13.0")
-    assert facts.versions == {"torch": "2.11.0+cu130", "triton": "3.6.0", "cuda": "13.0"}
-
-
-def test_locations_are_bounded_and_each_is_kept_once() -> None:
-    """Lines of generated C++ in the order of the log."""
-    lines = [f"/c/ab.wrapper.cpp:{number}" for number in (7, 3, 7, *range(10, 60))]
-    places = read(*lines).locations
-    assert [place.rpartition(":")[2] for place in places[:3]] == ["7", "3", "10"]
-    assert len(places) == MAX_LOCATIONS == len(set(places))
-
-
-def test_a_detail_belongs_to_the_error_before_it() -> None:
-    """A size of the difference is added to an error shortly before it, and never replaces its own fields."""
-    root = read("AssertionError: Tensor-likes are not close!", "Mismatched elements: 3 / 8").root
-    assert root is not None and (root.fields["mismatched"], root.fields["elements"]) == ("3", "8")
-    far = read(ERROR, *["x"] * 60, "Error in op: mm").root
-    near = read(ERROR, "Error in op: mm").root
-    assert far is not None and near is not None
-    assert ("op" in far.fields, near.fields["op"]) == (False, "mm")
 
 
 # Logs as files: large ones, growing ones, what is none, and lines made fit to be read.
@@ -362,49 +221,6 @@ def test_an_error_in_the_middle_of_a_large_log_is_found(before: int, after: int)
         facts = read_log_file(path, head=1000, tail=1000)
     assert facts.root is not None and facts.root.line == before + 501
     assert facts.lines == before + after + 1001
-
-
-def test_lines_that_carriage_returns_end_are_counted_in_the_gap(tmp_path: Path) -> None:
-    """The number behind the gap is the one that reading all of it gives."""
-    path = tmp_path / "run.log"
-    path.write_text("1%\r2%\r\n3%\n" * 2000 + LAST, newline="")
-    whole, ends = read_log_file(path), read_log_file(path, head=100, tail=100)
-    assert whole.root is not None and ends.root is not None
-    assert ends.root.line == whole.root.line == 6001
-
-
-def test_a_log_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written while it is read is not read, and that is said: reading comes to an end."""
-    path = tmp_path / "run.log"
-    path.write_text(LAST * 100)
-    from mcp_server.logs.log import read_parts
-
-    def written_meanwhile(parts: object) -> object:
-        with path.open("a") as file:
-            file.write(FIRST)
-        return read_parts(parts)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(log, "read_parts", written_meanwhile)
-    facts = read_log_file(path)
-    assert facts.lines == 100
-    assert facts.truncated == "the file grew while it was read: what came later was not read"
-
-
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    """A pipe that nobody writes to, a device, a directory and a file of the kernel are refused at once."""
-    os.mkfifo(tmp_path / "pipe")
-    refused = {
-        tmp_path / "pipe": "no regular file",
-        Path("/dev/zero"): "no regular file",
-        tmp_path: "no regular file",
-        Path("/proc/self/status"): "a file of the kernel",
-        Path("/proc/kmsg"): "a file of the kernel",
-        Path("/sys/kernel/mm/transparent_hugepage/enabled"): "a file of the kernel",
-    }
-    for path, what in refused.items():
-        if path.exists():
-            with pytest.raises(ProblemError, match=re.escape(f"the log is {what}")):
-                read_log_file(path)
 
 
 @pytest.mark.parametrize(
@@ -446,27 +262,6 @@ def test_prefixes(raw: str, process: str, text: str) -> None:
     """Prefixes of launchers and loggers are told from the text."""
     line = read_line(raw, 1)
     assert (line.process, line.text) == (process, text)
-
-
-@given(st.text(max_size=200))
-def test_clean_is_printable_and_stable(raw: str) -> None:
-    """What is clean holds no control characters, and cleaning it again changes nothing."""
-    text = clean(raw)
-    assert not any(ord(character) < 32 and character != "\t" for character in text)
-    assert clean(text) == text
-
-
-def test_long_lines_keep_both_ends() -> None:
-    """A long line is cut in the middle: texts of failed calls end in the line number."""
-    text = clean("a" * 50_000 + " line 144")
-    assert len(text) <= MAX_LINE + 5
-    assert text.endswith("line 144")
-
-
-@given(st.text(max_size=50), st.integers(min_value=1, max_value=60))
-def test_bound(text: str, limit: int) -> None:
-    """No text is longer than its bound."""
-    assert len(bound(text, limit)) <= limit
 
 
 # What a log says of processes: ranks that srun and torchrun started, and a call that will not come back.

@@ -47,25 +47,6 @@ def test_the_place_of_an_exception_decides_its_family(
     assert root is not None and (root.family.id, root.candidates[0]) == (family, first)
 
 
-MODULE = (f"{TORCH}/nn/modules/module.py", "_call_impl", "return forward_call(*args, **kwargs)")
-
-
-@pytest.mark.parametrize(
-    ("frames", "first"),
-    [
-        ((OWN,), "script_error"),
-        ((OWN, CALL), "index_out_of_bounds"),
-        ((OWN, MODULE, OWN), "index_out_of_bounds"),
-    ],
-)
-def test_an_operator_that_a_statement_of_the_script_calls(
-    frames: tuple[tuple[str, str, str], ...], first: str
-) -> None:
-    """What an operator refuses may be due to the script's own statement, outside any model and package."""
-    root = read("IndexError: index 12 is out of bounds for dimension 0 with size 10", *frames).root
-    assert root is not None and root.candidates[0] == first
-
-
 @pytest.mark.parametrize(
     ("text", "frame", "category"),
     [
@@ -84,27 +65,6 @@ def test_what_the_machine_lacks_is_told_from_what_the_script_does(
     assert root is not None and root.category == category
 
 
-def test_a_shim_that_reported_the_error_makes_it_an_operators() -> None:
-    """A runner called without torch's Python class leaves the shim's line on standard error."""
-    shim = "Error: aoti_torch_cpu__embedding_bag(w, x) API call failed at /c/ab.wrapper.cpp, line 15"
-    root = read("RuntimeError: something unheard of", OWN, before=shim).root
-    assert root is not None and root.fields["op"] == "aoti_torch_cpu__embedding_bag"
-    assert "script_error" not in root.candidates
-
-
-@pytest.mark.parametrize(("machine", "category"), [("aarch64", "arch_mismatch"), ("x86_64", None)])
-def test_a_library_of_another_machine_is_no_fault_of_the_toolchain(
-    machine: str, category: str | None
-) -> None:
-    """Of a load that fails, the warning about the machine type says more than the dynamic linker."""
-    warning = (
-        f"Device information mismatch for AOTI_MACHINE: x86_64 vs {machine}. This could cause some issues"
-    )
-    text = "RuntimeError: Error in dlopen: /t/m.wrapper.so: cannot open shared object file: No such file"
-    root = read(text, OWN, before=warning).root
-    assert root is not None and root.category == category
-
-
 @pytest.mark.parametrize(
     ("text", "category"),
     [
@@ -120,22 +80,6 @@ def test_an_error_of_the_machine_inside_one_of_the_compiler(text: str, category:
     """What the compiler wraps decides, not the wrapper."""
     root = read(text, OWN, COMPILE).root
     assert root is not None and root.category == category
-
-
-@pytest.mark.parametrize(
-    ("lines", "fatal"),
-    [
-        (["refused: expected inputs vector size to be 2, but got 1", "closed after 3 answers"], False),
-        (["RuntimeError: expected inputs vector size to be 2, but got 1"], True),
-        (["refused: expected inputs vector size to be 2, but got 1", "Aborted (core dumped)"], True),
-        (["Error: expected inputs vector size to be 2, but got 1"], True),
-        (["E   RuntimeError: expected inputs vector size to be 2, but got 1"], True),
-        (["again after: CUDA out of memory. Tried to allocate 2 GiB", "3 timed out after 5 seconds"], False),
-    ],
-)
-def test_a_text_that_a_program_printed_ended_nothing(lines: list[str], fatal: bool) -> None:
-    """Without an exception, a runtime's own prefix or the end of a process, an error text was survived."""
-    assert read_log(lines).fatal is fatal
 
 
 @pytest.mark.parametrize(
@@ -203,30 +147,6 @@ def test_a_package_that_cannot_be_opened() -> None:
     assert (full.candidates, full.fields["detail"]) == (("environment",), "Too many open files")
 
 
-@pytest.mark.parametrize(
-    ("message", "family"),
-    [
-        ("shard 0 failed with status 1", "child_failed"),
-        ("worker exited unexpectedly, exit code: 3", "child_failed"),
-        ("upload failed with status code 503", "own_check"),
-        ("3 of 20 rows failed the check", "own_check"),
-    ],
-)
-def test_a_raise_that_reports_a_child(message: str, family: str) -> None:
-    """The end of a child follows from its own error, which is elsewhere; other checks stay checks."""
-    frame = ("/app/serve.py", "main", "raise RuntimeError(text)")
-    child = [
-        "Traceback (most recent call last):",
-        '  File "/app/worker.py", line 3, in work',
-        "    out.write(LABELS[k])",
-    ]
-    alone = root_of(read(f"RuntimeError: {message}", frame))
-    assert alone.family.id == family
-    before = "\n".join([*child, "IndexError: list index out of range"])
-    both = root_of(read(f"RuntimeError: {message}", frame, before=before))
-    assert both.family.id == ("script_exception" if family == "child_failed" else family)
-
-
 COMMAND = "/opt/company-g++ /tmp/header.hpp -D TORCH_INDUCTOR_CPP_WRAPPER -D STANDALONE_TORCH_HEADER -O3"
 
 
@@ -292,16 +212,6 @@ def test_frames_of_cpp_show_a_call_that_python_does_not(text: str, first: str, i
     assert root is not None and root.candidates[0] == (first if inside else "script_error")
 
 
-def test_the_exception_of_a_thread_comes_before_the_wait_for_it() -> None:
-    """A main thread that waits in vain for a thread that died is not the cause."""
-    thread = ["Exception in thread worker:", "Traceback (most recent call last):"]
-    thread += ['  File "/app/serve.py", line 9, in work', "    rank = row['rank']", "KeyError: 'rank'"]
-    main = ["Traceback (most recent call last):", '  File "/app/serve.py", line 12, in main']
-    main += ["    print(done.get(timeout=3))", "_queue.Empty"]
-    root = read_log([*thread, *main]).root
-    assert root is not None and (root.category, root.text) == ("script_error", "KeyError: 'rank'")
-
-
 HOOK = (
     "/opt/aoti-debug/mcp_server/worker/capture/journal.py",
     "wrapper",
@@ -332,29 +242,8 @@ def test_what_a_load_or_a_call_raised_is_no_statement_of_the_script(
     assert "script_error" not in root.candidates
 
 
-IR = (f"{TORCH}/_inductor/ir.py", "handle_single_output", "raise RuntimeError(")
-SERDE = (f"{TORCH}/_export/serde/serialize.py", "serialize_input", "raise SerializeError(")
 BUILDER = (f"{TORCH}/_inductor/cpp_builder.py", "build", "run_compile_cmd(build_cmd, cwd=_build_tmp_dir)")
-PYTHON = ("/usr/lib/python3.11/subprocess.py", "run", "raise ValueError(")
 UNKNOWN = "torch._inductor.exc.InductorError: RuntimeError: something unheard of"
-FULL = "torch._inductor.exc.InductorError: OSError: something unheard of"
-
-
-@pytest.mark.parametrize(
-    ("frames", "text", "family"),
-    [
-        ((OWN, COMPILE, IR), UNKNOWN, "inductor_internal"),
-        ((OWN, COMPILE, IR, SERDE), UNKNOWN, "inductor_internal"),
-        ((OWN, COMPILE, IR, BUILDER), UNKNOWN, "inductor_error"),
-        ((OWN, COMPILE, IR, PYTHON), UNKNOWN, "inductor_error"),
-        ((OWN, COMPILE, IR), FULL, "inductor_error"),
-    ],
-)
-def test_what_the_compiler_raised_while_it_wrote_code(
-    frames: tuple[tuple[str, str, str], ...], text: str, family: str
-) -> None:
-    """Its place decides, whatever the text; tools that it runs and what the host refuses are others."""
-    assert root_of(read(text, *frames)).family.id == family
 
 
 CAUSE = "\nThe above exception was the direct cause of the following exception:\n"

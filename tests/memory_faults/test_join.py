@@ -24,7 +24,6 @@ from tests.memory_faults.support import (
     journal,
     launch,
     line_of,
-    number,
     recorded,
     tensor,
 )
@@ -133,23 +132,6 @@ def shift(tmp_path: Path, evidence: Evidence, line: int | None = None) -> Fault:
     return join_fault(view, access, evidence)
 
 
-def test_the_journal_tells_which_launch_of_three_it_was(tmp_path: Path) -> None:
-    """One kernel is launched three times; a scalar computed from a size leaves the tensor at the last."""
-    x, out = tensor(BASE, (64, 16)), tensor(BASE + 0x10_0000, (64, 16))
-    scalars = (number("count", 1024), number("shift", 56_000_000))
-    arguments = (given("buf6", "x", "read", x), given("buf5", "out", "written", out), *scalars)
-    seen = journal(launch(4, "shift_kernel_0", *arguments, fault=ERROR))
-    fault = shift(tmp_path, Evidence(seen, True))
-    assert fault.launch is not None and fault.blame is not None
-    assert (fault.launch.index, fault.launch.certain) == (4, True)
-    assert (fault.parts[0].parameter, fault.parts[0].maximum, fault.parts[0].limit) == (
-        "shift",
-        56_000_000,
-        1024,
-    )
-    assert (fault.blame.kind, fault.blame.input_index, fault.blame.dim) == ("kernel", 0, 0)
-
-
 def test_without_a_journal_all_launches_of_the_kernel_stay_candidates(tmp_path: Path) -> None:
     """Nothing separates the three launches, and the fault says so."""
     fault = shift(tmp_path, Evidence())
@@ -167,16 +149,6 @@ def test_tool_and_journal_that_disagree_are_not_certain(tmp_path: Path) -> None:
     assert (fault.launch.index, fault.launch.certain) == (2, False)
 
 
-@pytest.mark.parametrize("kernel", ["", "at::native::index_kernel"])
-def test_a_foreign_kernel_has_no_launch_without_a_journal(tmp_path: Path, kernel: str) -> None:
-    """A kernel that the package does not have is told as such."""
-    view = recorded("user_shift", tmp_path)
-    fault = join_fault(view, Access("memcheck", "invalid_access", "", kernel), Evidence())
-    assert fault.launch is None
-    assert fault.blame is None
-    assert fault.unknown
-
-
 @pytest.mark.parametrize(("tool", "found"), [("native", True), ("racecheck", False)])
 def test_a_stack_outside_of_kernels_leaves_what_the_package_calls(
     tmp_path: Path, tool: Tool, found: bool
@@ -185,18 +157,6 @@ def test_a_stack_outside_of_kernels_leaves_what_the_package_calls(
     view = recorded("plugin", tmp_path)
     fault = join_fault(view, Access(tool, "signal", "SIGABRT", ""), Evidence(journal(launch(0, "k"))))
     assert (fault.launch is not None and fault.launch.kind in FOREIGN) == found
-
-
-def test_a_core_dump_without_address_finds_the_argument_by_its_values(tmp_path: Path) -> None:
-    """No address: the only index that leaves its tensor tells the argument."""
-    view = recorded("user_lookup", tmp_path)
-    access = Access("core_dump", "invalid_access", "Warp Illegal Address", "lookup_kernel")
-    evidence = Evidence(lookups(), True, {(0, "arg6_1"): ValueRange(0, 500_000_000)})
-    fault = join_fault(view, access, evidence)
-    assert fault.missed is not None and fault.blame is not None
-    assert fault.missed.parameter == "table"
-    assert not fault.missed.certain
-    assert fault.blame.kind == "input"
 
 
 @pytest.mark.parametrize(

@@ -41,31 +41,6 @@ def factors(access: SourceAccess) -> dict[str, int | None]:
     return {**{f"pointer {name}": 1 for name in access.parameters}, **loads}
 
 
-def test_a_pointer_kept_in_a_variable_is_followed() -> None:
-    """`p = table + i * W` two lines above still starts at the table."""
-    source = (
-        "def k(x, table, W):\n    i = tl.load(x)\n    p = table + i * W\n    p += 4\n    v = tl.load(p)\n"
-    )
-    access = first(source, "tl.load(p)")
-    assert factors(access) == {"pointer table": 1, "load x": 16}
-    assert access.address.constant == 4
-
-
-def test_a_helper_function_is_followed_to_its_caller() -> None:
-    """The pointer parameter of a helper is the caller's argument."""
-    source = (
-        "def row(base, i, W):\n    return tl.load(base + i * W)\n"
-        "def k(x, table, out, n, W):\n    v = row(table, tl.load(x), W)\n"
-    )
-    assert factors(first(source, "base + i"))["pointer table"] == 1
-
-
-def test_a_product_with_an_unknown_has_an_unknown_factor() -> None:
-    """`program_id * stride`: the stride counts, and nobody knows how often."""
-    source = "def k(x, table, out, stride):\n    v = tl.load(table + tl.program_id(0) * stride)\n"
-    assert first(source, "tl.load").address.scalars == {"stride": None}
-
-
 @pytest.mark.parametrize(
     "pointer",
     [
@@ -86,20 +61,6 @@ def test_either_pointer_of_a_choice_may_be_meant() -> None:
     for choice in ("x if n else table", "tl.where(n > 0, x, table)"):
         source = f"def k(x, table, n):\n    p = {choice}\n    tl.load(p)\n"
         assert first(source, "tl.load(p)").parameters == ("x", "table")
-
-
-def test_masks_and_directions_are_told() -> None:
-    """A mask may come by position or by name; `mask=None` is none."""
-    source = (
-        "def k(x, table, out):\n    a = tl.load(x, m)\n    b = tl.load(x, mask=None)\n"
-        "    tl.store(out, a, mask=m)\n    tl.atomic_add(out, a)\n"
-    )
-    assert [(each.direction, each.access.masked) for each in accesses(source)] == [
-        ("read", True),
-        ("read", False),
-        ("write", True),
-        ("atomic", False),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -331,40 +292,6 @@ BLOCK = "at = tl.arange(0, B)"
 def kernel(*body: str) -> str:
     lines = "\n".join(f"    {line}" for line in (BLOCK, *body))
     return f"{SIGNED}@triton.jit\ndef level(x, w, n, out, B: tl.constexpr):\n{lines}\n"
-
-
-@pytest.mark.parametrize(
-    ("body", "line"),
-    [
-        (["v = tl.load(x + at)", "tl.store(out, tl.sum(v * v, 0))"], 1),
-        (["tl.store(out, (tl.sum(tl.load(x + at), 0) / n).to(tl.float32))"], 0),
-        (["row = x + n", "tl.store(out, tl.sum(tl.load(row + at)))"], 1),
-        (
-            [
-                "acc = tl.zeros([B], dtype=tl.float16)",
-                "for i in range(n):",
-                "    acc += tl.load(x + i * B + at)",
-                "tl.store(out, tl.sum(acc))",
-            ],
-            3,
-        ),
-        (["tl.store(out, tl.sum(tl.exp(tl.load(w + at))))"], 0),
-        (["v = tl.load(out + at).to(tl.float16)", "tl.store(out, tl.sum(v))"], 1),
-        (["v = tl.load(x + at).to(tl.float32)", "tl.store(out, tl.sum(v * v))"], None),
-        (["tl.store(out, tl.sum(tl.load(x + at), dtype=tl.float32))"], None),
-        (["tl.store(out, tl.sum(tl.load(out + tl.load(x + at))))"], None),
-        (["tl.store(out, tl.max(tl.load(x + at), 0))"], None),
-        (["tl.store(out, tl.load(x) + tl.load(w))"], None),
-    ],
-    ids=[
-        "squares", "cast after", "derived pointer", "running", "function", "narrowed", "widened",
-        "dtype of the sum", "other tensor", "maximum", "no sum",
-    ],
-)  # fmt: skip
-def test_sums_that_are_kept_in_16_bits(body: list[str], line: int | None) -> None:
-    """Those over values that were loaded or made narrow, and not widened before."""
-    expected = [] if line is None else [body[line]]
-    assert [found.code for found in narrow_sums(kernel_of(kernel(*body)))] == expected
 
 
 @given(st.text(max_size=200))

@@ -42,26 +42,6 @@ def recorded(name: str) -> str:
     return (RECORDINGS / "wrappers" / f"{name}.torch-2.11-cuda.cpp").read_text()
 
 
-def test_ranges_and_symbols_of_a_cpu_package(zoo: ZooPackage) -> None:
-    """Two inputs with their own symbols, ranges and static parts (torch 2.13 writes whole shapes)."""
-    signature = open_package(zoo("jagged")).signature
-    values, starts = signature.inputs
-    first, second = (symbol.symbol for symbol in signature.symbols)
-    assert values.dims == (CompiledDim(0, None, first, 2, 512), CompiledDim(1, 8))
-    assert (values.dtype, values.strides, values.device_type) == ("float32", (8, 1), "cpu")
-    assert starts.dims == (CompiledDim(0, None, second, 2, 64),)
-    assert (starts.dtype, starts.strides, starts.path) == ("int64", (1,), "args[1]")
-    assert first != second and signature.problems == ()
-
-
-def test_an_expression_of_a_symbol(zoo: ZooPackage) -> None:
-    """`2*Dim(half)`: the dimension is an expression, and the symbol is solved from it."""
-    signature = open_package(zoo("plugin")).signature
-    (symbol,) = signature.symbols
-    assert signature.inputs[0].dims[0] == CompiledDim(0, None, f"2*{symbol.symbol}", 4, 64)
-    assert symbol.solution == f"(1.0/2.0)*{symbol.name}_size_0"
-
-
 def with_spec(spec: str) -> str:
     """The two-input wrapper with another input tree."""
     text = recorded("logarithm")
@@ -251,19 +231,6 @@ def test_strides_that_the_kernels_never_step_along_are_harmless() -> None:
     assert mismatch.fix.after is not None and "empty_strided([4, 8], (1, 4)" in mismatch.fix.after
     meta = single(replace(GOOD[0], device="meta"), *GOOD[1:])  # what has no data cannot be moved
     assert "empty_like" in (meta.fix.after or "")
-
-
-def test_a_stride_that_follows_from_the_sizes_is_no_finding() -> None:
-    """Of two inputs of one length, the shorter one has the wrong size, and strides that are right for it."""
-    dims = (CompiledDim(0, 4), CompiledDim(1, None, "s3", 2, 64))
-    inputs = [compiled(*dims, index=i, strides=("s3", 1)) for i in (0, 1)]
-    signature = Signature(tuple(inputs), symbols=(SymbolDefinition("s3", "arg0_1", "size", 1),))
-    shorter = GivenTensor("float32", (4, 10), (10, 1))
-    mismatch = single(GivenTensor("float32", (4, 11), (11, 1)), shorter, signature=signature)
-    assert (mismatch.aspect, mismatch.category, mismatch.dim) == ("relation", "shape_out_of_range", 1)
-    stepped = replace(shorter, stride=(20, 2))
-    found = compare_inputs(signature, (GivenTensor("float32", (4, 11), (11, 1)), stepped))
-    assert {m.aspect for m in found} == {"relation", "stride"}
 
 
 def test_several_devices_are_a_hint() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mcp_server.package.assertion import Division, IndexSource, divisions
-from mcp_server.package.kernel_code import indexes_unchecked
 from mcp_server.package.kernels import Kernel, Parameter, read_cpp_kernels
 from mcp_server.package.launches import Argument, Launch
 from mcp_server.package.terms.blocks import LineCounter
@@ -43,30 +42,6 @@ def test_a_vectorised_cpp_index_is_followed_through_its_buffers() -> None:
     assert [load.parameter for load in elements(value)] == ["in_ptr1"]
     assert unwrapped(value) is value
     assert [name for _, name in indexed_by(program, made, ("in_ptr1", "in_ptr2"))] == ["in_ptr2"]
-
-
-# As torch 2.13 writes it with assert_indirect_indexing off.
-UNCHECKED = """
-extern "C"  void  cpp_fused_add_embedding_0(float* in_out_ptr0, const int64_t* in_ptr0, const float* in_ptr1)
-{
-    auto tmp1 = in_ptr0[static_cast<int64_t>(x0)];
-    {load};
-}
-"""
-LOADS = (
-    "auto tmp2 = in_ptr1[static_cast<int64_t>(x1 + 16L*tmp1)]",
-    "auto tmp2 = at::vec::Vectorized<float>::loadu(in_ptr1 + static_cast<int64_t>(x1 + 16L*tmp1), 16)",
-)
-
-
-@pytest.mark.parametrize("load", LOADS, ids=["scalar", "vector"])
-def test_indices_without_a_check(load: str) -> None:
-    """A load at a computed place counts; with a check in the kernel, or at a loop variable, it does not."""
-    source = UNCHECKED.replace("{load}", load)
-    assert indexes_unchecked(source)
-    check = 'AOTI_TORCH_CHECK((0 <= tmp1) & (tmp1 < 50L), "index out of bounds: 0 <= tmp1 < 50L");'
-    assert not indexes_unchecked(source.replace("    auto tmp2", f"    {check}\n    auto tmp2"))
-    assert not indexes_unchecked(source.replace("*tmp1", "*x0"))
 
 
 VECTORISED = "decltype(tmp1)::set(decltype(tmp1)(1), tmp1, static_cast<int64_t>(ks0))"
@@ -108,32 +83,3 @@ def test_an_element_of_an_input_as_divisor(division: str) -> None:
     (found,) = found_in(*loads, division)
     assert (found.plain, found.inputs, found.location) == (True, ("in_ptr1",), "kernel.cpp:42")
     assert [name_of(source.load) for source in found.sources] == ["in_ptr1[3 * x0]"]
-
-
-@pytest.mark.parametrize(
-    ("lines", "inputs"),
-    [
-        pytest.param("tmp0 = in_ptr2[x0]; tmp1 = in_ptr2[x0]; tmp2 = tmp0 / tmp1", None, id="floats"),
-        pytest.param("tmp1 = static_cast<int64_t>(31); tmp2 = mod(in_ptr0[x0], tmp1)", None, id="a number"),
-        pytest.param("tmp1 = c10::convert<float>(in_ptr1[x0]); tmp3 = in_ptr2[x0] / tmp1", None, id="cast"),
-        pytest.param("tmp0 = in_ptr0[c10::div_floor_integer(int64_t(ks0), 8L)]", None, id="sizes"),
-        # A sum of elements is no element: the report names what it is computed from.
-        pytest.param(
-            "tmp0 = in_ptr1[2L*x0]; tmp1 = in_ptr1[1L + 2L*x0]; tmp2 = int64_t(tmp0 + tmp1); "
-            "tmp3 = floor_divide_integral(tmp0, tmp2)",
-            ("in_ptr1",),
-            id="a sum",
-        ),
-        # A small constant is written into the code as a choice of numbers: one of them may be zero.
-        pytest.param(
-            "tmp1 = static_cast<int64_t>(7); tmp2 = static_cast<int64_t>(0); tmp3 = tmp4 ? tmp1 : tmp2; "
-            "tmp5 = mod(in_ptr0[x0], tmp3)",
-            (),
-            id="a choice with zero",
-        ),
-    ],
-)
-def test_other_divisors(lines: str, inputs: tuple[str, ...] | None) -> None:
-    """Floating divisions give infinities, and a number in the code that is not zero divides well."""
-    found = found_in(*(f"auto {line};" for line in lines.split("; ")))
-    assert [(each.plain, each.inputs) for each in found] == ([] if inputs is None else [(False, inputs)])

@@ -16,7 +16,6 @@ from mcp_server.package.provenance import (
     lines_doing,
     read_provenance,
     read_stack,
-    unbounded_first,
 )
 from tests.conftest import ZooPackage
 from tests.package.summaries import recorded
@@ -75,14 +74,6 @@ def test_the_line_that_indexes_comes_first(stacks: list[str], indexed: list[str]
     ordered = indexing_first(given, indexed)
     assert ordered.locations[0].line == first
     assert sorted(ordered.stacks, key=str) == sorted(given.stacks, key=str)
-
-
-def test_the_line_that_can_leave_the_finite_comes_first() -> None:
-    """A logarithm before an addition, the line of a module's own softmax before both orders of the rest."""
-    lines = ["h = a + b  # // 2", "h = h.relu()", "s = self.scale(h.log())", "return h[0]"]
-    stacks = [f'File "/app/m.py", line {n}, in forward\n    {code}' for n, code in enumerate(lines, start=1)]
-    given = Provenance("kernel_information", stacks=tuple(read_stack(text) for text in stacks))
-    assert [place.line for place in unbounded_first(given).locations] == [3, 1, 2, 4]
 
 
 # Lines of the operators of an exported program that its package does not tell well.
@@ -144,29 +135,6 @@ def below(file: Path, code: str, operators: str) -> list[str] | None:
     line = next(number for number, text in enumerate(LINES, 1) if text.strip() == code)
     found = lines_doing(ModelLocation(file=str(file), line=line, code=code), re.compile(operators))
     return [each.code for each in found] if found is not None else None
-
-
-WIDTH = "width = x.square().sum(-1).sqrt()"
-
-
-@pytest.mark.parametrize(
-    ("code", "operators", "expected"),
-    [
-        ("a = self.picked(x, rows)", "index", ["return wide[rows] + last"]),
-        ("b = spread(x)", "div", ["return x / width"]),
-        ("b = spread(x)", "div|sqrt", [WIDTH, "return x / width"]),
-        ("b = spread(x)", "exp", []),
-        (
-            "d = self.picked(x, rows)[rows]",
-            "index",
-            ["d = self.picked(x, rows)[rows]", "return wide[rows] + last"],
-        ),
-        ("return x / width", "div", ["return x / width"]),
-    ],
-)
-def test_lines_of_methods_and_functions(file: Path, code: str, operators: str, expected: list[str]) -> None:
-    """Calls are followed within the file, the line itself counts; numbers and shapes are no data indices."""
-    assert below(file, code, operators) == expected
 
 
 @pytest.mark.parametrize(

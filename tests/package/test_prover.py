@@ -14,7 +14,6 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from mcp_server.diagnosis.causes.illegal_memory_access import is_a_turn_away
 from mcp_server.errors import ProblemError
 from mcp_server.package.kernels import Kernel, Parameter
 from mcp_server.package.mismatch import GivenTensor, symbol_values
@@ -26,7 +25,7 @@ from mcp_server.runtime.context import stream_events
 from mcp_server.tools.check_devices import from_leaves
 from mcp_server.worker.events import Given
 from tests.conftest import ZooPackage
-from tests.memory_faults.support import FAULTS, PROGRAMS, joined, recorded, view_of
+from tests.memory_faults.support import FAULTS, PROGRAMS, recorded, view_of
 from tests.package import summaries
 from tests.recorded import RECORDINGS
 from tests.zoo.names import TRIED, few
@@ -173,16 +172,6 @@ def test_a_recorded_program_on_a_gpu(name: str, tmp_path: Path) -> None:
     sizes = symbol_values(view.package.signature, passed)
     found = defects(view, sizes)
     assert found[:1] == ([WRONG[name]] if name in WRONG else [])
-
-
-def test_the_mark_of_32_bits(tmp_path: Path) -> None:
-    """The access that memcheck saw is 2**32 elements away from its tensor; a far one is not."""
-    directories = [tmp_path / name for name in ("int32_overflow", "read_far")]
-    for directory, wrapped in zip(directories, (True, False), strict=True):
-        directory.mkdir()
-        fault = joined(directory.name, directory)
-        assert fault is not None and fault.missed is not None
-        assert is_a_turn_away(fault.missed) == wrapped
 
 
 @pytest.mark.parametrize("path", WRAPPERS, ids=lambda path: path.name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from mcp_server.package.dataflow import Dataflow
 from mcp_server.package.provenance import read_provenance
-from mcp_server.package.terms.blocks import Statement, split_arguments, split_body
+from mcp_server.package.terms.blocks import Statement, split_body
 from mcp_server.package.terms.sizes import evaluate
 from mcp_server.package.wrapper import Wrapper, read_wrapper
 from tests.conftest import ZooPackage
@@ -133,103 +132,11 @@ def test_a_cut_wrapper_says_that_it_is_cut(text: str, data: st.DataObject) -> No
     assert len(wrapper.launches) <= WHOLE[text]
 
 
-@settings(max_examples=few(60), deadline=None)
-@given(st.data())
-def test_a_lost_line_loses_nothing_else_in_silence(data: st.DataObject) -> None:
-    """Without one line of run_impl, all launches on other lines are still there, or a problem is reported."""
-    wrapper = recorded("user_spread")
-    lines = wrapper.text.split("\n")
-    last = wrapper.text.count("\n", 0, wrapper.run.end)
-    number = data.draw(st.integers(wrapper.run.line, last - 1))
-    less = read_wrapper("\n".join(lines[:number] + lines[number + 1 :]))
-    kept = [n.kernel for n in wrapper.launches if n.line != number + 1]
-    assert less.problems or [n.kernel for n in less.launches] == kept
-
-
 # The splitter of statements, and the shape expressions in them.
 
 
 def split(body: str) -> list[Statement]:
     return list(split_body("f() {" + body, len("f() {"), 1, "f"))
-
-
-@pytest.mark.parametrize(
-    ("body", "statements"),
-    [
-        # A reused view frees its base on the same line.
-        (
-            "\n    auto a = f(b); b.reset();  // reuse\n}",
-            ["2 simple auto a = f(b)", "2 simple b.reset()", "2 comment // reuse", "3 close }"],
-        ),
-        # Braces and semicolons in strings, raw strings and comments are no structure.
-        (
-            '\n p("a;}{\\"");\n q(R"(\n "x", line 1;\n })");\n /* ; } */\n}',
-            [
-                '2 simple p("a;}{\\"")',
-                '3 simple q(R"(\n "x", line 1;\n })")',
-                "6 comment /* ; } */",
-                "7 close }",
-            ],
-        ),
-        # Braces after `=` or a type are values.
-        (
-            "int64_t a[] = {8L, }; g(std::array<int64_t, 2>{1L, 2L}.cbegin(), 2);}",
-            [
-                "1 simple int64_t a[] = {8L, }",
-                "1 simple g(std::array<int64_t, 2>{1L, 2L}.cbegin(), 2)",
-                "1 close }",
-            ],
-        ),
-        ("\n a();\n b(c", ["2 simple a()", "3 cut b(c"]),
-    ],
-)
-def test_statements(body: str, statements: list[str]) -> None:
-    """With their lines; a body without its closing brace ends in `cut`."""
-    assert [f"{s.line} {s.kind} {s.text}" for s in split(body)] == statements
-
-
-def test_blocks_nest_and_arguments_are_split_outside_all_brackets() -> None:
-    """Branches, loops, scopes and lambdas are blocks; commas in calls and strings separate nothing."""
-    body = "if (x) { a(); } else { while (1) { b(); } } { c(); } auto l = [&](int n) { d(); }; }"
-    kinds = {s.text: [b.kind for b in s.block.path[1:]] for s in split(body) if s.kind == "simple"}
-    assert [kinds[f"{n}()"] for n in "abcd"] == [["if"], ["else", "loop"], ["scope"], ["lambda"]]
-    parts = ["a", "f(b, c)", "std::array<T, 2>{d, e}.data()", '"x, y"', "(float*)(g.data_ptr())"]
-    text = ", ".join([*parts, ""])
-    assert [text[a:b] for a, b in split_arguments(text, 0, len(text))] == parts
-
-
-_CODE = st.text(alphabet="ab01 \n;{}()[]<>,=&*\"'\\/#R.:+-", max_size=300)
-
-
-@given(_CODE)
-def test_any_text_is_split_in_order(text: str) -> None:
-    """Whatever the text: statements do not overlap, lines rise, and each text is what stands at its place."""
-    whole = "f() {" + text
-    end, line = 0, 0
-    for found in split_body(whole, len("f() {"), 1, "f"):
-        assert end <= found.start <= found.end <= len(whole)
-        assert line <= found.line <= whole.count("\n") + 1
-        assert whole[found.start : found.end].startswith(found.text)
-        assert found.line == whole.count("\n", 0, found.start) + 1
-        end, line = found.end, found.line
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("2L*s44", 14),
-        ("(-8L) + s44*s44", 41),
-        ("(1.0/2.0)*s44", Fraction(7, 2)),
-        ("c10::div_floor_integer(static_cast<int64_t>(s44), static_cast<int64_t>(2L))", 3),
-        ("std::max<int64_t>(1L, s44)", 7),
-        ("s44 % 4L", 3),
-        ("7", 7),
-        ("s44 / 4L", Fraction(7, 4)),
-    ],
-)
-def test_forms_of_the_generator(text: str, value: Fraction) -> None:
-    """Sums, products, rationals, floor division, min and max as cexpr prints them."""
-    assert evaluate(text, {"s44": 7}) == value
 
 
 @pytest.mark.parametrize("text", ["s1", "s44 / 0", "__import__('os')", "s44.real", "", "(" * 500, "9" * 3000])
@@ -395,17 +302,3 @@ def test_forward_and_backward_agree(path: Path) -> None:
         reached = set(flow.forward([buffer.name]).launches)
         behind = {n.index for n in wrapper.launches if buffer.name in flow.backward_from(n.index).inputs}
         assert reached == behind
-
-
-@pytest.mark.parametrize(
-    ("name", "built", "launch"),
-    [
-        ("user_spread", "torch-2.11-cuda", 3),
-        ("loop", "torch-2.15-cpu", 3),
-        ("branch", "torch-2.15-cpu", 3),
-    ],
-)
-def test_all_launches_lie_behind_the_last(name: str, built: str, launch: int) -> None:
-    """A store at data-dependent places keeps what was there, and a branch or loop gives what it made."""
-    found = Dataflow(recorded(name, built).run).backward_from(launch)
-    assert found.launches == tuple(range(launch + 1))

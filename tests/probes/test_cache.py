@@ -18,7 +18,7 @@ import anyio
 import pytest
 from mcp import Client
 
-from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache, digest_file, digest_file_cached
+from mcp_server.probes.cache import IN_USE_S, MANIFEST, Cache
 from tests.conftest import ROOT, ZooPackage
 from tests.server.clients import data_of, real_server
 
@@ -38,32 +38,6 @@ def fill(cache: Cache, key: str, size: int, age_s: float = 0.0) -> Path:
     then = time.time() - age_s
     os.utime(entry, (then, then))
     return entry
-
-
-def test_an_entry_is_found_only_when_it_is_finished(tmp_path: Path) -> None:
-    """Work that a builder left half done is no entry, and goes; what is finished is not built again."""
-    cache = Cache(tmp_path)
-
-    async def broken(work: Path) -> None:
-        (work / "half").write_text("x")
-        raise OSError
-
-    with pytest.raises(OSError):
-        anyio.run(lambda: cache.built(KEY, broken, print))
-    assert built(cache, KEY, 10) == (tmp_path / KEY, False) and not (tmp_path / KEY / "half").exists()
-    assert built(cache, KEY, 10) == (tmp_path / KEY, True)
-
-
-def test_a_digest_is_remembered_until_the_file_changes(tmp_path: Path) -> None:
-    """The second time nothing is read: the remembered digest is given; a new time makes it read again."""
-    package, memory = tmp_path / "p.pt2", tmp_path / "digests"
-    package.write_bytes(b"weights")
-    first = digest_file_cached(package, memory)
-    (remembered,) = memory.iterdir()
-    remembered.write_text("from memory")
-    assert digest_file_cached(package, memory) == "from memory"
-    os.utime(package, ns=(1, 1))
-    assert digest_file_cached(package, memory) == first == digest_file(package)
 
 
 def test_the_entries_used_longest_ago_go_first(tmp_path: Path) -> None:

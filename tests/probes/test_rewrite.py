@@ -54,21 +54,6 @@ void AOTInductorModel::run_impl(
 MODEL = read_wrapper(WRAPPER)
 
 
-def test_every_launch_gets_probes_on_its_own_line() -> None:
-    """An inline view is bound to a variable, an output handle is read afterwards, a symbol is a number."""
-    done = rewrite(MODEL, "model")
-    assert done.probed == (0, 1, 2) and done.skipped == ()
-    old, lines = WRAPPER.split("\n"), done.text.split("\n")
-    changed = [number for number, (a, b) in enumerate(zip(old, lines, strict=True), 1) if a != b]
-    assert changed == [7, 18, 19, 21]
-    assert 'aoti_debug_launch.scalar("ks0", s77)' in lines[17]
-    assert "auto&& aoti_debug_view_0 = wrap_with_raii_handle_if_needed(" in lines[18]
-    end = "aoti_torch_cpu_mm_out(buf0, arg0_1, aoti_debug_view_0)); aoti_debug_launch.after(); }"
-    assert lines[18].rstrip().endswith(end)
-    assert '.tensor("w", "mat2", 1, aoti_debug::handle(aoti_debug_view_0))' in lines[18]
-    assert '.result("buf1", "ret0", 2, &buf1_handle)' in lines[20]
-
-
 def test_a_launch_that_the_compiler_refuses_is_left_alone_and_listed() -> None:
     """An error on a launch's line refuses that launch once; an error elsewhere refuses nothing."""
     places = ("19:5: error: no such thing", "19: error: again", "3:1: error: elsewhere")

@@ -11,15 +11,13 @@ from pathlib import Path
 
 import anyio
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from mcp import Client
 from mcp_types import TextResourceContents
 
 from mcp_server.diagnosis.kept_files import Subject
 from mcp_server.jobs.store import Store
 from mcp_server.model import Cause, Component, Confirmed, Fix, ModelLocation, RuledOut, Verdict
-from mcp_server.report.page import Source, code, issue_text, page, path_of
+from mcp_server.report.page import Source, issue_text, page, path_of
 from mcp_server.report.redact import Redactor, clean_text
 from mcp_server.server.app import make_server, verdict_page
 from mcp_server.server.tools import VERDICT_TOOLS, VERDICT_URI
@@ -35,18 +33,6 @@ HOSTILE = [
     "<!-- ]]> --> {{ 7 * 7 }} {% raw %}",
     "\x1b[31mred\x00\x08 \u202egnirts\u2066 \ud800",
 ]
-PLAIN = Source(Verdict(outcome="inconclusive", summary="nothing is known"))
-
-
-def test_a_page_is_valid_and_alone() -> None:
-    """Every element is closed, no id comes twice, and no attribute names anything outside the file."""
-    for report in (rewritten(str), PLAIN):
-        found = Page(page(report))
-        assert found.problems == []
-        ids = [value for name, value in found.attributes if name == "id"]
-        assert len(ids) == len(set(ids))
-        assert not {name for name, _ in found.attributes} & {"src", "href", "action", "onclick", "background"}
-        assert not any(text in page(report) for text in ("url(", "@import", "http:", "https:"))
 
 
 @pytest.mark.parametrize("hostile", HOSTILE, ids=["script", "closing", "attribute", "template", "controls"])
@@ -117,16 +103,6 @@ def test_an_issue_holds_what_a_maintainer_asks_for() -> None:
     for wanted in (verdict.category, verdict.confidence, verdict.guilty.name, "torch: `2.13`"):
         assert wanted in text
     assert all(" ".join(item.command.split()) in text for item in verdict.evidence)
-
-
-@given(st.text(alphabet="`@ab <>\n"))
-def test_code_holds_any_text(text: str) -> None:
-    """Inline code of Markdown ends only at its own fence, however many backticks the text has."""
-    found = code(text)
-    content = " ".join(text.split())
-    fence = re.match("`*", found)[0] if content else ""  # type: ignore[index]
-    assert not content or (found.endswith(fence) and content in found)
-    assert fence not in re.findall("`+", content)
 
 
 ELEMENTS = ["args[1][2, 17] = 731", "args[1][0, 3] = -5"]

@@ -25,10 +25,8 @@ from mcp_server.operations.arguments import (
     CheckArguments,
     Checker,
     DiagnoseArguments,
-    DumpArguments,
     ExplainArguments,
     InspectArguments,
-    PairArguments,
     ReduceArguments,
     RepeatArguments,
     TryArguments,
@@ -71,14 +69,6 @@ def test_a_script_with_arguments(folder: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def test_a_damaged_package_is_not_refused_here(folder: Path) -> None:
-    """A file that is no readable package is for the steps to judge: that is a finding."""
-    workload = built(folder, package="broken.pt2", inputs="batch.pt", device_index=1)
-    assert isinstance(workload, PackageWorkload)
-    assert workload.package == folder / "broken.pt2"
-    assert workload.inputs == folder / "batch.pt"
-
-
 def test_what_is_reduced_takes_what_the_other_tools_take(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,19 +92,6 @@ def test_what_is_reduced_takes_what_the_other_tools_take(
     del script["script"]
     with pytest.raises(ProblemError, match="script_args are given without a script"):
         paired_model(validated(ReduceArguments, {**script, "exported": "program.pt2"}))
-
-
-@pytest.mark.parametrize("as_text", [False, True])
-def test_specs_as_list_or_json_text(folder: Path, as_text: bool) -> None:
-    """Specs may come as JSON or, since some clients send every argument as text, as its text."""
-    given = (
-        '[{"shape": [2, 3], "dtype": "int64", "high": 9}]'
-        if as_text
-        else [{"shape": [2, 3], "dtype": "int64", "high": 9}]
-    )
-    workload = built(folder, package="broken.pt2", inputs=given)
-    assert isinstance(workload, PackageWorkload)
-    assert workload.inputs == [TensorSpec(shape=[2, 3], dtype="int64", high=9)]
 
 
 @pytest.mark.parametrize(
@@ -169,17 +146,6 @@ def test_questions() -> None:
 def test_the_checkers_are_those_of_the_step() -> None:
     """The schema lists every checker that locate_fault knows, and auto."""
     assert set(get_args(Checker)) == {"auto", *get_args(Tool)}
-
-
-@pytest.mark.parametrize("model", [CheckArguments, DumpArguments, PairArguments, RepeatArguments])
-def test_a_package_stands_without_a_name(model: type, zoo: ZooPackage) -> None:
-    """As the option `--package` would say it; an exported program is told apart by its content."""
-    package = str(zoo("ranker"))
-    found = arguments_of(model, {"target": package, "rest": []})
-    assert found == arguments_of(model, {"package": package})
-    if "exported" in model.model_fields:  # type: ignore[attr-defined]
-        program = package.replace(".pt2", ".exported.pt2")
-        assert arguments_of(model, {"target": program}) == arguments_of(model, {"exported": program})
 
 
 def test_a_target_that_the_command_does_not_take_is_refused() -> None:

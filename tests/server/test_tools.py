@@ -21,28 +21,16 @@ from mcp import Client, MCPError
 from mcp_types import TextResourceContents
 
 from mcp_server.cli.parameters import parameters_of
-from mcp_server.diagnosis.next_steps import next_steps
-from mcp_server.diagnosis.state import DiagnosisState
-from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.logs.families import FAMILIES, Family
 from mcp_server.model import (
-    FAILURES,
-    Category,
-    CommandWorkload,
-    Component,
-    ExportedWorkload,
     NextStep,
-    PackageWorkload,
-    ScriptWorkload,
-    TensorSpec,
     Verdict,
-    Workload,
 )
 from mcp_server.operations.arguments import RUNS_USER_CODE, validated
 from mcp_server.operations.table import CORE, OPERATIONS, command_line
 from mcp_server.runtime.context import Context
 from mcp_server.server.resources import INSTRUCTIONS
-from mcp_server.server.tools import LIMIT, compact, shorten
+from mcp_server.server.tools import compact, shorten
 from mcp_server.tools.explain_error import explain_error
 from tests.conftest import ZooPackage
 from tests.recorded import RECORDINGS
@@ -260,25 +248,6 @@ def spelled(parameter: inspect.Parameter) -> list[str]:
     return [name for names in declared if isinstance(names, str) for name in names.split("/")]
 
 
-WORKLOADS: tuple[Workload, ...] = (
-    ScriptWorkload(script=Path("a.py"), args=["-v"]),
-    PackageWorkload(package=Path("m.pt2"), inputs=[TensorSpec(shape=[2])]),
-    ExportedWorkload(exported=Path("e.pt2"), inputs=Path("b.pt")),
-    CommandWorkload(argv=["host", "m.pt2"]),
-)
-
-
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.kind)
-@pytest.mark.parametrize("category", FAILURES)
-def test_the_next_step_of_a_verdict_is_valid(category: Category, workload: Workload) -> None:
-    """Whatever the category and the workload, the suggested call names a tool and validates against it."""
-    by_name = {operation.name: operation for operation in OPERATIONS}
-    guilty = Component(kind="kernel", name="kernel", launch_index=3)
-    best = Suspect(category, guilty, "summary", CausalLevel.CALL)
-    for step in next_steps(best, DiagnosisState(workload, budget_s=10)):
-        validated(by_name[step.tool].arguments, step.arguments)
-
-
 # Results as an agent gets them: within the limit of a client, leading to calls and commands that exist.
 #
 # The recordings are verdicts on failing and healthy programs, scripts and packages, from an H200: of each
@@ -301,18 +270,6 @@ def test_a_long_list_is_cut_and_counted() -> None:
     assert short["summary"] == "kept"
     assert f"launches: {shown} of 2000 items" in short["shortened"]["cut"]
     assert short["shortened"]["full"]["uri"] == "artifact://job/result.json"
-
-
-def test_a_long_string_keeps_its_head_and_tail() -> None:
-    """60,000 characters of output come back as both ends: the error is usually last."""
-    short = shorten({"runs": [{"output": "first" + "x" * 60_000 + "last"}]})
-    assert len(compact(short)) <= LIMIT
-    assert short["runs"][0]["output"].startswith("first")
-    assert short["runs"][0]["output"].endswith("last")
-    assert any(
-        line.startswith("runs.0.output: ") and "of 60009 characters" in line
-        for line in short["shortened"]["cut"]
-    )
 
 
 @settings(max_examples=few(40), deadline=None)

@@ -147,15 +147,6 @@ def test_what_is_refused(tmp_path: Path, text: str, said: str) -> None:
     assert said in str(refused.value) and (refused.value.allowed or "no file" in said)
 
 
-def test_a_changed_file_is_another_case(tmp_path: Path) -> None:
-    """The digest follows the content, so that an old verdict is not taken for a new package."""
-    (tmp_path / "a.pt2").write_text("1")
-    (before,) = plan(tmp_path, "cases: [{package: a.pt2}]")
-    first = before.digest
-    (tmp_path / "a.pt2").write_text("22")
-    assert before.digest != first
-
-
 @pytest.mark.ray
 def test_two_nodes_and_a_killed_worker(cluster: Any, tmp_path: Path) -> None:
     """Cases run on both nodes, and the one whose process was killed is tried again."""

@@ -206,15 +206,6 @@ def test_a_log_has_no_outputs_to_judge(scaled: Path) -> None:
             symptom_of(arguments, None)
 
 
-def test_the_likeliest_literal_is_tried_first() -> None:
-    """Near the number that is passed or its reciprocal; sizes, their roots and epsilons last, each once."""
-    values = [48.0, 1e-6, 12**-0.5, -1e9, 0.7, 48.0, 0.7, 2.4]
-    literals = [Literal(f"kernel_{n}", value, "kernel.cpp:1", "") for n, value in enumerate(values)]
-    found = [literal.value for literal in likeliest_first(literals, 1.3)]
-    assert found[:2] == [0.7, 2.4] and set(found[-2:]) == {1e-6, -1e9} and len(found) == 6
-    assert likeliest_first(literals, 1.3)[0].kernel == "kernel_4"
-
-
 def test_a_whole_number_stands_for_one_in_the_code() -> None:
     """Those that are loaded as integers first; 0.126 is no reciprocal of a whole number, and 0.25 is one."""
     codes = {0.126: "float", 4.0: "float", 0.25: "float", 3.0: "int64_t", 32.0: "int64_t"}

@@ -7,7 +7,6 @@ import sys
 import venv
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import anyio
 import pytest
@@ -15,17 +14,15 @@ import pytest
 from mcp_server.model import PackageWorkload, ScriptWorkload, TensorSpec, Workload
 from mcp_server.package.archive import Package, open_package, read_metadata
 from mcp_server.runtime.context import Context
-from mcp_server.tools.check_devices import DevicesChecked, check_devices, from_leaves
+from mcp_server.tools.check_devices import DevicesChecked, check_devices
 from mcp_server.tools.machine import (
     ISA_FLAGS,
     Compiler,
     Machine,
-    compiler_problems,
     cpu_flags,
     find_problems,
     find_tool,
 )
-from mcp_server.worker.capture.events import TensorFacts
 from mcp_server.worker.events import Gpu
 from tests.conftest import ZooPackage
 from tests.package.archives import Members, changed, name_ending, without
@@ -232,15 +229,6 @@ def test_what_does_not_fit_this_machine(
     assert all(words in p.what for p, (_, _, words) in zip(problems, told, strict=True))
 
 
-def test_what_the_compiler_would_do_next() -> None:
-    """A compiler that fails or links statically is told once, as possible."""
-    made = [Compiler(path="g++", works=True, links_cxx_runtime=""), Compiler(path="c", error="no header")]
-    for compiler, words in zip(made, ("statically", "no header"), strict=True):
-        (problem,) = compiler_problems(machine(compiler=compiler))
-        assert words in problem.what
-    assert compiler_problems(machine()) == []
-
-
 def test_flags_of_x86_and_arm(tmp_path: Path) -> None:
     """/proc/cpuinfo calls them flags or Features; a machine without the file has none."""
     (tmp_path / "x86").write_text("processor\t: 0\nflags\t\t: fpu avx2 fma\n\nflags\t\t: other\n")
@@ -248,18 +236,6 @@ def test_flags_of_x86_and_arm(tmp_path: Path) -> None:
     assert cpu_flags(tmp_path / "x86") == {"fpu", "avx2", "fma"}
     assert cpu_flags(tmp_path / "arm") == {"fp", "asimd", "sve"}
     assert cpu_flags(tmp_path / "none") == frozenset()
-
-
-def test_leaves_that_are_no_tensors_are_noted(zoo: ZooPackage) -> None:
-    """A scalar argument is dropped by the package: it is no input, and the result says so."""
-    layout: dict[str, Any] = {"dtype": "float32", "shape": [8, 16], "stride": [16, 1], "device": "cpu"}
-    leaves = [
-        TensorFacts(path="[0][0]", kind="tensor", **layout),
-        TensorFacts(path="[1]['scale']", kind="int", value="3"),
-    ]
-    given = from_leaves(leaves, open_package(zoo("ranker")).signature)
-    assert len(given.tensors) == 1 and given.paths == ("args[0]", "kwargs['scale']")
-    assert given.notes[0].startswith("kwargs['scale'] is no plain tensor (int)")
 
 
 def test_old_metadata_has_the_device_only() -> None:

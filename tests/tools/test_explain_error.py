@@ -5,12 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import anyio
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.command import Ending, Finished
@@ -23,13 +20,11 @@ from mcp_server.runtime.failure import (
     look_ahead,
     read_failure,
     read_output,
-    read_text,
     read_users_log,
 )
 from mcp_server.tools.explain_error import Explanation, explain_error, program_of
 from tests.conftest import ZooPackage, torch_environment
 from tests.recorded import RECORDINGS
-from tests.zoo.names import few
 
 
 @pytest.fixture
@@ -40,35 +35,6 @@ def anyio_backend() -> str:
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
     return Context(tmp_path, Path(sys.executable))
-
-
-@pytest.mark.anyio
-async def test_input_check_in_plain_words(context: Context) -> None:
-    """The codes of a dtype check become names, and the call that compares the inputs is next."""
-    found = await explain_error(
-        context, text="Error: input_handles[0]: unmatched dtype, expected: 4(at::kLong), but got: 3"
-    )
-    assert found.summary == "Input 0 is int32, the package was compiled for int64."
-    assert (found.category, found.next.tool) == ("input_mismatch", "check_devices")
-    assert found.commands[0].startswith("AOTI_RUNTIME_CHECK_INPUTS=1 ")
-
-
-@pytest.mark.anyio
-async def test_assert_text_leaves_candidates(context: Context) -> None:
-    """A device assert alone does not decide between a bad index and a misread input, and says so."""
-    found = await explain_error(context, log=RECORDINGS / "feature-cache.plain.txt")
-    assert (found.family, found.category, found.count) == ("device_assert_index", None, 60)
-    assert found.candidates[:2] == ["index_out_of_bounds", "input_mismatch"]
-    assert "int32" in found.not_proven
-    assert found.guide == "triton-index-out-of-bounds.md"
-
-
-@pytest.mark.anyio
-async def test_script_of_the_traceback_is_the_next_argument(context: Context) -> None:
-    """The script that the traceback names is what to run next."""
-    found = await explain_error(context, log=RECORDINGS / "moe-dispatch.plain.txt")
-    assert found.next.arguments == {"script": "/model/c08_moe_dispatch.py"}
-    assert found.model_lines[0].code == "torch.cuda.synchronize()"
 
 
 @pytest.mark.anyio
@@ -108,24 +74,6 @@ async def test_consequences_are_told_from_the_root(context: Context) -> None:
 
 
 @pytest.mark.anyio
-async def test_unknown_text(context: Context) -> None:
-    """A text of no family is called unknown, with its most telling lines and a way to learn more."""
-    found = await explain_error(context, text="step 1\nwidget panic: sad\nstep 2")
-    assert not found.known and found.category is None and not found.candidates
-    assert found.lines == ["2: widget panic: sad"]
-    assert found.next.tool == "run_deterministic"
-
-
-@pytest.mark.anyio
-async def test_silent_end(context: Context) -> None:
-    """A log without any error text is said to be one."""
-    found = await explain_error(context, log=RECORDINGS / "hang.plain.txt")
-    assert found.summary.startswith("No error text in this log: the program hung")
-    assert (found.guide, found.next.tool) == ("hangs-and-concurrency.md", "trace_launches")
-    assert found.lines[-1] == "9: batch 500000 submitted"
-
-
-@pytest.mark.anyio
 @pytest.mark.parametrize("text", ["my model returns nan", "the answers are wrong"])
 async def test_an_unknown_text_is_not_called_silence(context: Context, text: str) -> None:
     """A text that somebody quotes is not said to hold no error, and nobody is sent to look for a hang."""
@@ -149,28 +97,6 @@ async def test_a_warning_alone_is_explained(context: Context) -> None:
     found = await explain_error(context, text="Loading outdated pt2 file. Please regenerate your package.")
     assert "whatever its cause" in found.summary
     assert [(other.family, other.role) for other in found.others] == [("outdated_package", "noise")]
-
-
-@pytest.mark.anyio
-@pytest.mark.parametrize(
-    ("text", "family", "category"),
-    [
-        (
-            "dim value is too large at 0, expected to be <= 256, but got: 512",
-            "input_range",
-            "shape_out_of_range",
-        ),
-        ("unmatched dtype, expected: 6(at::kFloat), but got: 7", "input_dtype", "input_mismatch"),
-        ("unmatched device type, expected: 11(cuda), but got: 0", "input_device", "device_mismatch"),
-        ("undefined symbol: _ZN3c107WarningC1E", "undefined_symbol", "toolchain"),
-        ("CUDA out of memory", "device_out_of_memory", "out_of_memory"),
-    ],
-)
-async def test_a_part_of_a_text_is_enough(context: Context, text: str, family: str, category: str) -> None:
-    """People quote a check without the input's number in front, and a symbol without its library."""
-    found = await explain_error(context, text=text)
-    assert (found.family, found.category) == (family, category)
-    assert "?" not in found.summary
 
 
 @pytest.mark.anyio
@@ -248,13 +174,6 @@ async def test_a_shifted_index_on_the_cpu(context: Context, tmp_path: Path) -> N
     assert any("a shorter input 0 (args[0])" in sentence for sentence in fact["facts"])
 
 
-@pytest.mark.anyio
-async def test_assertion_of_another_package(context: Context, zoo: ZooPackage) -> None:
-    """A check that no kernel of the package holds is said to be none of its own."""
-    found = await explain_error(context, text="index out of bounds: 0 <= tmp999 < 7L", package=zoo("ranker"))
-    assert found.trace == [] and "is it the package that failed" in found.notes[0]
-
-
 async def explanations(context: Context) -> list[Explanation]:
     texts = [family.example for family in FAMILIES]
     logs = sorted(RECORDINGS.glob("*.txt"))
@@ -303,56 +222,10 @@ def finished(
     return Finished(ending, returncode, signal, 1.0, output, output, output)
 
 
-def test_a_child_that_ended_well_has_no_failure(tmp_path: Path) -> None:
-    """Whatever it printed: the exit status decides."""
-    output = tmp_path / "output.log"
-    output.write_text(f"{INDEX}\n")
-    assert read_failure(finished(output, returncode=0)) is None
-
-
-def test_the_root_error_names_the_failure(tmp_path: Path) -> None:
-    """Family, text and line are those of the root error, and not of the last line."""
-    output = tmp_path / "output.log"
-    output.write_text(f"loading\n{INDEX}\nbye\n")
-    failure = read_failure(finished(output))
-    assert failure is not None
-    assert (failure.family, failure.line, failure.candidates[0]) == (
-        "cpu_index_assert",
-        2,
-        "index_out_of_bounds",
-    )
-    assert failure.text == INDEX.removeprefix("RuntimeError: ") or failure.text == INDEX
-    assert failure.meaning and failure.guide
-
-
-@pytest.mark.parametrize(("text", "line"), [("", 0), ("one\ntwo\n", 2)])
-def test_without_a_known_error_the_last_words_are_shown(tmp_path: Path, text: str, line: int) -> None:
-    """A child that was killed has no family; its last line is quoted, if it printed one."""
-    output = tmp_path / "output.log"
-    output.write_text(text)
-    failure = read_failure(finished(output, "signal", None, "SIGKILL"))
-    assert failure is not None
-    assert (failure.family, failure.signal, failure.line) == ("", "SIGKILL", line)
-    assert failure.text == ("two" if text else "")
-
-
 def test_a_child_without_an_output_file_has_a_failure(tmp_path: Path) -> None:
     """One that was never started left no file."""
     failure = read_failure(finished(tmp_path / "none.log", "not_started", None))
     assert failure is not None and (failure.text, failure.line) == ("", 0)
-
-
-@settings(deadline=None, max_examples=few(30))
-@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=40), max_size=12))
-def test_a_text_and_an_output_file_give_the_same_facts(lines: list[str]) -> None:
-    """A quoted error and the same words in a log have one root, on the line that an editor shows."""
-    text = "\n".join([*lines, INDEX])
-    with TemporaryDirectory() as folder:
-        output = Path(folder, "output.log")
-        output.write_text(text, encoding="utf-8", newline="")
-        found = [anyio.run(read_text, text), read_output(output)]
-    line = text.replace("\r\n", "\n").replace("\r", "\n").count("\n") + 1
-    assert [facts.root.line if facts.root else 0 for facts in found] == [line, line]
 
 
 def test_a_large_output_is_read_once_and_the_same(tmp_path: Path) -> None:

@@ -75,22 +75,6 @@ def test_a_flag_that_cannot_act_is_refused_with_the_reason(
         select(asked, **where)  # type: ignore[arg-type]
 
 
-def test_a_plan_splits_variables_from_config_entries() -> None:
-    """What has a variable goes into the environment, what has none into the configuration, with its type."""
-    plan = select(
-        {PRINTER: 2, FILTER: "k0,k1", "assert_indirect_indexing": False}, torch_version="2.13.0", device="cpu"
-    )
-    assert plan.env == {PRINTER: "2", FILTER: "k0,k1"}
-    assert plan.config == {"assert_indirect_indexing": False}
-    assert plan.warnings == ()
-
-
-def test_config_names_find_the_same_flag() -> None:
-    """The configuration's name, with or without its module, means the same flag as the variable."""
-    assert find("torch._inductor.config.nan_asserts") is find("TORCHINDUCTOR_NAN_ASSERTS")
-    assert find("config.aot_inductor.debug_compile") is find("AOT_INDUCTOR_DEBUG_COMPILE")
-
-
 def test_a_companion_is_asked_for_only_where_it_is_needed() -> None:
     """From the release that needs it, and not for a flag at its off value; what is not known is said."""
     profile = {"TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE": 1}
@@ -105,16 +89,6 @@ def test_every_name_belongs_to_one_flag() -> None:
     assert [name for name, count in counted.items() if count > 1] == []
     named = [name for flag in FLAGS for name in (*(need.name for need in flag.needs), *flag.conflicts)]
     assert [find(name).name for name in named] == named
-
-
-@given(st.text(max_size=60), st.text(max_size=20))
-def test_nothing_but_a_problem_comes_out_of_odd_names_and_values(name: str, value: str) -> None:
-    """Any text is either refused as a problem or taken over exactly."""
-    try:
-        plan = select({name: value})
-    except ProblemError:
-        return
-    assert value in {*plan.env.values(), *map(str, plan.config.values())}
 
 
 @given(st.sampled_from(FLAGS), st.text(max_size=12))

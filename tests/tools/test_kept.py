@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,20 +28,6 @@ def step(job: Path, name: str, request: object = None, ending: Ending = "exit", 
     return directory
 
 
-CHANGES: list[Callable[[Command], Command]] = [
-    lambda c: replace(c, argv=(*c.argv, "x")),
-    lambda c: replace(c, env={"A": "2"}),
-    lambda c: replace(c, unset=("B",)),
-    lambda c: replace(c, cwd=Path("/tmp")),
-]
-
-
-@pytest.mark.parametrize("change", CHANGES, ids=["argument", "variable", "unset", "directory"])
-def test_another_command_is_another_step(tmp_path: Path, change: Callable[[Command], Command]) -> None:
-    """Arguments, variables and directory are part of the key."""
-    assert key_of(BASE, tmp_path) != key_of(change(BASE), tmp_path)
-
-
 @pytest.mark.parametrize("name", ["AOTI_DEBUG_STACKS_AFTER", "AOTI_DEBUG_CAPTURE_CAP"])
 def test_what_differs_from_turn_to_turn_is_no_part_of_the_key(tmp_path: Path, name: str) -> None:
     """The time that is left and the free space of the disk: else nothing would ever be kept."""
@@ -62,17 +47,6 @@ def test_another_content_is_another_step(tmp_path: Path, size: int) -> None:
         (directory / "request.json").write_text(json.dumps({"inputs": [str(file)]}))
         keys.add(key_of(BASE, directory))
     assert len(keys) == 2
-
-
-def test_the_number_of_a_step_does_not_matter(tmp_path: Path) -> None:
-    """A request that names a file of an earlier step is the same when that step has another number."""
-    keys = []
-    for number in ("03", "07"):
-        made = step(tmp_path, f"{number}-compile")
-        asked = step(tmp_path, f"1{number[1]}-run", {"package": str(made / "output.log")})
-        (made / "output.log").write_text("the same")
-        keys.append(key_of(BASE, asked))
-    assert keys[0] == keys[1]
 
 
 def test_a_kept_step_is_used_once_and_brings_its_files(tmp_path: Path) -> None:
@@ -98,14 +72,3 @@ def test_a_time_limit_says_nothing_of_a_longer_one(tmp_path: Path, limit_s: floa
         key_of(BASE, old), replace(BASE, timeout_s=limit_s), tmp_path / "02-run"
     )
     assert (found is not None) == used
-
-
-def test_what_was_cut_short_is_not_kept(tmp_path: Path) -> None:
-    """Without a whole card, or without its streams, a directory is only a number that is taken."""
-    (tmp_path / "01-run").mkdir()
-    damaged = step(tmp_path, "02-run")
-    (damaged / CARD).write_text('{"key": ')
-    empty = step(tmp_path, "03-run")
-    (empty / "stderr.log").unlink()
-    kept = StepCache.read(tmp_path)
-    assert kept.last == 3 and kept.take(key_of(BASE, empty), BASE, tmp_path / "04-run") is None

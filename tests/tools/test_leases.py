@@ -220,15 +220,6 @@ def test_lines_of_each_rank(tmp_path: Path) -> None:
     ]
 
 
-def test_one_rank_needs_no_log_of_its_own(tmp_path: Path) -> None:
-    """Nor does a program that numbers its lines without a launcher."""
-    output = tmp_path / "output.log"
-    output.write_text("0: one\n0: two\n")
-    assert separate_ranks(output, ["srun"]) == []
-    output.write_text("0: one\n1: two\n")
-    assert separate_ranks(output, []) == [] and not (tmp_path / "ranks").exists()
-
-
 @pytest.mark.parametrize("variable", ["RANK", *nightly("SLURM_PROCID", "PMI_RANK")])
 def test_a_tool_runs_once(variable: str) -> None:
     """What is no run of the workload, such as a compiler, is done by the first rank alone."""

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from mcp_server.diagnosis.origin.find import Fault, find_origin
@@ -137,16 +135,3 @@ def test_a_damaged_file_has_no_values(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         found = ProbedValues(values.launches).tensor(3, argument("buf0"), "before")
         assert found is not None and found.value((29,)) is None
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.randoms())
-def test_offsets_and_indices_belong_together(sizes: list[int], order: object) -> None:
-    """Whatever the order of the dimensions in memory, the index of an offset lies at that offset."""
-    axes = list(range(len(sizes)))
-    order.shuffle(axes)  # type: ignore[attr-defined]
-    tensor = torch.empty([sizes[axis] for axis in axes]).permute(
-        [axes.index(axis) for axis in range(len(axes))]
-    )
-    found = Tensor(tuple(tensor.shape), tuple(tensor.stride()), lambda _place: 0)
-    for index in found.indices():
-        assert found.index(found.offset(index)) == index

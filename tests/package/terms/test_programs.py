@@ -123,36 +123,7 @@ def test_constants_are_worded(value: float, operators: set[str], text: str) -> N
     assert number(value, "float32", operators) == text
 
 
-LOOP = "for(int64_t x0=static_cast<int64_t>(0L); x0<static_cast<int64_t>({}L); x0+=static_cast<int64_t>(16L))"
-PART = "if(C10_{}LIKELY(x0 >= static_cast<int64_t>({}L) && x0 < static_cast<int64_t>({}L)))"
-REST = "for (int64_t x0_tail = static_cast<int64_t>({}L); x0_tail < static_cast<int64_t>({}L); x0_tail++)"
 AT = "out_ptr0[static_cast<int64_t>(x0_tail)]"
-SCALARS = f"{{\nauto tmp0 = {AT};\n{AT} = tmp0;\n}}"
-VECTORS = (
-    "{\nauto tmp0 = at::vec::Vectorized<float>::loadu(out_ptr0 + static_cast<int64_t>(x0));\n"
-    "tmp0.store(out_ptr0 + static_cast<int64_t>(x0));\n}"
-)
-ENDS = {
-    "vectors and their rest": (
-        [LOOP.format(24), "{", PART.format("", 0, 16), VECTORS, PART.format("UN", 16, 24), "{"],
-        [REST.format(16, 24), SCALARS, "}", "}"],
-        [("0", "16"), ("16", "24")],
-    ),
-    # The test around its scalar loop is of the vector loop, which is entered once.
-    "a row shorter than a vector": (
-        [LOOP.format(7), "{", PART.format("", 0, 1), "{"],
-        [REST.format(0, 7), SCALARS, "}", "}"],
-        [("0", "7")],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", ENDS)
-def test_vectors_and_their_rest_store_to_elements_of_their_own(name: str) -> None:
-    """What the vectors stored is not what the rest of the loop reads in place."""
-    first, second, ends = ENDS[name]
-    stores = cpp("\n".join([*first, *second])).stores
-    assert [(say(store.ranges[0].start), say(store.ranges[0].stop)) for store in stores] == ends
 
 
 def test_a_load_under_a_mask_is_zero_where_the_mask_is_not_set() -> None:

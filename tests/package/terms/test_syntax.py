@@ -96,20 +96,3 @@ def test_a_size_is_worded_as_a_model_has_it() -> None:
     text = "c10::div_floor_integer(static_cast<int64_t>(s71), static_cast<int64_t>(2L))"
     assert in_words(text) == "s71 // 2" and in_words(f"-({text})") == "-(s71 // 2)"
     assert in_words("s71 +") == "s71 +"
-
-
-@pytest.mark.parametrize(
-    ("cpp", "python", "x", "expected"),
-    [
-        ("x / 4", "x // 4", -7, (-1, -2)),
-        ("x % 4", "x % 4", -7, (-3, 1)),
-        ("x << 3", "x << 3", 5, (40, 40)),
-        ("x >> 1", "x >> 1", -5, (-3, -3)),
-        ("x > 2 ? x : 0", "x if x > 2 else 0", 3, (3, 3)),
-        ("!(x < 2)", "not (x < 2)", 1, (False, False)),
-    ],
-)
-def test_where_the_languages_differ(cpp: str, python: str, x: int, expected: tuple[Scalar, Scalar]) -> None:
-    """C++ cuts a quotient off towards zero, Triton's floor division and remainder round down."""
-    term = Translator(lambda _name: element("int64")).term(read_python(ast.parse(python, mode="eval").body))
-    assert (value(read(cpp), x), value(term, x)) == expected
