@@ -137,11 +137,11 @@ def test_a_defect_is_harmful_when_something_failed(zoo: ZooPackage, tmp_path: Pa
     assert after and all(h.harmful for h in after)
 
 
-@pytest.mark.parametrize(("loads", "kind"), [([], "package"), ([1], "call"), ([2], None)])
+@pytest.mark.parametrize(("loads", "kind"), [([], "package"), ([1], "package"), ([2], None)])
 def test_a_load_that_got_no_weights(
     zoo: ZooPackage, tmp_path: Path, loads: list[int], kind: str | None
 ) -> None:
-    """Where another load got them, this one was forgotten; where none did, the package lacks them."""
+    """The package lacks them, whatever another load of it got."""
     case = failing(package_case(changed(zoo("ranker"), tmp_path / "none.pt2", unweighted)))
     case.capture = capture(
         loads=[phase(n, number=n, loader="AOTIModelPackageLoader", package="none.pt2") for n in (1, 2)],

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mcp_server.diagnosis.causes import log_text, wrong_output
-from mcp_server.diagnosis.components import users_code
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.verdict import checked_call, confidence
 from mcp_server.model import ScriptWorkload
 from tests.diagnosis.support import called, capture, phase, run, worker_run
-from tests.memory_faults.support import recorded
 
 RAISED = """Traceback (most recent call last):
   File "serve.py", line 9, in <module>
@@ -52,15 +49,6 @@ def test_a_check_over_a_right_call_is_the_programs() -> None:
 def test_other_calls_clear_nothing(other: dict[str, Any]) -> None:
     """A package that diverges, or a call that raised, is looked at itself."""
     assert not list(wrong_output.detect_own_check(checked(**other)))
-
-
-def test_agreement_clears_nothing_that_the_user_wrote_into_both(tmp_path: Path) -> None:
-    """A kernel of the user's runs in the exported program, too: it may be what the check complains of."""
-    case = checked()
-    case.package = recorded("user_spread", tmp_path).package
-    (found,) = wrong_output.detect_own_check(case)
-    assert found.weak and found.guilty.name == users_code(case)[0]
-    assert "plain PyTorch" in found.settle
 
 
 def test_the_call_that_a_check_names_is_the_suspect() -> None:

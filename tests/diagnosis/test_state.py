@@ -178,21 +178,6 @@ def test_writes_that_were_seen_at_the_check_count_for_the_call_before(zoo: ZooPa
         assert all("at the failed check" in each.evidence[0].fact for each in found)
 
 
-BAD_FAKE = "AssertionError: expected size 4==4, stride 8==1 at dim=0\nError in op: {}"
-
-
-@pytest.mark.parametrize("place", ["torch.ops.aotizoo.halve_rows.default", "input"])
-def test_a_result_of_another_layout_names_its_operator(zoo: ZooPackage, place: str) -> None:
-    """assert_size_stride names the operator, whose launch is in the package; an input is left to others."""
-    case = package_case(zoo("plugin"))
-    case.runs["checked"] = run("checked", BAD_FAKE.format(place))
-    found = list(custom_op.detect_wrong_layout(case))
-    assert [each.guilty.name for each in found] == ([place] if place != "input" else [])
-    for each in found:
-        assert each.guilty.launch_index is not None
-        assert any("halve_rows" in line.code for line in each.guilty.model_locations)
-
-
 @pytest.mark.parametrize("name", ["plugin", "ranker"])
 def test_an_unregistered_operator(zoo: ZooPackage, name: str) -> None:
     """The operator that the load misses is named, with what the package calls."""

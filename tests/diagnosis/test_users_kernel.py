@@ -34,7 +34,7 @@ def narrow_case(directory: Path, dtype: str = "fp16", workload: Workload | None 
 @pytest.mark.parametrize(("dtype", "narrow"), [("fp16", True), ("bf16", True), ("fp32", False)])
 def test_a_kernel_that_sums_in_16_bits_is_suspect(tmp_path: Path, dtype: str, narrow: bool) -> None:
     """The signature in the package tells the dtype; nothing is run, so that it is only possible."""
-    found = list(custom_op.detect_narrow(narrow_case(tmp_path, dtype)))
+    found = list(custom_op.detect_reductions(narrow_case(tmp_path, dtype)))
     assert [each.guilty.name for each in found] == (["spread_kernel"] if narrow else [])
     for each in found:
         assert each.category == "wrong_output" and "tl.sum(" in each.summary and not each.observed
@@ -66,7 +66,7 @@ def padded_case(directory: Path, other: str, workload: Workload | None = None) -
 
 def test_a_kernel_whose_masked_lanes_count_is_suspect(tmp_path: Path) -> None:
     """One whose masked lanes hold 0 where a maximum is taken, and none with a neutral filler."""
-    (found,) = custom_op.detect_padding(padded_case(tmp_path, "0.0"))
+    (found,) = custom_op.detect_reductions(padded_case(tmp_path, "0.0"))
     assert (found.category, found.guilty.kind, found.guilty.name) == (
         "wrong_output",
         "kernel",
@@ -75,14 +75,14 @@ def test_a_kernel_whose_masked_lanes_count_is_suspect(tmp_path: Path) -> None:
     assert found.fix is not None and "other=float('-inf')" in found.fix.text
     assert "tl.max(" in found.summary and found.weak
     (tmp_path / "sound").mkdir()
-    assert list(custom_op.detect_padding(padded_case(tmp_path / "sound", "float('-inf')"))) == []
+    assert list(custom_op.detect_reductions(padded_case(tmp_path / "sound", "float('-inf')"))) == []
 
 
 def test_a_reference_that_differs_makes_it_the_first_to_suspect(tmp_path: Path) -> None:
     """The numbers are wrong then, and the source says where."""
     case = padded_case(tmp_path, "0.0")
     case.runs["plain"] = run("plain", "", called(), EXPECTED)
-    (found,) = custom_op.detect_padding(case)
+    (found,) = custom_op.detect_reductions(case)
     assert not found.weak and confidence(found, case) == "possible"
 
 
@@ -91,6 +91,6 @@ def test_the_line_in_the_users_script_comes_first(tmp_path: Path) -> None:
     script = tmp_path / "model.py"
     script.write_text(SCRIPT)
     case = padded_case(tmp_path, "0.0", ScriptWorkload(script=script))
-    (found,) = custom_op.detect_padding(case)
+    (found,) = custom_op.detect_reductions(case)
     first = found.guilty.model_locations[0]
     assert (first.file, first.line) == (str(script), 6) and "other=0.0" in first.code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 
 from mcp_server.diagnosis.components import (
@@ -24,9 +25,8 @@ from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.errors import argument
-from mcp_server.memory_faults.triton_reductions import narrow_sums, paddings
+from mcp_server.memory_faults.triton_reductions import NarrowSum, Padding, narrow_sums, paddings
 from mcp_server.model import Fix, ModelLocation, PackageWorkload
-from mcp_server.package.kernels import Kernel
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import quoted
 from mcp_server.worker import events
@@ -48,25 +48,6 @@ _SETTLE = (
 )
 
 _OfOperator = partial(Suspect, level=CausalLevel.STATE)
-
-
-def detect_wrong_layout(case: DiagnosisState) -> Iterator[Suspect]:
-    """Failures of `assert_size_stride` that name an operator (torch >= 2.13 with the input checks on)."""
-    for label, error in case.errors:
-        op = error.fields.get("op", "input").strip()
-        if error.family.id != "size_stride_assert" or op == "input":
-            continue
-        launch, lines = launch_of(op, case)
-        text = quoted(error.text.removeprefix("Error: "), 160)
-        step = "run_with_input_checks" if label in case.runs else "read_log"
-        yield _OfOperator(
-            category="custom_op",
-            guilty=component("op", op, lines, launch=launch),
-            summary=f"The fake function of {op} promises another size or stride than the operator returns "
-            f"({text}): later kernels use the promised one.",
-            evidence=(seen(step, quoted(error.text), f"{label}:{error.line}"),),
-            fix=Fix(text=f"make the fake function of {op} return the real size and stride (see opcheck)"),
-        )
 
 
 def detect_unregistered(case: DiagnosisState) -> Iterator[Suspect]:
@@ -227,51 +208,59 @@ def detect_operator_error(case: DiagnosisState) -> Iterator[Suspect]:
         return
 
 
-_Numbers = partial(Suspect, category="wrong_output", level=CausalLevel.FAULT_SITE, observed=False)
+def detect_reductions(case: DiagnosisState) -> Iterator[Suspect]:
+    """The user's Triton kernels whose source sums in 16 bits, or lets masked lanes take part in a reduction.
 
-
-def _doubted(case: DiagnosisState) -> Iterator[tuple[Kernel, Launch]]:
-    """The user's Triton kernels with their first launch, where the numbers of a call are in doubt."""
-    if case.call is None or case.device != "cuda" or case.ended_well:
+    Only where the numbers of a call are in doubt.
+    """
+    plain = case.failure_of("plain")
+    if case.call is None or case.device != "cuda" or case.ended_well or plain not in ("none", "differs"):
         return
-    if case.failure_of("plain") in ("none", "differs"):
-        found = {k.name: (k, launch) for launch in reversed(case.launches) if (k := kernel_of(launch, case))}
-        yield from found.values()
-
-
-def detect_narrow(case: DiagnosisState) -> Iterator[Suspect]:
-    """Kernels whose source keeps a sum in 16 bits."""
-    for kernel, launch in _doubted(case):
-        for found in narrow_sums(kernel)[:1]:
-            lines = lines_in_script(case, re.compile(re.escape(found.code)))
-            yield _Numbers(
+    kernels = {k.name: (k, launch) for launch in reversed(case.launches) if (k := kernel_of(launch, case))}
+    for kernel, launch in kernels.values():
+        for each in (*map(_narrow, narrow_sums(kernel)[:1]), *map(_padded, paddings(kernel)[:1])):
+            lines = lines_in_script(case, re.compile(re.escape(each.code)))
+            yield Suspect(
+                category="wrong_output",
                 guilty=kernel_party(kernel.symbol, launch, lines, case),
-                summary=f"{kernel.symbol} sums in 16 bits, where a long sum does not fit: {found.code}.",
-                evidence=(seen("inspect_package", f"{found.code} at line {found.line} is kept in 16 bits"),),
-                fix=Fix(
-                    text="widen what is summed to float32, and narrow the result when it is stored",
-                    before=found.code,
-                ),
-                weak=case.failure_of("plain") == "none",
+                summary=each.summary.format(kernel=kernel.symbol),
+                level=CausalLevel.FAULT_SITE,
+                evidence=(seen("inspect_package", each.fact),),
+                fix=Fix(text=each.advice, before=each.code),
+                weak=plain == "none",
+                observed=False,
             )
 
 
-def detect_padding(case: DiagnosisState) -> Iterator[Suspect]:
-    """Kernels whose source lets masked lanes take part in a reduction."""
-    for kernel, launch in _doubted(case):
-        for found in paddings(kernel)[:1]:
-            lines = lines_in_script(case, re.compile(re.escape(found.load)))
-            needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
-            advice = f"give masked lanes {needed} before the {found.kind}, as tl.where(mask, …, {needed})"
-            if math.isinf(found.needed):
-                advice = f"load masked lanes as other={needed}, and begin a running {found.kind} with it"
-            held = "an unknown value" if math.isnan(found.filler) else f"{found.filler:g}"
-            reaches = f"gives lanes beyond its mask that reach {found.code} at line {found.line}"
-            yield _Numbers(
-                guilty=kernel_party(kernel.symbol, launch, lines, case),
-                summary=f"Lanes that the mask of {kernel.symbol} leaves out take part in {found.code}: "
-                f"they hold {held}, where it needs {needed}.",
-                evidence=(seen("inspect_package", f"{found.load} at line {found.load_line}, {reaches}"),),
-                fix=Fix(text=advice, before=found.load),
-                weak=case.failure_of("plain") == "none",
-            )
+@dataclass(frozen=True)
+class _Reduction:
+    """A reduction of a kernel that is wrong, by its `code`."""
+
+    code: str
+    summary: str
+    fact: str
+    advice: str
+
+
+def _narrow(found: NarrowSum) -> _Reduction:
+    return _Reduction(
+        found.code,
+        f"{{kernel}} sums in 16 bits, where a long sum does not fit: {found.code}.",
+        f"{found.code} at line {found.line} is kept in 16 bits",
+        "widen what is summed to float32, and narrow the result when it is stored",
+    )
+
+
+def _padded(found: Padding) -> _Reduction:
+    needed = repr(found.needed) if math.isfinite(found.needed) else f"float('{found.needed}')"
+    advice = f"give masked lanes {needed} before the {found.kind}, as tl.where(mask, …, {needed})"
+    if math.isinf(found.needed):
+        advice = f"load masked lanes as other={needed}, and begin a running {found.kind} with it"
+    held = "an unknown value" if math.isnan(found.filler) else f"{found.filler:g}"
+    return _Reduction(
+        found.load,
+        f"Lanes that the mask of {{kernel}} leaves out take part in {found.code}: they hold {held}, where it "
+        f"needs {needed}.",
+        f"{found.load} at line {found.load_line}, gives lanes beyond its mask that reach {found.code}",
+        advice,
+    )

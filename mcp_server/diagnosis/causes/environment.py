@@ -19,7 +19,6 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.base import Intervention, Kind, Options
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import WRONG_ARCHITECTURE, CausalLevel, Suspect
-from mcp_server.diagnosis.symptom import RunSeen
 from mcp_server.logs.facts import ErrorFact, Frame
 from mcp_server.model import Fix, ModelLocation
 from mcp_server.plurals import quoted
@@ -137,8 +136,6 @@ def detect_limit(case: DiagnosisState) -> Iterator[Suspect]:
 _UNREADABLE = frozenset({"SyntaxError", "IndentationError", "TabError"})
 _PLACE = re.compile(rb'^\s*File "([^"\n]+)", line (\d+)\s*$', re.M)
 _OF_FILES = frozenset({"FileNotFoundError", "IsADirectoryError", "NotADirectoryError"})
-_REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # argparse, which ends with 2
-REFUSED_STATUS = 2
 _OF_TORCH = re.compile(r"[/\\](?:torch|triton)[/\\]")
 _TAIL_BYTES = 8192
 _NOT_THE_PROGRAM = re.compile(
@@ -150,13 +147,9 @@ def detect_outside(case: DiagnosisState) -> Iterator[Suspect]:
     """One suspect, where the program's own Python raised and no process reached AOTInductor."""
     script = case.script_run
     root = script.root if script is not None else None
-    if script is None or script.failure != "exception":
+    if script is None or root is None or script.failure != "exception":
         return
     if not case.never_reached or (case.capture is not None and case.capture.isolated):
-        return
-    if script.finished.returncode == REFUSED_STATUS:
-        yield from _refused_arguments(script)
-    if root is None:
         return
     exception = root.exception
     frames = exception.frames if exception is not None else ()
@@ -191,14 +184,21 @@ def _is_own(root: ErrorFact, raised: str, frames: Sequence[Frame]) -> bool:
     return own and not any(_OF_TORCH.search(frame.file) for frame in frames)
 
 
-def _refused_arguments(script: RunSeen) -> Iterator[Suspect]:
-    """One suspect, where the program refused its own arguments, as `argparse` does."""
+_REFUSED = re.compile(r"^(?P<program>[^\s:]+): error: (?P<what>.+)$", re.M)  # argparse, which ends with 2
+REFUSED_STATUS = 2
+
+
+def detect_refused_arguments(case: DiagnosisState) -> Iterator[Suspect]:
+    """A program that refused its own arguments, as `argparse` does."""
+    script = case.script_run
+    if script is None or script.finished.returncode != REFUSED_STATUS or not case.never_reached:
+        return
     output = script.finished.output.read_bytes()[-_TAIL_BYTES:].decode("utf-8", "replace")
     for found in list(_REFUSED.finditer(output))[-1:]:
         yield Suspect(
             category="script_error",
             guilty=component("script", found["program"]),
-            summary=f"Your script stopped before it called a package: it refused its arguments, "
+            summary="Your script stopped before it called a package: it refused its arguments, "
             f"{quoted(found['what'], 200).rstrip('.')}. Give them after --.",
             level=CausalLevel.SYMPTOM,
             evidence=(seen("read_log", quoted(found[0], 200), "script"),),

@@ -86,20 +86,6 @@ def _defects(case: DiagnosisState) -> Iterator[Suspect]:
             continue
         if case.loads and not missing_weights and defect.slug not in SEEN_IN_A_CALL:
             continue  # a remark: the loader took it
-        # A load that was forgotten when the weights were given to another one.
-        fed = next((u for u in case.updates if u.outcome == "ok"), None) if missing_weights else None
-        if fed is not None:
-            line = f"{fed.location.file}:{fed.location.line}" if fed.location is not None else "another line"
-            fact = f"{fed.how} at {line} was for another load; the load of the failing call got none"
-            yield _Unusable(
-                category="constants",
-                guilty=component("call", "load without load_constants", lines, value=defect.what),
-                summary=f"The package has no weights of its own, and {fact}.",
-                evidence=(seen("open_package", defect.what), seen("capture", fact)),
-                fix=Fix(text="call load_constants after each load of this package, before its first call"),
-                harmful=case.failed,
-            )
-            continue
         yield _Unusable(
             category=problem.category,
             guilty=component("package", package_name(case), lines, value=defect.slug),

@@ -19,7 +19,7 @@ from mcp_server.diagnosis.components import (
 from mcp_server.diagnosis.interventions.kernel import anew, eager_key, in_eager
 from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.suspect import CausalLevel, Suspect
-from mcp_server.model import Component, ComponentKind, Evidence, Fix, PackageWorkload
+from mcp_server.model import Component, Fix, PackageWorkload
 from mcp_server.package.launches import Launch
 from mcp_server.plurals import listed, quoted
 from mcp_server.tools.compare_with_eager import Repeats
@@ -65,33 +65,28 @@ def detect_random_numbers(case: DiagnosisState) -> Iterator[Suspect]:
     fix = Fix(text=f"draw outside the model and pass the numbers as an input, instead of {op} in the model")
     if training:
         fix = Fix(text="export the model in evaluation mode", before="model", after="model.train(False)")
-    drawn = seen("inspect_package", f"launch {launch.index} is {launch.kernel}")
-    lines = launch_lines(launch.index, case) or case.call_locations
-    found = _Wrong(
-        guilty=component("op", op, lines, launch=launch.index),
-        summary=f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from "
-        "those of any reference that draws others or none.",
-        level=CausalLevel.STATE,
-        evidence=(drawn, seen("run", "the outputs differ from what they are compared with")),
-        fix=fix,
-        harmful=case.failed,
+    summary = (
+        f"The package draws random numbers (launch {launch.index}, {op}): its outputs differ from those "
     )
+    summary += "of any reference that draws others or none."
+    facts = [seen("inspect_package", f"launch {launch.index} is {launch.kernel}")]
     if diverges:
-        yield found
-        return
-    # That dropout is not meant is likely, and nothing in the package says so.
-    repeated: tuple[Evidence, ...] = ()
-    also = ""
-    if case.differs_in("second"):
-        repeated = (seen("repeat_call", "two calls on the same inputs return different outputs"),)
-        also = ", and the same call returns different outputs each time"
-    yield replace(
-        found,
-        summary=f"Launch {launch.index} drops values at random ({op}): the model was exported in training "
-        f"mode{also}.",
-        evidence=(drawn, *repeated),
-        harmful=True,
-        weak=True,
+        facts.append(seen("run", "the outputs differ from what they are compared with"))
+    else:  # that dropout is not meant is likely, and nothing in the package says so
+        summary = (
+            f"Launch {launch.index} drops values at random ({op}): the model was exported in training mode"
+        )
+        summary += ", and returns other outputs each time." if case.differs_in("second") else "."
+    yield _Wrong(
+        guilty=component(
+            "op", op, launch_lines(launch.index, case) or case.call_locations, launch=launch.index
+        ),
+        summary=summary,
+        level=CausalLevel.STATE,
+        evidence=tuple(facts),
+        fix=fix,
+        harmful=case.failed or not diverges,
+        weak=not diverges,
         settle="That is the fault unless dropout is meant to stay on; one in evaluation mode settles it.",
     )
 
@@ -233,10 +228,7 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
     came_back = all(call.outcome == "ok" for call in capture.calls)
     if not came_back or plain.failure != "none":
         return
-    if users_code(case):
-        yield from _by_users_code(case)
-        return
-    if not case.equals_eager:
+    if users_code(case) or not case.equals_eager:  # the program runs the user's code as well
         return
     facts = [seen("interpret", "package and exported program agree on the call before the check")]
     for suspect in log_text.detect_from_log(case):
@@ -249,27 +241,6 @@ def detect_own_check(case: DiagnosisState) -> Iterator[Suspect]:
             evidence=(*suspect.evidence, *facts),
             fix=Fix(text="look at the inputs of that call and at what the check expects"),
         )
-
-
-def _by_users_code(case: DiagnosisState) -> Iterator[Suspect]:
-    """The user's own kernel or operator, which runs in package and program alike: nothing compared it."""
-    name, *others = users_code(case)
-    if case.equals_eager is False:
-        return
-    launch = next((each for each in case.launches if name in (each.symbol, each.kernel)), None)
-    lines = launch_lines(launch.index, case) if launch is not None else []
-    more = f" and {', '.join(others[:2])}" if others else ""
-    kind: ComponentKind = "kernel" if launch is not None else "op"
-    index = launch.index if launch is not None else None
-    yield _Wrong(
-        guilty=component(kind, name, lines or case.call_locations, launch=index),
-        summary=f"The program's own check failed, and the call runs {name}{more}, the user's code.",
-        level=CausalLevel.FAULT_SITE,
-        evidence=(seen("inspect_package", f"{name} is code of the program, in package and model alike"),),
-        weak=True,
-        observed=False,
-        settle=f"Compare {name} with plain PyTorch operators on the inputs of that call.",
-    )
 
 
 def detect_unexpected(case: DiagnosisState) -> Iterator[Suspect]:
