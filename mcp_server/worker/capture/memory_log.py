@@ -38,6 +38,7 @@ class MemoryLog:
         self.aliases = Aliases()
         self.streams = Streams(self.tell)
         self.unread: set[int] = set()  # loads whose constants were not read at the last call
+        self.outputs: set[tuple[int, int, int]] = set()  # those that were told, each once
 
     def tell(self, storage: str, act: str, interval: str, call: Optional[int], **more: Any) -> None:
         """Write one event, of call number `call`."""
@@ -59,7 +60,9 @@ class MemoryLog:
         if load in self.unread and (names := self.managed.counted(load)):
             self.tell("constant", "written", "update", call, load=load, names=names, counted=True)
         for number, output, place in self.aliases.overwritten():
-            self.tell("output", "written", "output", number, output=output, input=place)
+            if (number, output, place) not in self.outputs:
+                self.outputs.add((number, output, place))
+                self.tell("output", "written", "output", number, output=output, input=place)
         snapshot = None if recording else self.streams.snapshot(inputs)
         if recording:
             self.streams.watch_graph(call, inputs)
