@@ -45,12 +45,8 @@ OPTIONAL = {
     "sweep": {"cli.app"},
     "cluster": {"sweep"},
     "server.http": {"cli.app"},
-    "tools.reduce.reduce": {
-        "operations.table",
-        "tools.bisect",
-        "tools.switches",
-        "diagnosis.observe.wrong_numbers",
-    },
+    "tools.reduce": {"operations.table", "tools.bisect"},
+    "tools.bisect": {"operations.table", "diagnosis.observe.wrong_numbers"},
     "diagnosis.try_fix": {"operations.table"},
     "report": {"cli"},
 }
@@ -179,7 +175,7 @@ def test_server_and_diagnosis_load_neither_torch_nor_what_few_need() -> None:
     unwanted = (
         *("torch", "triton", "numpy", "ray"),
         *("mcp_server.cli", "mcp_server.report", "mcp_server.sweep", "mcp_server.cluster"),
-        *("mcp_server.server.http", "mcp_server.tools.reduce.reduce"),
+        *("mcp_server.server.http", "mcp_server.tools.reduce"),
     )
     assert [name for name in loaded if any(below(name, each) for each in unwanted)] == []
 

@@ -113,7 +113,6 @@ OPTIONS = {
     "buffers": "A buffer to look at. May be repeated.",
     "save": "Also save the tensors.",
     "stop_at_first_bad": "Stop at the first NaN, Inf or bad index.",
-    "scope": "What to reduce: the whole graph (default) or one launch.",
     "out": "The file to write; it must be new.",
     "remove": "Take the recorder out of the package again.",
     "mode": "What to keep of values: adaptive (what costs under 1 %; default), ints, full or redact (none).",

@@ -55,7 +55,6 @@ def workload_arguments(workload: Workload) -> Arguments:
 
 
 OF_GRAPH: frozenset[Category] = frozenset({"compile_failure", "wrong_output", "nan_or_inf"})
-OF_LAUNCH: frozenset[Category] = frozenset({"illegal_memory_access", "nan_or_inf"})
 TAKEN = ReduceArguments.model_fields.keys()
 
 
@@ -70,14 +69,7 @@ def reduction(best: Suspect, case: DiagnosisState) -> list[NextStep]:
     if operators:
         why = "cut the program down to the operators that still fail in this way"
         return [NextStep(why=why, tool="reduce", arguments=operators)]
-    parties = [party for party in (best.guilty, best.crashing) if party is not None]
-    launch = next((party.launch_index for party in parties if party.launch_index is not None), None)
-    call = call_arguments(case)
-    if best.category not in OF_LAUNCH or launch is None or not call or call.keys() - TAKEN:
-        return []
-    why = "replay that launch alone, in a script that needs nothing but torch"
-    arguments = {"scope": "launch", "launch": launch, **call}
-    return [NextStep(why=why, tool="reduce", arguments=arguments)]
+    return []
 
 
 def _operators(case: DiagnosisState) -> Arguments:

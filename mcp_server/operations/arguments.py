@@ -263,10 +263,6 @@ class CompareArguments(PairArguments):
 
 
 class ReduceArguments(PairArguments):
-    scope: Literal["graph", "launch"] = Field(
-        default="graph", description="Reduce the graph or one launch, default graph."
-    )
-    launch: int = Field(default=-1, ge=-1, description="Pick this launch; default -1: the bad one.")
     budget_s: float = Field(default=300, ge=1, le=86_400, description="Stop after 1-86400 s, default 300.")
 
 

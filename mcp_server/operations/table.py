@@ -369,21 +369,17 @@ async def compile_with_flags(context: Context, given: args.CompileArguments) -> 
     args.ReduceArguments,
     title="Cut a failing program down to a small script",
     description="Cuts a failing program down to the few operators that still fail in the same way "
-    "(crash, error, NaN, wrong output), or replays one launch with its inputs: a script that needs "
-    "torch alone and was seen to fail. For bug reports and compiler faults. 1-10 min. Next: run it.",
-    examples=(
-        "aoti-debug reduce --exported program.pt2 --inputs batch.pt",
-        "aoti-debug reduce --scope launch --package model.pt2 --inputs batch.pt --launch 3",
-    ),
+    "(crash, error, NaN, wrong output): a script that needs torch alone and was seen to fail. For bug "
+    "reports and compiler faults. 1-10 min. Next: run it.",
+    examples=("aoti-debug reduce --exported program.pt2 --inputs batch.pt", "aoti-debug reduce serve.py"),
 )
 async def reduce(context: Context, given: args.ReduceArguments) -> Record:
-    from mcp_server.tools.reduce.reduce import reduce as step
+    from mcp_server.tools.reduce import reduce as step
 
-    if given.scope == "graph" and given.exported:  # the program has the graph, not the package
+    if given.exported:  # the program has the graph, not the package
         given = given.model_copy(update={"package": ""})
     workload = await in_thread(checked.paired_model, given)
-    launch = given.launch if given.launch >= 0 else None
-    return await step(context, workload, scope=given.scope, launch=launch, budget_s=given.budget_s)
+    return await step(context, workload, budget_s=given.budget_s)
 
 
 @operation(

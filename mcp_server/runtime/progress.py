@@ -57,9 +57,10 @@ WORDS = {
     "synccheck": "running under compute-sanitizer (synccheck)",
     "sync": "running with a wait after each kernel",
     "core-dump": "running until it dumps a core",
-    "reduce": "cutting the program down",
-    "attempt": "trying a smaller program",
-    "bisect": "switching decisions of the compiler off",
+    "attempt": "compiling the program and calling it once",
+    "record": "computing the values of the program in eager mode",
+    "cut": "cutting the program down",
+    "trial": "trying a smaller program",
     "reproduction-run": "running the reproduction",
 }
 

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
-import anyio.to_thread
+import anyio
 
 from mcp_server.errors import ProblemError
 from mcp_server.logs.families import BY_ID
 from mcp_server.model import Artifact, ExportedWorkload, ScriptWorkload
-from mcp_server.package.exported import exported_device
 from mcp_server.plurals import quoted
 from mcp_server.runtime.context import Context, WorkerRun
 from mcp_server.runtime.failure import read_failure
 from mcp_server.tools.capture import Capture
-from mcp_server.tools.reduce.failing import SCRIPT, Reduced
-from mcp_server.tools.reduce.reduce import (
+from mcp_server.tools.failing import (
     Failing,
+    Result,
     failing_program,
-    most_children,
-    reduce_program,
+    result_of_attempt,
     run_worker,
+    try_script,
 )
+from mcp_server.tools.reduce import SCRIPT, Reduced, reduce_program
 from mcp_server.tools.switches import (
     COMES_FROM,
     TIMED,
     Bisected,
+    Compile,
     Decision,
     Experiment,
     Kind,
+    Names,
     Outcome,
-    Result,
+    Wave,
     Workaround,
+    fewest,
+    most_children,
     price,
-    result_of,
+    switched,
     switches_of,
     try_options,
     workaround_lines,
@@ -43,6 +48,9 @@ from mcp_server.tools.switches import (
 from mcp_server.worker import events, protocol
 
 REDUCE_SHARE = 0.5  # of the budget: a smaller program makes every experiment cheaper
+# From the most telling to the least: a decomposition also changes what is fused.
+KINDS: tuple[Kind, ...] = ("pass", "lowering", "decomposition")
+SINGLE_PASSES = ("disabled_passes",)
 
 
 async def bisect(
@@ -61,25 +69,28 @@ async def bisect(
     Raises ProblemError for a program that does not fail, or not by the compiler's doing: that is found out
     by one compile and one run in eager mode.
     """
-    failing = await failing_program(context, workload, TIMED, seen)
-    if tried is None:
-        await refuse_others_faults(context, failing)
-        tried = await try_options(context, failing, await switches_of(failing))
-    context.progress("making the program smaller")
-    reduced = await reduce_program(context, failing, budget_s * REDUCE_SHARE)
-    if tried.outcome != "not_found":
-        return _reported(context, failing, tried, reduced)
-    if reduced.outcome != "reduced":
-        raise ProblemError(
-            "no option of the compiler makes the failure go away, and no smaller program fails in the same "
-            f"way, so that there is nothing to bisect: {reduced.summary}",
-            value=str(failing.target.workload.exported),
-            next_call="reduce, or compare_with_eager",
-        )
-    done = await _search(context, failing, reduced, budget_s)
-    workaround = await _workaround(context, failing, done)
-    found = _result(context, tried, reduced, done, workaround)
-    return _reported(context, failing, found, reduced)
+    async with context.sharing_imports():
+        failing = await failing_program(context, workload, TIMED, seen)
+        if tried is None:
+            await refuse_others_faults(context, failing)
+            tried = await try_options(context, failing, await switches_of(failing))
+        context.progress("making the program smaller")
+        reduced = await reduce_program(context, failing, budget_s * REDUCE_SHARE)
+        if tried.outcome != "not_found":
+            return _reported(context, failing, tried, reduced)
+        if reduced.outcome != "reduced":
+            raise ProblemError(
+                "no option of the compiler makes the failure go away, and no smaller program fails in the "
+                f"same way, so that there is nothing to bisect: {reduced.summary}",
+                value=str(failing.target.workload.exported),
+                next_call="reduce, or compare_with_eager",
+            )
+        context.progress("switching decisions of the compiler off, one kind after another")
+        search = Search(context, failing, _script(reduced.files), {node.operator for node in reduced.nodes})
+        with anyio.move_on_after(budget_s):
+            search.reason = await search.run()
+        workaround = await _workaround(context, failing, search)
+    return _reported(context, failing, _result(context, tried, reduced, search, workaround), reduced)
 
 
 async def refuse_others_faults(context: Context, failing: Failing) -> None:
@@ -130,103 +141,139 @@ def of_eager(failing: Failing, eager: WorkerRun) -> str:
     return ""
 
 
-async def _search(context: Context, failing: Failing, reduced: Reduced, budget_s: float) -> WorkerRun:
-    target = failing.target
-    device = await anyio.to_thread.run_sync(exported_device, target.workload.exported)
-    request = {
-        "script": _script(reduced.files),
-        "directory": context.fresh("experiments"),
-        "failure": failing.failure.request(),
-        "operators": [node.operator for node in reduced.nodes],
-        "budget_s": budget_s,
-        "each_s": target.workload.timeout_s,
-        "parallel": most_children(),
-        "fork": device == "cpu" and not target.imports and not target.workload.extra_imports,
-    }
-    context.progress("switching decisions of the compiler off, one kind after another")
-    done = await run_worker(
-        context, "bisect", target, request, timeout_s=budget_s + target.workload.timeout_s
-    )
-    bisected = done.last(events.Bisected)
-    if bisected is None:
-        raise ProblemError(
-            "the search did not come to its end", value=done.phase, next_call="bisect with a larger timeout_s"
-        )
-    context.cost.compiles += bisected.compiles
-    return done
+@dataclass
+class Search:
+    """One kind of decision after another is switched off as a whole in a small program, whose `operators`
+    are its own. The kind that makes the failure go away is narrowed down.
+
+    `listed` are the decisions that were taken, by kind and key, and `named` those behind the failure; `also`
+    are other kinds without which it is gone, too.
+    """
+
+    context: Context
+    failing: Failing
+    script: Path
+    operators: set[str]
+    reason: str = "the time is over (budget_s)"
+    listed: dict[Kind, dict[str, events.Decision]] = field(default_factory=dict)
+    waves: dict[Kind, Wave] = field(default_factory=dict)
+    named: list[events.Decision] = field(default_factory=list)
+    also: list[Kind] = field(default_factory=list)
+    single_passes: bool = False
+
+    async def run(self) -> str:
+        """Why nothing was found; empty when a decision was."""
+        self.waves = {kind: Wave(self._compile(kind), f"without {kind}: {{}}") for kind in KINDS}
+        taken = self.waves["pass"]
+        if await taken.run([()]) != ["same"]:
+            return "the reproduction did not fail again"
+        self.single_passes = bool(switched(taken.runs, SINGLE_PASSES))
+        self._list(taken.runs[()])
+        found: Names = ()
+        for kind, wave in self.waves.items():
+            names = tuple(self.listed[kind])
+            if found:
+                self.also += [kind] if names and await wave.run([names]) == ["gone"] else []
+            elif names and (found := await fewest(names, (), most_children(), wave.run)):
+                self.named = [self.listed[kind][name] for name in found]
+        if not found:
+            return "the failure stays whatever option, pass, decomposition or lowering is switched off"
+        if await taken.run([()]) != ["same"]:
+            return "the failure did not come back when everything was switched on again"
+        return ""
+
+    def _compile(self, kind: Kind) -> Compile:
+        async def compile_without(names: Names) -> tuple[Result, WorkerRun]:
+            return await try_script(self.context, self.failing, self.script, {"off": {kind: names}})
+
+        return compile_without
+
+    def _list(self, run: WorkerRun) -> None:
+        self.listed = {kind: {} for kind in KINDS}
+        for decision in run.all(events.Decision):
+            # The compiler also traces its own patterns, with operators that the program does not have.
+            names = {decision.op, decision.op.rpartition(".")[0]}
+            if decision.kind == "decomposition" and not names & self.operators:
+                continue
+            if decision.kind == "lowering" and decision.op.startswith("prims."):
+                continue  # these have no eager form to fall back to
+            self.listed[cast(Kind, decision.kind)][decision.key] = decision
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        return [seen for wave in self.waves.values() for seen in wave.seen]
+
+    @property
+    def workaround(self) -> protocol.Workaround | None:
+        """The code that a user can write before the compile; None if torch has no option for it."""
+        if not self.named:
+            return None
+        if self.named[0].kind == "pass":
+            names = sorted({each.key.partition("#")[0].upper() for each in self.named})
+            return {"configs": {"disabled_passes": ",".join(names)}} if self.single_passes else None
+        operators = sorted({each.op for each in self.named})
+        return {"fallbacks": operators} if self.named[0].kind == "lowering" else {"decompositions": operators}
 
 
-async def _workaround(context: Context, failing: Failing, done: WorkerRun) -> Workaround | None:
-    """Try on the whole program what helped in the reduced one."""
-    found = done.last(events.Workaround)
-    if found is None:
+async def _workaround(context: Context, failing: Failing, search: Search) -> Workaround | None:
+    """Try in the reduced program and on the whole one what helps."""
+    asked = search.workaround
+    if asked is None:
         return None
-    asked: protocol.Workaround = {
-        "configs": found.configs,
-        "fallbacks": found.fallbacks,
-        "decompositions": found.decompositions,
-    }
     context.progress("trying the workaround on the whole program")
+    reduced, _ = await try_script(context, failing, search.script, {"workaround": asked})
     trial = await run_worker(context, "attempt", failing.target, {"workaround": asked, **TIMED})
     return Workaround(
         code=workaround_lines(asked),
-        reduced=cast(Result, found.outcome),
-        whole=result_of(trial, failing),
+        reduced=reduced,
+        whole=result_of_attempt(trial, failing.failure),
         price=price(failing.attempt, trial),
     )
 
 
 def _result(
-    context: Context, tried: Bisected, reduced: Reduced, done: WorkerRun, workaround: Workaround | None
+    context: Context, tried: Bisected, reduced: Reduced, search: Search, workaround: Workaround | None
 ) -> Bisected:
-    bisected = done.last(events.Bisected)
-    assert bisected is not None
-    found, failure = done.last(events.Decision), tried.failure
+    failure = tried.failure
     # The model line of an operator: the outermost frame of its first node.
     lines = {node.operator: node.locations[-1] for node in reversed(reduced.nodes) if node.locations}
     decisions = [
         Decision(
-            kind=cast(Kind, detail.kind),
-            name=detail.key,
-            operator=detail.op,
-            location=lines.get(detail.op),
-            rewrites=list(dict.fromkeys(detail.rewrites)),
-            change=detail.change,
+            kind=cast(Kind, each.kind),
+            name=each.key,
+            operator=each.op,
+            location=lines.get(each.op),
+            rewrites=list(dict.fromkeys(each.rewrites)),
+            change=each.change,
         )
-        for detail in (found.details if found is not None else ())
+        for each in search.named
     ]
     outcome: Outcome = "not_found"
-    summary = f"No decision of the compiler was found behind the failure ({failure}): {bisected.reason}."
-    if found is not None and not bisected.reason:
+    summary = f"No decision of the compiler was found behind the failure ({failure}): {search.reason}."
+    if decisions and not search.reason:
         outcome = "decision"
         names = []
         for each in decisions:
             rewrites = f" ({', '.join(each.rewrites)})" if each.rewrites else ""
             names.append((each.operator or each.name) + rewrites)
-        origin = COMES_FROM[cast(Kind, found.kind)].format(names=", ".join(names))
+        origin = COMES_FROM[decisions[0].kind].format(names=", ".join(names))
         summary = f"The failure ({failure}) comes from {origin}."
     notes = []
-    if found is not None and done.last(events.Workaround) is None:
+    if decisions and search.workaround is None:
         notes.append("this release of torch has no option that switches a single pass off (disabled_passes)")
     if workaround is not None and workaround.whole != "gone":
         notes.append("the workaround helps the reduced program and not the whole one: there is another fault")
-    experiments = [
-        Experiment(
-            label=event.label[:300], result=cast(Result, event.outcome), seconds=round(event.seconds, 2)
-        )
-        for event in done.all(events.Experiment)
-    ]
     return Bisected(
         outcome=outcome,
         summary=summary,
         failure=failure,
         decisions=decisions,
-        also=cast(list[Kind], found.also) if found else [],
+        also=search.also,
         workaround=workaround,
-        experiments=[*tried.experiments, *experiments],
-        compiles=tried.compiles + bisected.compiles,
+        experiments=[*tried.experiments, *search.experiments],
+        compiles=tried.compiles + len(search.experiments),
         notes=notes,
-        log=context.artifact(done.finished.output, "output of the search"),
+        log=tried.log,
         cost=context.cost.cost(),
     )
 

@@ -5,6 +5,7 @@ This needs no smaller program and no second export. Which pass or lowering it is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,17 +14,14 @@ import anyio
 import anyio.to_thread
 from pydantic import Field
 
-from mcp_server.errors import ProblemError
 from mcp_server.model import Artifact, Cost, ModelLocation, Record
 from mcp_server.package.exported import exported_device
 from mcp_server.runtime.context import Context, WorkerRun
-from mcp_server.tools.reduce.failing import FailureShown, of_attempt
-from mcp_server.tools.reduce.reduce import Failing, most_children, run_worker
+from mcp_server.tools.failing import Failing, FailureShown, Result, result_of_attempt, run_worker
 from mcp_server.worker import events, protocol
 from mcp_server.worker.reduction.minimise import split
 
 Kind = Literal["pass", "switch", "decomposition", "lowering"]
-Result = Literal["gone", "same", "other"]
 Outcome = Literal["decision", "rounding", "not_found"]
 
 # What takes a decision back, by option of torch._inductor.config (2.8-2.15; the worker leaves out what the
@@ -139,16 +137,6 @@ async def switches_of(failing: Failing) -> dict[str, object]:
     return {**found, **(PRECISION if failing.failure.kind in ("departs", "not_finite") else {})}
 
 
-def result_of(trial: WorkerRun, failing: Failing) -> Result:
-    """What became of the failure in a compile with one thing changed. Raises as `of_attempt` does."""
-    judged = trial.last(events.Judged)
-    if failing.failure.kind == "departs" and judged is not None and not judged.departs:
-        return "gone"  # what is not finite is so in eager mode, too
-    left = of_attempt(trial)
-    same = left is not None and left.same_as(failing.failure)
-    return "gone" if left is None else "same" if same else "other"
-
-
 def price(before: WorkerRun, after: WorkerRun) -> float | None:
     """The time of a call after over that before; None if one of them was not timed."""
     timed, again = before.last(events.Timed), after.last(events.Timed)
@@ -180,52 +168,51 @@ TELLING = "cpp.simdlen"
 AGAIN = "nothing is switched off"
 
 Names = tuple[str, ...]
+Compile = Callable[[Names], Awaitable[tuple[Result, WorkerRun]]]
+
+
+def most_children() -> int:
+    """How many compiles run side by side."""
+    return min(8, len(os.sched_getaffinity(0)))
 
 
 @dataclass
 class Wave:
-    """Compiles of the whole program with options switched: all, and the last one of each group of names."""
+    """Compiles with things switched off, side by side; `label` says what they are."""
 
-    context: Context
-    failing: Failing
-    options: Mapping[str, object]
-    parallel: int
+    compile: Compile
+    label: str
     seen: list[Experiment] = field(default_factory=list)
+    results: dict[Names, Result] = field(default_factory=dict)
     runs: dict[Names, WorkerRun] = field(default_factory=dict)
 
     async def run(self, groups: Sequence[Names]) -> list[Result]:
-        """Compile and call once for each group of names, side by side."""
-        limit = anyio.CapacityLimiter(self.parallel)
-        results: dict[Names, Result] = {}
+        """Compile and call once for each group of names; the empty one each time that it is asked for."""
+        limit = anyio.CapacityLimiter(most_children())
 
         async def attempt(names: Names) -> None:
             async with limit:
-                request = {"switches": {name: self.options[name] for name in names}, **TIMED}
-                done = await run_worker(self.context, "attempt", self.failing.target, request)
-            try:
-                results[names] = result_of(done, self.failing)
-            except ProblemError:  # it hangs, say: another failure
-                results[names] = "other"
-            self.runs[names] = done
-            label = f"with {', '.join(names)}" if names else AGAIN
-            took = round(done.finished.wall_s, 2)
-            self.seen.append(Experiment(label=label[:300], result=results[names], seconds=took))
+                self.results[names], self.runs[names] = await self.compile(names)
+            label = self.label.format(", ".join(names)) if names else AGAIN
+            took = round(self.runs[names].finished.wall_s, 2)
+            self.seen.append(Experiment(label=label[:300], result=self.results[names], seconds=took))
 
         async with anyio.create_task_group() as group:
             for names in groups:
-                group.start_soon(attempt, names)
-        return [results[names] for names in groups]
+                if not names or names not in self.results:
+                    group.start_soon(attempt, names)
+        return [self.results[names] for names in groups]
 
-    def switched(self, names: Names) -> Names:
-        """Those of the names that this release of torch has."""
-        found = [event for run in self.runs.values() if (event := run.last(events.Switched)) is not None]
-        return tuple(name for name in names if any(name in event.names for event in found))
 
-    @property
-    def steady(self) -> bool:
-        """Whether each package gave in further calls what it gave in the first: else a run proves nothing."""
-        timed = (run.last(events.Timed) for run in (self.failing.attempt, *self.runs.values()))
-        return all(event.steady for event in timed if event is not None)
+def switched(runs: Mapping[Names, WorkerRun], names: Names) -> Names:
+    """Those of the names that this release of torch has."""
+    found = [event for run in runs.values() if (event := run.last(events.Switched)) is not None]
+    return tuple(name for name in names if any(name in event.names for event in found))
+
+
+def is_steady(runs: Sequence[WorkerRun]) -> bool:
+    """Whether each package gave in further calls what it gave in the first: else a run proves nothing."""
+    return all(event.steady for run in runs if (event := run.last(events.Timed)) is not None)
 
 
 async def try_options(context: Context, failing: Failing, options: Mapping[str, object]) -> Bisected:
@@ -233,21 +220,27 @@ async def try_options(context: Context, failing: Failing, options: Mapping[str, 
 
     `rounding`: numbers that differ agree once intermediate results are rounded as in eager mode.
     """
-    parallel, failure = most_children(), failing.failure
-    wave = Wave(context, failing, options, parallel)
+    failure = failing.failure
+
+    async def compile_with(names: Names) -> tuple[Result, WorkerRun]:
+        request = {"switches": {name: options[name] for name in names}, **TIMED}
+        done = await run_worker(context, "attempt", failing.target, request)
+        return result_of_attempt(done, failure), done
+
+    wave = Wave(compile_with, "with {}")
     context.progress("compiling with careful options")
     everything = tuple(options)
     alone = (TELLING,) if TELLING in options else everything[:1]
-    helping = await fewest(everything, alone, parallel, wave.run)
-    names = wave.switched(helping)
-    reason = f"none of {len(wave.switched(everything))} options makes it go away"
+    helping = await fewest(everything, alone, most_children(), wave.run)
+    names = switched(wave.runs, helping)
+    reason = f"none of {len(switched(wave.runs, everything))} options makes it go away"
     rounding = False
     if names:
         as_eager = failure.kind == "departs" and names != ROUNDED and bool(set(ROUNDED) & set(options))
         again, *rounded = await wave.run([(), ROUNDED] if as_eager else [()])
         rounding = failure.kind == "departs" and (names == ROUNDED or rounded == ["gone"])
         helping = ROUNDED if rounding else helping
-        if again != "same" or not wave.steady:
+        if again != "same" or not is_steady([failing.attempt, *wave.runs.values()]):
             names, reason = (), "it comes and goes by itself, from compile to compile or from call to call"
     outcome: Outcome = "not_found"
     summary = f"No option of the compiler was found behind the failure ({failure}): {reason}."
@@ -280,13 +273,12 @@ async def fewest(
 ) -> Names:
     """The fewest of `names` that were seen to help; none where not even all of them do.
 
-    `run` gives the result of each group of names, and makes `parallel` of them at once. `alone` is tried at
-    once; of the others parts are tried as long as one helps by itself.
+    `run` gives the result of each group of names, and makes `parallel` of them at once. `alone`, if there are
+    any, are tried at once; of the others parts are tried as long as one helps by itself.
     """
-    groups = list(dict.fromkeys([names, alone]))
-    with_all, *rest = await run(groups)
-    if [with_all, *rest][-1] == "gone":
-        return groups[-1]
+    with_all, *rest = await run(list(dict.fromkeys([names, alone or names])))
+    if alone and [with_all, *rest][-1] == "gone":
+        return alone
     if with_all == "same":
         return ()
     # All of them together may fail in a way of their own.

@@ -732,63 +732,43 @@ class Value(Event):
 
 
 @dataclass
-class Uncuttable(Event):
-    """A part of the program that is no program."""
+class Units(Event):
+    """The nodes that compute tensors, in their order, each with those that read it.
 
-    reason: str
-    nodes: int = 0
+    `dynamic`: sizes of the program are symbolic.
+    """
 
-
-@dataclass
-class Candidate(Event):
-    """How a smaller program ended; the end of its output if it does not fail in the `same` way."""
-
-    nodes: int = 0
-    status: Optional[int] = None
-    phase: str = ""
-    seconds: float = 0.0
-    same: bool = False
-    tail: str = ""
-
-
-@dataclass
-class Kept(Event):
-    """The best reproduction by now; `bytes` of `real` values, the others are drawn from a seed."""
-
-    directory: str
-    operators: int
-    nodes: list[OfNode]
-    real: list[str]
-    seeded: list[str]
-    bytes: int
+    readers: dict[str, list[str]]
     dynamic: bool = False
 
 
 @dataclass
-class Reduced(Event):
-    """The end of the search: not `complete` for lack of time. `units` are nodes of the whole program."""
+class Cut(Event):
+    """The `script` of plan `number`, with its `nodes` and the bytes of each of its `tensors`.
 
-    complete: bool = False
-    units: int = 0
-    tried: int = 0
+    `sizes` of tensors may be made smaller. `users`: it calls operators that are not torch's.
+    """
 
-
-@dataclass
-class Experiment(Event):
-    """A compile with decisions switched off; outcomes are those of `reduction.bisect.Experiments`."""
-
-    label: str
-    outcome: str
-    seconds: float
-    status: Optional[int] = None
-    phase: str = ""
-    directory: str = ""
-    tail: str = ""
+    number: int
+    script: str
+    operators: int
+    nodes: list[OfNode]
+    tensors: dict[str, int]
+    sizes: list[int]
+    users: bool = False
 
 
 @dataclass
-class DecisionFacts:
-    """A decision of the compiler (`reduction.decisions`): its operator, or what a pass rewrote."""
+class Uncuttable(Event):
+    """Plan `number` gives no program."""
+
+    number: int
+    reason: str
+
+
+@dataclass
+class Decision(Event):
+    """A decision that the compiler took (`reduction.decisions`): its operator, or what a pass rewrote."""
 
     kind: str
     key: str
@@ -798,31 +778,10 @@ class DecisionFacts:
 
 
 @dataclass
-class Decision(Event):
-    """The decisions behind the failure; `also` are other kinds without which it is gone, too."""
+class ScriptEnded(Event):
+    """The exit status of a script that ran in the worker."""
 
-    kind: str
-    keys: list[str]
-    details: list[DecisionFacts]
-    also: list[str]
-
-
-@dataclass
-class Workaround(Event):
-    """What came of the reproduction with a workaround (`protocol.Workaround`)."""
-
-    outcome: str
-    configs: dict[str, object] = field(default_factory=dict)
-    fallbacks: list[str] = field(default_factory=list)
-    decompositions: list[str] = field(default_factory=list)
-
-
-@dataclass
-class Bisected(Event):
-    """The end of the search, with the `reason` if nothing was found."""
-
-    reason: str
-    compiles: int
+    status: int
 
 
 # Times

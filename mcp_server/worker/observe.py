@@ -228,8 +228,7 @@ class Observer:
             return False
         if phase == "after":
             return role != "read"
-        unset = role == "written" or name in self._skip_before.get(launch, ())
-        return not unset or self.request.get("unset_too", False)
+        return role != "written" and name not in self._skip_before.get(launch, ())
 
     def _report(self, facts: ArgumentFacts) -> None:
         if self._events_left <= 0:

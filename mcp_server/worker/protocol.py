@@ -6,7 +6,7 @@ Standard library only and Python 3.9, so that both sides import it. A request is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Optional, TypedDict, Union
 
@@ -253,7 +253,6 @@ class ObserveRequest(RunRequest, total=False):
     names: list[str]
     phases: list[str]
     skip_before: dict[str, list[str]]
-    unset_too: bool
     bounds: list[Bound]
     save: Optional[str]
     save_bytes: int
@@ -288,23 +287,6 @@ class CompileRequest(ExportedRequest, total=False):
     inductor_configs: Configs
 
 
-@dataclass(frozen=True)
-class FailureClass:
-    """What a candidate must show.
-
-    `kind` is crash (killed by `signal`), error (an exception, in `phase`), not_finite (NaN in an output if
-    `nan`, else infinity) or departs. `patterns` are of the family of its text; `essence` is a line of the
-    text where no family knows it, or where the family alone would take one failed compile for another.
-    """
-
-    kind: str
-    signal: int = 0
-    phase: str = ""
-    patterns: Sequence[str] = ()
-    essence: str = ""
-    nan: bool = False
-
-
 class Workaround(TypedDict, total=False):
     """What to do before a compile: options, and operators to fall back to eager or not to decompose."""
 
@@ -313,42 +295,56 @@ class Workaround(TypedDict, total=False):
     decompositions: list[str]
 
 
-class ReduceRequest(CompileRequest, total=False):
-    """`values`: a directory for the values of the program's nodes; `bad`: names of nodes that are wrong.
+class AttemptRequest(CompileRequest, total=False):
+    """`values`: a directory for the values of the program's nodes.
 
-    `guess` is the node to try first. `title`, `environment` and `repro_imports` go into the script that comes
-    out. `budget_s` is for the whole search, `each_s` for one candidate, of which `parallel` run at once
-    in `directory`. An attempt is made with `workaround` and `switches`, further options of which this torch
-    may lack some, and its call repeated `timed_calls` times.
+    The program is compiled with `workaround` and `switches`, further options of which this torch may lack
+    some, and its call repeated `timed_calls` times.
     """
 
     values: str
-    bad: list[str]
-    guess: Optional[str]
-    title: str
-    environment: dict[str, str]
-    repro_imports: list[str]
-    budget_s: float
-    each_s: float
-    parallel: int
-    failure: dict[str, Any]
-    directory: str
     workaround: Workaround
     switches: dict[str, object]
     timed_calls: int
 
 
-class BisectRequest(TypedDict):
-    """`script` is a reproduction, `operators` are its own. `fork`: children are forks of this process."""
+@dataclass(frozen=True)
+class Plan:
+    """What to keep. `windows` map a size to the part of it that stays; `seeded` tensors are random.
+
+    `stand_ins` puts operators without the user's code in the places of those that are not torch's. `dynamic`
+    keeps sizes symbolic where the program has them so; else all are those of the call.
+    """
+
+    keep: tuple[str, ...]
+    dynamic: bool = False
+    windows: tuple[tuple[int, tuple[int, int]], ...] = ()
+    seeded: tuple[str, ...] = ()
+    stand_ins: bool = False
+
+
+class CutRequest(CompileRequest):
+    """`plans` (fields of `Plan`) to write scripts for, each in a folder of `directory` by its number.
+
+    `bad` are the nodes whose recorded `values` are wrong. `title`, `environment` and `repro_imports` go into
+    the scripts.
+    """
+
+    plans: list[dict[str, Any]]
+    directory: str
+    values: str
+    bad: list[str]
+    title: str
+    environment: dict[str, str]
+    repro_imports: list[str]
+
+
+class TrialRequest(Request, total=False):
+    """A script to run, with the decisions `off` that the compiler is not to take, by kind."""
 
     script: str
-    directory: str
-    failure: dict[str, Any]
-    operators: list[str]
-    budget_s: float
-    each_s: float
-    parallel: int
-    fork: bool
+    off: dict[str, list[str]]
+    workaround: Workaround
 
 
 class LaunchFlow(TypedDict):

@@ -290,13 +290,12 @@ def test_by_the_inputs(
         pytest.param(["diagnose", "logarithm.pt2", "-i", "logarithm.bad-nan.pt"], 1, marks=thorough),
         pytest.param(["diagnose", "--exported", "ranker.exported.pt2", "-i", BAD], 1, marks=thorough),
         pytest.param(["compile-with-flags", "ranker.exported.pt2"], 0, marks=thorough),
-        (["reduce", "--package", "ranker.pt2", "-i", GOOD, "--scope", "launch", "--launch", "0"], 0),
     ],
 )
 def test_other_forms(
     words: list[str], code: int, files: dict[str, str], zoo: ZooPackage, on_the_loop: list[str]
 ) -> None:
-    """The same of NaN, of a program that is compiled first, and of one launch."""
+    """The same of NaN, and of a program that is compiled first."""
     zoo("logarithm")
     assert main.run([*words, "--python", sys.executable]) == code
     assert not on_the_loop, "\n".join(dict.fromkeys(on_the_loop))

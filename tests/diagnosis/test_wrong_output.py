@@ -17,7 +17,7 @@ from mcp_server.diagnosis.state import DiagnosisState
 from mcp_server.diagnosis.symptom import Symptom
 from mcp_server.diagnosis.verdict import conclude, confidence, ranked
 from mcp_server.model import ScriptWorkload, Verdict
-from mcp_server.tools.reduce.failing import FailureShown
+from mcp_server.tools.failing import FailureShown
 from mcp_server.worker.events import ConstantDiffers
 from tests.conftest import ZooPackage, torch_environment
 from tests.diagnosis.support import (

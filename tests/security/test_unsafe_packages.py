@@ -43,7 +43,6 @@ CALLS: list[tuple[str, dict[str, Any]]] = [
     ("try_fix", {"package": "{unsafe}", "inputs": "{inputs}", "changes": ["args[0]: contiguous"]}),
     ("compare_with_eager", {"exported": "{unsafe}"}),
     ("compile_with_flags", {"exported": "{unsafe}"}),
-    ("reduce", {"package": "{unsafe}", "inputs": "{inputs}", "scope": "launch"}),
     ("reduce", {"exported": "{unsafe}"}),
     ("bisect", {"exported": "{unsafe}"}),
 ]

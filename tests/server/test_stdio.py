@@ -139,7 +139,6 @@ SPECS = [{"shape": [8, 16]}, {"shape": [8, 16]}]
 REST: list[tuple[str, dict[str, Any]]] = [
     ("compare_with_eager", {"exported": "EXPORTED"}),
     ("inspect_package", {}),
-    ("reduce", {"inputs": SPECS, "scope": "launch", "launch": 0}),
     ("try_fix", {"inputs": SPECS, "changes": ["0: clamp 0 9"]}),
 ]
 

@@ -18,15 +18,12 @@ from mcp_server.errors import ProblemError
 from mcp_server.model import ExportedWorkload
 from mcp_server.operations.arguments import BisectArguments
 from mcp_server.operations.table import bisect as asked
-from mcp_server.runtime.context import WorkerRun
-from mcp_server.tools.bisect import bisect, of_eager
-from mcp_server.tools.reduce.failing import FailureShown
-from mcp_server.tools.reduce.reduce import Failing, Target, failing_program
+from mcp_server.tools.bisect import Search, bisect, of_eager
+from mcp_server.tools.failing import Failing, FailureShown, Target, failing_program, try_script
 from mcp_server.tools.switches import TIMED, Bisected, fewest, switches_of, try_options
-from mcp_server.worker import events
 from tests.conftest import CACHE, ZooPackage
 from tests.diagnosis.support import worker_run
-from tests.worker.support import context_in, work
+from tests.worker.support import context_in
 from tests.zoo.names import thorough
 
 CACHED = {"TORCHINDUCTOR_CACHE_DIR": str(CACHE / "inductor")}
@@ -56,22 +53,25 @@ if __name__ == "__main__":
 """
 
 
-def searched(tmp_path: Path, expression: str, operators: list[str]) -> WorkerRun:
-    """The worker's search over a script that exits with 4 where the package differs from eager."""
+def searched(tmp_path: Path, expression: str, operators: set[str]) -> tuple[Search, str]:
+    """The search over a script that exits with 4 where the package differs from eager, and why it failed;
+    where it named something, `gone` or not, as the workaround does.
+    """
     script = tmp_path / "repro.py"
     script.write_text(SCRIPT.format(expression=expression))
-    request = {
-        "script": str(script),
-        "directory": str(tmp_path / "experiments"),
-        "failure": {"kind": "departs"},
-        "operators": operators,
-        "budget_s": 300,
-        "each_s": 120,
-        "parallel": 2,
-        "fork": True,
-    }
-    (tmp_path / "experiments").mkdir()
-    return work(tmp_path, "bisect", request, env=CACHED, timeout_s=400)
+    target = Target(ExportedWorkload(exported=script, env=CACHED), {})
+    failing = Failing(target, worker_run(), FailureShown(kind="departs"))
+
+    async def search() -> tuple[Search, str]:
+        context = context_in(tmp_path / "job")
+        async with context.sharing_imports():
+            found = Search(context, failing, script, operators)
+            reason = await found.run()
+            if found.workaround is not None:
+                reason, _ = await try_script(context, failing, script, {"workaround": found.workaround})
+        return found, reason
+
+    return anyio.run(search)
 
 
 @thorough
@@ -79,39 +79,33 @@ def searched(tmp_path: Path, expression: str, operators: list[str]) -> WorkerRun
 @pytest.mark.parametrize(
     ("expression", "operators", "kind", "named", "switched"),
     [
-        (SUMMED, ["aten.ones.default", "aten.cumsum.default"], "pass", "", "configs"),
-        (ANY, ["aten.any.default"], "lowering", "aten.any.default", "fallbacks"),
-        (DEVIATION, ["aten.std.correction"], "decomposition", "aten.std.correction", "decompositions"),
+        (SUMMED, {"aten.ones.default", "aten.cumsum.default"}, "pass", "", "configs"),
+        (ANY, {"aten.any.default"}, "lowering", "aten.any.default", "fallbacks"),
+        (DEVIATION, {"aten.std.correction"}, "decomposition", "aten.std.correction", "decompositions"),
     ],
     ids=["pass", "lowering", "decomposition"],
 )
 def test_what_the_compiler_decided_is_named(
-    tmp_path: Path, expression: str, operators: list[str], kind: str, named: str, switched: str
+    tmp_path: Path, expression: str, operators: set[str], kind: str, named: str, switched: str
 ) -> None:
     """A pass with what it changes, a lowering or decomposition with its operator, and what avoids it."""
-    done = searched(tmp_path, expression, operators)
-    found, workaround = done.last(events.Decision), done.last(events.Workaround)
-    bisected = done.last(events.Bisected)
-    assert found is not None and workaround is not None and bisected is not None
-    (detail,) = found.details
-    assert (found.kind, workaround.outcome, bisected.reason) == (kind, "gone", "")
+    found, result = searched(tmp_path, expression, operators)
+    (decision,) = found.named
+    assert (decision.kind, result) == (kind, "gone") and found.workaround is not None
     if kind == "pass":
-        assert detail.rewrites == ["pointless_cumsum_replacement"] and bisected.compiles <= 12
-        assert any(line.startswith("-") and "cumsum" in line for line in detail.change)
-        assert set(workaround.configs) == {"disabled_passes"}
+        assert decision.rewrites == ["pointless_cumsum_replacement"] and len(found.experiments) <= 14
+        assert any(line.startswith("-") and "cumsum" in line for line in decision.change)
+        assert set(found.workaround["configs"]) == {"disabled_passes"}
     else:
-        assert detail.op == named and getattr(workaround, switched) == [named]
+        assert decision.op == named and found.workaround.get(switched) == [named]
 
 
 @thorough
 @pytest.mark.slow
 def test_a_failure_that_the_program_makes_itself_has_no_decision(tmp_path: Path) -> None:
     """An operation that is wrong in the model too stays whatever is switched off: nothing is named."""
-    done = searched(tmp_path, "x + (0 if torch.compiler.is_exporting() else 1)", ["aten.add.Tensor"])
-    bisected = done.last(events.Bisected)
-    assert bisected is not None
-    assert done.last(events.Decision) is None
-    assert "the failure stays" in bisected.reason
+    found, reason = searched(tmp_path, "x + (0 if torch.compiler.is_exporting() else 1)", {"aten.add.Tensor"})
+    assert found.named == [] and "the failure stays" in reason
 
 
 class Summed(torch.nn.Module):  # type: ignore[misc]

@@ -27,7 +27,7 @@ from mcp_server.diagnosis.suspect import CausalLevel, Suspect
 from mcp_server.model import Evidence, Fix, FixRun, Verdict
 
 if TYPE_CHECKING:  # `bisect` brings what few need
-    from mcp_server.tools.reduce.failing import FailureShown
+    from mcp_server.tools.failing import FailureShown
     from mcp_server.tools.switches import Bisected
 
 COMPILE = "aoti_compile_and_package(...)"

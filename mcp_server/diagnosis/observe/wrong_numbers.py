@@ -114,7 +114,7 @@ async def compiled_with(
     """
     # Both bring what few need.
     from mcp_server.tools.bisect import refuse_others_faults
-    from mcp_server.tools.reduce.reduce import failing_program
+    from mcp_server.tools.failing import failing_program
     from mcp_server.tools.switches import TIMED, switches_of, try_options
 
     assert isinstance(case.workload, ScriptWorkload | ExportedWorkload)

@@ -3,17 +3,17 @@
 A decision is one application of a graph pass, one decomposition, or one lowering of an operator to generated
 code. The hooks are those of torch's own bisector, which steers `torch.compile` only: `GraphTransformObserver`
 and `CompilerBisector.disable_subsystem` (torch/fx/passes/graph_transform_observer.py and
-torch/_inductor/compiler_bisector.py, 2.8-2.15). The part below the line is copied into the scripts that run.
+torch/_inductor/compiler_bisector.py, 2.8-2.15).
 """
 
 from __future__ import annotations
 
 import difflib
-import json
-from typing import Any, Optional
+from typing import Any, Mapping, Sequence
 
-LINE = "# ---- from here on copied ----\n"
-# ---- from here on copied ----
+from ..events import Decision
+from ..protocol import Workaround
+from ..report import Report
 
 SUBSYSTEMS = {"decomposition": "decomposition", "lowerings": "lowering"}
 MOST_LINES = 40  # of the difference that a pass makes in the graph
@@ -22,13 +22,13 @@ MOST_LINES = 40  # of the difference that a pass makes in the graph
 class Decisions:
     """`off` has the keys of the decisions that are not taken, by kind.
 
-    A key is the name of a pass or node and, where that occurs again, its number: `remove_noop_ops#1`. Each
-    decision is appended to the file `listing` as a line of JSON.
+    A key is the name of a pass or node and, where that occurs again, its number: `remove_noop_ops#1`. Event
+    `decision` for each that is taken.
     """
 
-    def __init__(self, off: Any, listing: Optional[str] = None) -> None:
+    def __init__(self, off: Mapping[str, Sequence[str]], report: Report) -> None:
         self.off = off
-        self.listing = listing
+        self.report = report
         self.seen: Any = {}
         self.rewrites: Any = []
 
@@ -64,7 +64,8 @@ class Decisions:
         result = apply(observer, run)
         after = str(observer.gm.graph).splitlines()
         if before != after:
-            self.list("pass", key, rewrites=self.rewrites[:10], change=difference(before, after))
+            change = difference(before, after)
+            self.report.event(Decision("pass", key, rewrites=self.rewrites[:10], change=change))
         return result
 
     def named(self, apply: Any) -> Any:
@@ -80,7 +81,8 @@ class Decisions:
         key = self.key_of(kind, name)
         off = self.is_off(kind, key)
         if not off:
-            self.list(kind, key, op=lowered_operator() if kind == "lowering" else operator_name(name))
+            op = lowered_operator() if kind == "lowering" else operator_name(name)
+            self.report.event(Decision(kind, key, op))
         elif kind == "decomposition":
             forget(operator_name(name))
         return off
@@ -91,11 +93,6 @@ class Decisions:
 
     def is_off(self, kind: str, key: str) -> bool:
         return key in self.off.get(kind, ())
-
-    def list(self, kind: str, key: str, **about: Any) -> None:
-        if self.listing:
-            with open(self.listing, "a", encoding="utf-8") as file:
-                file.write(json.dumps({"kind": kind, "key": key, **about}) + "\n")
 
 
 def lowered_operator() -> str:
@@ -119,7 +116,7 @@ def difference(before: Any, after: Any) -> Any:
     return changed[:MOST_LINES]
 
 
-def prepare(workaround: Any) -> None:
+def prepare(workaround: Workaround) -> None:
     """Do what a user would write before the compile to work around a decision."""
     import torch
     from torch._inductor import decomposition, lowering

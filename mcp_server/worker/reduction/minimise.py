@@ -2,65 +2,59 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Callable, Optional, Sequence, TypeVar
+from typing import Callable, Generic, Optional, Sequence, TypeVar
 
 T = TypeVar("T")
 
-# Tries candidates, the earlier the better: the number of the first that still fails, None when none does.
-FirstFailing = Callable[[Sequence[Sequence[T]]], Optional[int]]
 
+@dataclass
+class Minimiser(Generic[T]):
+    """Cuts `kept` down to a part, in its order, that fails and of which no element can be left out.
 
-def minimise(items: Sequence[T], first_failing: FirstFailing[T]) -> tuple[T, ...]:
-    """Delta debugging: a part of `items`, in their order, that fails and of which no element can be left out.
-
-    `items` themselves are taken to fail and are not tried. Halves come first, so that in a chain whose one
-    element fails the number of rounds is logarithmic.
+    `kept` is taken to fail and is not tried. Try `candidates`, the earlier the better, and give `found` the
+    number of the first that still fails, or None, until there are none. Halves come first, so that in a chain
+    whose one element fails the number of rounds is logarithmic.
     """
-    kept = tuple(items)
-    pieces = 2
-    while len(kept) >= 2:
-        pieces = min(pieces, len(kept))
-        parts = split(kept, pieces)
+
+    kept: tuple[T, ...]
+    pieces: int = 2
+
+    def candidates(self) -> list[tuple[T, ...]]:
+        if len(self.kept) < 2 or not self.pieces:
+            return []
+        self.pieces = min(self.pieces, len(self.kept))
+        parts = split(self.kept, self.pieces)
+        if self.pieces == 2:
+            return parts
         # All parts but one, the last left out first: what comes late in a graph is rarely needed.
         ends = list(accumulate(len(part) for part in parts))
-        others = [kept[: end - len(part)] + kept[end:] for part, end in zip(parts[::-1], ends[::-1])]
-        options = [*parts, *others] if pieces > 2 else parts
-        found = first_failing(options)
-        if found is not None:
-            pieces = 2 if found < len(parts) else max(2, pieces - 1)
-            kept = tuple(options[found])
-        elif pieces == len(kept):
-            break
+        return [*parts, *(self.kept[: e - len(p)] + self.kept[e:] for p, e in zip(parts[::-1], ends[::-1]))]
+
+    def found(self, number: Optional[int]) -> None:
+        if number is not None:
+            self.kept, pieces = self.candidates()[number], self.pieces
+            self.pieces = 2 if number < pieces else max(2, pieces - 1)
         else:
-            pieces *= 2
-    return kept
-
-
-class _Spent(Exception):
-    """The search has used up what it may."""
+            self.pieces = 0 if self.pieces == len(self.kept) else self.pieces * 2
 
 
 def minimise_while(
     items: Sequence[T], fails: Callable[[Sequence[T]], bool], spent: Callable[[], bool]
 ) -> tuple[tuple[T, ...], bool]:
-    """As `minimise`, one candidate at a time until `spent`; also returns whether the search was completed."""
-    kept = tuple(items)
-
-    def first_failing(candidates: Sequence[Sequence[T]]) -> Optional[int]:
-        nonlocal kept
+    """Minimise with one candidate at a time, until `spent`; also returns whether the search was completed."""
+    search = Minimiser(tuple(items))
+    while candidates := search.candidates():
+        failing = None
         for number, candidate in enumerate(candidates):
             if spent():
-                raise _Spent
+                return search.kept, False
             if fails(candidate):
-                kept = tuple(candidate)
-                return number
-        return None
-
-    try:
-        return minimise(kept, first_failing), True
-    except _Spent:
-        return kept, False
+                failing = number
+                break
+        search.found(failing)
+    return search.kept, True
 
 
 def split(items: Sequence[T], pieces: int) -> list[tuple[T, ...]]:

@@ -16,6 +16,7 @@ from torch.utils import _pytree
 from .. import events
 from ..interpret import bind, difference, layout
 from ..process import synchronize, take_if_used
+from ..protocol import Plan
 from ..report import Refused, Report
 from ..tensors import only_tensors
 
@@ -87,6 +88,17 @@ def picks_from(node: torch.fx.Node) -> Optional[torch.fx.Node]:
     return source if several else None
 
 
+def readers_of(program: Program) -> dict[str, list[str]]:
+    """The units that read the results of each; several results are read through the nodes that pick."""
+    found = {}
+    for node in program.nodes:
+        if is_unit(node):
+            picked = [user for user in node.users if picks_from(user) is not None]
+            readers = {*node.users, *(reader for pick in picked for reader in pick.users)}
+            found[node.name] = [reader.name for reader in readers if is_unit(reader)]
+    return found
+
+
 class Recorder(torch.fx.Interpreter):
     """Runs the graph node by node. Files stay when a node kills the process: that is how it is found."""
 
@@ -99,9 +111,10 @@ class Recorder(torch.fx.Interpreter):
         self.symbols = bind(program.module, list(program.values.values()))
 
     def record(self) -> list[Any]:
-        """The outputs of the graph. Events `node` before and `value` after each node, and `fake_mismatch`."""
+        """The outputs of the graph. Events `units`, `node` before each, `value` after it, `fake_mismatch`."""
         take_if_used()
         os.makedirs(self.directory, exist_ok=True)
+        self.report.event(events.Units(readers_of(self.program), bool(self.program.ranges)))
         self.extra_traceback = False
         with torch.no_grad():
             found = self.run(*self.program.values.values(), enable_io_processing=False)
@@ -153,21 +166,6 @@ INDEXING = ("embedding", "index", "gather", "scatter", "take")
 
 class Uncuttable(Exception):
     """This part cannot be cut out: a value that it needs was not recorded, or is itself bad."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What to keep. `windows` map a size to the part of it that stays; `seeded` tensors are random.
-
-    `stand_ins` puts operators without the user's code in the places of those that are not torch's. `dynamic`
-    keeps sizes symbolic where the program has them so; else all are those of the call.
-    """
-
-    keep: tuple[str, ...]
-    dynamic: bool = False
-    windows: tuple[tuple[int, tuple[int, int]], ...] = ()
-    seeded: frozenset[str] = frozenset()
-    stand_ins: bool = False
 
 
 @dataclass

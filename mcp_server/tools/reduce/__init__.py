@@ -1,1 +1,0 @@
-"""Small reproductions: of a failing program, and of one launch."""
