@@ -26,8 +26,7 @@ class Command:
 
     `env` holds variables to add to the inherited ones. `timeout_s` is wall-clock seconds.
     `gpus` are the device indices that the child may use, None for none. They are leased, so that two jobs do
-    not share a GPU. With `asks` the child requests its lease when it first uses the GPU (worker/lease.py);
-    otherwise it has the lease from the start.
+    not share a GPU; children of one job do.
     `stalled` is called every few seconds and returns the id of a process that will never go on, if there is
     one. That process prints its stacks (`STACKS_SIGNAL`); then the child is stopped as at its time limit.
     """
@@ -37,7 +36,6 @@ class Command:
     env: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 300.0
     gpus: tuple[int, ...] | None = None
-    asks: bool = False
     unset: tuple[str, ...] = ()
     stalled: Callable[[], int | None] | None = field(default=None, compare=False)
 

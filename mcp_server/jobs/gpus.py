@@ -1,4 +1,4 @@
-"""GPU leases, so that one job at a time uses a GPU, from the start or on request; names of GPUs.
+"""GPU leases, so that one job at a time uses a GPU; names of GPUs.
 
 A lease is a file lock, so it ends with the process that has it. Leases are advisory, and shared by the
 servers of one user on one machine. A job that names no GPU needs no lease.
@@ -6,17 +6,20 @@ servers of one user on one machine. A job that names no GPU needs no lease.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
-import secrets
 import shutil
-import socket
-import struct
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, closing, nullcontext, suppress
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import (
+    AbstractContextManager,
+    ExitStack,
+    asynccontextmanager,
+    contextmanager,
+    nullcontext,
+    suppress,
+)
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,171 +39,90 @@ def lease_root() -> Path:
 
 @dataclass(frozen=True)
 class Waits:
-    """Who wants a lease (`holder`, as other jobs see it), and what to call while it waits for one."""
+    """Who wants a lease (`holder`, as other jobs see it), and what to call while it waits for one.
+
+    `shared` are the leases of the job by GPU: its children use a GPU side by side.
+    """
 
     holder: str
     progress: Callable[[str], None] = lambda _line: None
     blocked: Callable[[], AbstractContextManager[None]] = nullcontext
+    shared: dict[str, Lease] = field(default_factory=dict)
 
 
 class Lease:
-    """Locks for the GPUs `names`, not locked until `acquire`.
+    """The lock of the GPU `name`, which `users` children of a job want or have.
 
-    `fds` exist from the start, so that a supervisor can inherit them. A lock belongs to all copies of a
-    descriptor: if this process is killed, the supervisor keeps the lease until it has ended its program.
+    It belongs to all copies of its descriptor: if this process is killed, the supervisor of a child keeps the
+    lease until it has ended its program.
     """
 
-    def __init__(self, names: Iterable[str], waits: Waits) -> None:
-        directory = private_directory(lease_root())
-        self._waits = waits
-        self._names = sorted(set(names))
-        self._paths = [directory / f"gpu-{name.replace('/', '_')}.lock" for name in self._names]
-        self.fds: list[int] = []
-        try:
-            for path in self._paths:
-                with storing(path):
-                    self.fds.append(open_lock(path))
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, name: str) -> None:
+        self.name, self.users = name, 0
+        self._path = private_directory(lease_root()) / f"gpu-{name.replace('/', '_')}.lock"
+        with storing(self._path):
+            self.fd = open_lock(self._path)
 
-    async def acquire(self) -> None:
-        """Lock all GPUs in sorted order, so that two jobs cannot wait for each other."""
-        for fd, path, name in zip(self.fds, self._paths, self._names, strict=True):
-            if not self._try_lock(fd, path):
-                with self._waits.blocked():
-                    await self._wait(fd, path, name)
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, self._waits.holder.encode("utf-8", "replace")[:200], 0)
+    async def acquire(self, waits: Waits) -> None:
+        """Lock the GPU. What another child of the job has locked is locked for this one, too."""
+        if not self._try_lock():
+            with waits.blocked():
+                await self._wait(waits)
+        os.ftruncate(self.fd, 0)
+        os.pwrite(self.fd, waits.holder.encode("utf-8", "replace")[:200], 0)
 
-    async def _wait(self, fd: int, path: Path, name: str) -> None:
+    async def _wait(self, waits: Waits) -> None:
         pause, reported = FIRST_WAIT_S, ""
-        while not self._try_lock(fd, path):
+        while not self._try_lock():
             holder = ""
             with suppress(OSError):
-                holder = path.read_text("utf-8", "replace").strip()
-            line = f"waiting for GPU {name}, in use by {holder or 'another job'}"
+                holder = self._path.read_text("utf-8", "replace").strip()
+            line = f"waiting for GPU {self.name}, in use by {holder or 'another job'}"
             if line != reported:
-                self._waits.progress(line)
+                waits.progress(line)
             reported = line
             await anyio.sleep(pause)
             pause = min(LONGEST_WAIT_S, pause * 1.5)
 
-    def _try_lock(self, fd: int, path: Path) -> bool:
+    def _try_lock(self) -> bool:
         """Try the lock. A lock file that a cleaner of /tmp removed is created again."""
-        with storing(path):
-            if not is_current(fd, path):
-                fresh = open_lock(path)
-                os.dup2(fresh, fd, inheritable=False)
+        with storing(self._path):
+            if not is_current(self.fd, self._path):
+                fresh = open_lock(self._path)
+                os.dup2(fresh, self.fd, inheritable=False)
                 os.close(fresh)
-            return flock(fd) and is_current(fd, path)
+            return flock(self.fd) and is_current(self.fd, self._path)
 
-    def release(self) -> None:
-        """Unlock, even if other processes have copies of the descriptors."""
-        for fd in self.fds:
-            fcntl.flock(fd, fcntl.LOCK_UN)
 
-    def close(self) -> None:
-        """Close the descriptors. A supervisor that inherited them keeps the lease until it ends."""
-        while self.fds:
-            os.close(self.fds.pop())
+@contextmanager
+def _used(name: str, shared: dict[str, Lease]) -> Iterator[Lease]:
+    """The lease of the job for this GPU, which ends with its last user."""
+    if name not in shared:
+        shared[name] = Lease(name)
+    lease = shared[name]
+    lease.users += 1
+    try:
+        yield lease
+    finally:
+        lease.users -= 1
+        if not lease.users:
+            del shared[name]
+            os.close(lease.fd)
 
 
 @asynccontextmanager
 async def leased(names: Iterable[str], waits: Waits) -> AsyncIterator[tuple[int, ...]]:
-    """Lease the GPUs `names` for the body. Yields the descriptors of the locks."""
-    with closing(Lease(names, waits)) as lease:
-        await lease.acquire()
-        yield tuple(lease.fds)
+    """Lease the GPUs `names` for the body. Yields the descriptors of the locks.
 
-
-VARIABLE = "AOTI_DEBUG_LEASE"
-GRANTED, REFUSED = b"1", b"0"
-_CREDENTIALS = struct.Struct("3i")  # struct ucred: process, user, group
-
-
-class LeaseServer:
-    """Grants a lease to the processes of one child when they request it.
-
-    Importing torch and compiling need no GPU, so other jobs can use it meanwhile. A process requests the
-    lease by connecting to the socket `name` (worker/lease.py). It gets one byte when it may go on, and keeps
-    the lease as long as the connection is open. The child has the lease while any of its processes has it.
+    They are locked in sorted order, so that two jobs cannot wait for each other.
     """
-
-    def __init__(self, lease: Lease, waits: Waits) -> None:
-        self.name = f"aoti-debug-{secrets.token_hex(16)}"
-        # Shielded: a cancelled child still runs for a moment, and must not do so without its lease.
-        self.scope = anyio.CancelScope(shield=True)
-        self._lease = lease
-        self._waits = waits
-        self._turn = anyio.Lock()
-        self._holders = 0
-        # The abstract namespace (unix(7)) leaves no file behind if this process is killed.
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.setblocking(False)
-        self.listener.bind("\0" + self.name)
-        self.listener.listen()
-
-    async def answer(self) -> None:
-        """Accept connections until `scope` is cancelled."""
-        with self.scope:
-            async with anyio.create_task_group() as tasks:
-                while self.listener.fileno() >= 0:
-                    await anyio.wait_readable(self.listener)
-                    with suppress(BlockingIOError, ConnectionError):
-                        tasks.start_soon(self._serve, self.listener.accept()[0])
-
-    async def _serve(self, process: socket.socket) -> None:
-        """Keep the lease until the process closes the connection, at its exit at the latest."""
-        with process:
-            process.setblocking(False)
-            async with self._turn:
-                # Sockets of the abstract namespace have no permissions: any user may connect.
-                peer = process.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-                is_ours = _CREDENTIALS.unpack(peer)[1] == os.getuid()
-                if not is_ours or not (self._holders or await self._acquire()):
-                    with suppress(OSError):
-                        process.send(REFUSED)
-                    return
-                self._holders += 1
-            try:
-                with suppress(OSError):
-                    process.send(GRANTED)
-                    await anyio.wait_readable(process)
-            finally:
-                self._holders -= 1
-                if not self._holders:
-                    self._lease.release()
-
-    async def _acquire(self) -> bool:
-        """False if the lock file cannot be created. The running process continues without a lease."""
-        try:
-            await self._lease.acquire()
-        except ProblemError as problem:
-            self._waits.progress(f"no lease of the GPU: {problem}")
-            return False
-        return True
-
-
-@asynccontextmanager
-async def on_request(
-    names: Iterable[str], waits: Waits
-) -> AsyncIterator[tuple[tuple[int, ...], dict[str, str]]]:
-    """Lease the GPUs to a child on request. Yields descriptors for its supervisor, and variables for it."""
-    failure: Exception | None = None
-    lease = Lease(names, waits)
-    requests = LeaseServer(lease, waits)
-    with closing(lease), closing(requests.listener):
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(requests.answer)
-            try:
-                yield tuple(lease.fds), {VARIABLE: requests.name}
-            except Exception as error:  # raised below, where the group does not wrap it
-                failure = error
-            finally:
-                requests.scope.cancel()
-    if failure is not None:
-        raise failure
+    with ExitStack() as stack:
+        found = []
+        for name in sorted(set(names)):
+            lease = stack.enter_context(_used(name, waits.shared))
+            await lease.acquire(waits)
+            found.append(lease.fd)
+        yield tuple(found)
 
 
 LISTING_LIMIT_S = 10.0  # without persistence mode, nvidia-smi loads the driver first

@@ -18,7 +18,7 @@ from mcp_server.errors import ProblemError
 from mcp_server.jobs.child import Child, Program, Starter, decode, oom_kill_count
 from mcp_server.jobs.clock import Clock
 from mcp_server.jobs.command import STACKS_SIGNAL, STOOD_STILL, Command, Finished, child_environment
-from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased, on_request
+from mcp_server.jobs.gpus import Waits, device_names, known_gpus, leased
 from mcp_server.jobs.output import Capture
 from mcp_server.jobs.supervisor import end_proxied
 
@@ -86,11 +86,7 @@ async def run(
         with clock.stopped(), waiting():
             yield
 
-    waits = replace(waits, blocked=blocked)
-    if command.asks:
-        async with on_request(names, waits) as (leases, more):
-            return await _run(command, {**env, **more}, directory, start, clock, leases)
-    async with leased(names, waits) as leases:
+    async with leased(names, replace(waits, blocked=blocked)) as leases:
         return await _run(command, env, directory, start, clock, leases)
 
 

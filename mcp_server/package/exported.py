@@ -35,6 +35,17 @@ def exported_device(path: Path) -> Literal["cpu", "cuda"] | None:
     return "cpu" if types == {b"cpu"} else None
 
 
+def package_device(path: Path) -> Literal["cpu", "cuda"] | None:
+    """The device that a package was compiled for; None if it does not say."""
+    try:
+        archive = ZipContainer(path)
+        names = [member.name for member in archive.members if member.name.endswith("_metadata.json")]
+        texts = [read_bytes(archive, name) for name in names]
+    except PackageError:
+        return None
+    return ("cuda" if any(b'"cuda"' in text for text in texts) else "cpu") if texts else None
+
+
 @dataclass(frozen=True)
 class ExportedFacts:
     """Facts from the graph of an exported program.

@@ -23,10 +23,11 @@ from mcp_server.interpreter import interpreter_help
 from mcp_server.jobs.child import Child, Starter
 from mcp_server.jobs.clock import JobClock
 from mcp_server.jobs.command import Command, Finished
-from mcp_server.jobs.gpus import Waits
+from mcp_server.jobs.gpus import Lease, Waits
 from mcp_server.jobs.run import run
 from mcp_server.jobs.store import SCHEME, TEMPORARY
 from mcp_server.model import Artifact, Cost, Record, WorkloadBase
+from mcp_server.package.exported import exported_device, package_device
 from mcp_server.package.members import refuse_unsafe
 from mcp_server.runtime.failure import look_ahead
 from mcp_server.runtime.launchers import ONLY_FIRST, check_started, launched, separate_ranks
@@ -53,6 +54,15 @@ def gpus_of(device_type: str | None, device_index: int = -1) -> tuple[int, ...] 
     if device_type is None and not any(DEVICES.glob("nvidia[0-9]*")):
         return None
     return (max(device_index, 0),)
+
+
+def device_of(request: Mapping[str, object]) -> str | None:
+    """The type of the device that the package, library or program of a request is for; None if unknown."""
+    if request.get("library"):
+        return str(request.get("device", "cpu")).partition(":")[0]
+    if request.get("package"):
+        return package_device(Path(str(request["package"])))
+    return exported_device(Path(str(request["exported"]))) if request.get("exported") else None
 
 
 E = TypeVar("E", bound=Event)
@@ -174,8 +184,9 @@ class Context:
 
     `progress` gets one short line before each slow step. `launcher` is put before every child's command, for
     example `srun --gpus=1`. `kept` are the finished steps of the job before it was resumed. `knows` gets the
-    partial result of a stopped step. `holder` names this job to others that wait for its GPU. `home` owns the
-    processes with torch imported that may outlive the job. `incomplete` says why output of a child was lost.
+    partial result of a stopped step. `holder` names this job to others that wait for its GPU; its children
+    share its `leases`. `home` owns the processes with torch imported that may outlive the job. `incomplete`
+    says why output of a child was lost.
     """
 
     directory: Path
@@ -190,6 +201,7 @@ class Context:
     knows: Callable[[Record], None] = lambda _result: None
     holder: str = ""
     incomplete: str = ""
+    leases: dict[str, Lease] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.children = max(self.children, self.kept.last)
@@ -248,11 +260,11 @@ class Context:
         first = () if runs or not self.launcher else ONLY_FIRST
         argv = launched(self.launcher, (*first, *command.argv), directory)
         env = {**command.env, **({"AOTI_DEBUG_LAUNCHED": "1"} if self.launcher else {})}
-        asks = command.asks and not self.launcher  # a launcher's processes may be on other machines
-        started = replace(command, argv=argv, env=env, asks=asks)
+        started = replace(command, argv=argv, env=env)
         with self.cost.clock.child():
             starter = await start() if start else Child.start
-            waits = Waits(self.holder or self.directory.name, self.progress, self.cost.clock.blocked)
+            holder = self.holder or self.directory.name
+            waits = Waits(holder, self.progress, self.cost.clock.blocked, self.leases)
             finished = await run(started, directory, start=starter, waits=waits)
             self.incomplete = self.incomplete or finished.incomplete
             separate_ranks(finished.output, self.launcher)
@@ -304,10 +316,11 @@ class Context:
         interpreter = python or self.python
         check_interpreter(interpreter)
         traits = OPERATIONS[operation]
-        if gpus is None and traits.leases:
-            gpus = gpus_of(None, int(str(request.get("device_index", -1))))
         for archive in ARCHIVES & request.keys():
             await anyio.to_thread.run_sync(refuse_unsafe, Path(str(request[archive])))
+        if gpus is None and traits.leases:
+            device = await anyio.to_thread.run_sync(device_of, request)
+            gpus = gpus_of(device, int(str(request.get("device_index", -1))))
         own = {}
         # A compile keeps its cache of earlier ones in the temporary folder of the user.
         if "package" in request and traits.loads and "TMPDIR" not in (env or {}):
@@ -322,7 +335,6 @@ class Context:
             env={name: value for name, value in variables.items() if name not in unset},
             timeout_s=timeout_s,
             gpus=gpus,
-            asks=traits.leases,
             unset=tuple(unset),
         )
         shared = self.imports if not (prefix or self.launcher or alone) else None

@@ -27,7 +27,7 @@ from mcp_server.operations.arguments import Operation
 from mcp_server.operations.table import CORE, OPERATIONS
 from mcp_server.operations.work import open_store
 from mcp_server.server.resources import INSTRUCTIONS, add_prompts, add_resources
-from mcp_server.server.running import Ownership, Running, Tasks
+from mcp_server.server.running import Ownership, Running
 from mcp_server.server.standard_streams import log_briefly
 from mcp_server.server.tools import VERDICT_URI, ToolServer
 
@@ -133,7 +133,7 @@ def make_server(
         version=__version__,
         log_level="WARNING",
         lifespan=lifespan,
-        extensions=[Tasks(running, operations), verdict_app()],
+        extensions=[verdict_app()],
         subscriptions=False,
         middleware=[ownership.middleware],
     )

@@ -1,28 +1,20 @@
-"""Tool calls as jobs: a bounded wait, then the result, a handle or an MCP task, for the job's session."""
+"""Tool calls as jobs: a bounded wait, then the result or a handle, for the job's session."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextvars import ContextVar
-from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import anyio
-from mcp import MCPError
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
-from mcp.server.extension import Extension, MethodBinding
-from mcp.server.mcpserver import require_client_extension
-from mcp_types import CallToolRequestParams, RequestParams
-from mcp_types.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from mcp_server.errors import ProblemError
 from mcp_server.operations import arguments as args
 from mcp_server.operations.work import resumed, work_of
-from mcp_server.server.tools import Progress, Result, ToolFace, result_of, shorten
+from mcp_server.server.tools import Progress, Result, ToolFace, shorten
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -196,106 +188,3 @@ async def answered(state: JobState) -> Result:
     if state.problem:
         handle["problem"] = state.problem.model_dump(mode="json")
     return handle if state.result is None else shorten({**handle, "result": state.result}, full=whole)
-
-
-IDENTIFIER = "io.modelcontextprotocol/tasks"
-INLINE_S = 0.5  # a call that ends within this time is answered at once, without a task
-POLL_MS = 1000
-
-STATUS: Mapping[str, str] = {
-    "running": "working",
-    "finished": "completed",
-    "failed": "completed",  # with an error result; the protocol keeps `failed` for errors of its own
-    "stopped": "cancelled",
-}
-
-
-class TaskParams(RequestParams):
-    """What the methods take; `tasks/update` also answers questions, and none is ever asked here."""
-
-    task_id: str
-
-
-class Tasks(Extension):
-    """MCP's tasks extension (SEP-2663) for clients that declare it: a long call is answered with a task.
-
-    The task is the job, under the same id; other clients get a handle for `wait_job`. mcp 2.3 leaves the
-    whole extension to servers.
-    """
-
-    identifier = IDENTIFIER
-
-    def __init__(self, running: Running, operations: Sequence[args.Operation]) -> None:
-        self._running = running
-        self._operations = {operation.name: operation for operation in operations}
-
-    def methods(self) -> Sequence[MethodBinding]:
-        versions = frozenset(MODERN_PROTOCOL_VERSIONS)
-        handlers = {"tasks/get": self._get, "tasks/cancel": self._cancel, "tasks/update": self._update}
-        return [MethodBinding(name, TaskParams, handler, versions) for name, handler in handlers.items()]
-
-    async def intercept_tool_call(
-        self, params: CallToolRequestParams, ctx: Request, call_next: CallNext
-    ) -> HandlerResult:
-        """A task for an operation that is not done at once, if the client can handle one."""
-        operation = self._operations.get(params.name)
-        capabilities = ctx.session.client_capabilities
-        declared = (capabilities.extensions if capabilities else None) or {}
-        takes_tasks = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS and IDENTIFIER in declared
-        if operation is None or not takes_tasks:
-            return await call_next(ctx)
-        try:
-            arguments = args.validated(operation.arguments, params.arguments or {})
-            state = await self._running.begin(operation, arguments, INLINE_S)
-        except ProblemError:
-            return await call_next(ctx)  # which says what is wrong, as it does to every client
-        if state.state == "running":
-            return {"resultType": "task", **self._task(state)}
-        return await result_of(params.name, answered(state))
-
-    async def _get(self, ctx: Request, params: TaskParams) -> Result:
-        state = await self._state(ctx, params)
-        task = {"resultType": "complete", **self._task(state)}
-        if task["status"] == "completed":
-            result = await result_of(state.kind, answered(state))
-            task["result"] = result.model_dump(mode="json", by_alias=True, exclude_none=True)
-        return task
-
-    async def _cancel(self, ctx: Request, params: TaskParams) -> Result:
-        await self._state(ctx, params)
-        await self._running.manager.stop(params.task_id)
-        return {"resultType": "complete"}
-
-    async def _update(self, ctx: Request, params: TaskParams) -> Result:
-        await self._state(ctx, params)
-        return {"resultType": "complete"}
-
-    async def _state(self, ctx: Request, params: TaskParams) -> JobState:
-        """Where the task stands. Raises MCPError: not declared, routed wrongly, or no such task."""
-        require_client_extension(ctx, IDENTIFIER)
-        # On HTTP the Mcp-Name header repeats the id for proxies (SEP-2243); mcp 2.3 checks its own methods.
-        if ctx.request is not None and ctx.request.headers.get("mcp-name", "").strip() != params.task_id:
-            raise MCPError(code=HEADER_MISMATCH, message="the Mcp-Name header differs from params.taskId")
-        try:
-            self._running.ownership.check(params.task_id)
-            return await self._running.manager.wait(params.task_id, 0)
-        except ProblemError as problem:
-            raise MCPError(code=INVALID_PARAMS, message=str(problem)) from problem
-
-    def _task(self, state: JobState) -> Result:
-        folder = self._running.manager.store.find(state.job_id).path
-        task: Result = {
-            "taskId": state.job_id,
-            "status": STATUS[state.state],
-            "createdAt": _time(folder / "job.json"),
-            "lastUpdatedAt": _time(folder),
-            "ttlMs": None,
-            "pollIntervalMs": POLL_MS,
-        }
-        if state.progress:
-            task["statusMessage"] = state.progress[-1]
-        return task
-
-
-def _time(path: Path) -> str:
-    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).isoformat()

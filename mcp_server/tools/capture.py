@@ -75,7 +75,6 @@ async def capture(
         env={CAP_VARIABLE: str(cap), **asked, **hook_environment(directory, asked)},
         timeout_s=workload.timeout_s,
         gpus=gpus,
-        asks=hooked(argv),
         stalled=_watcher(directory) if until_stalled else None,
     )
     finished = await context.run_in(directory, command, runs=1)
@@ -165,11 +164,6 @@ def workload_argv(context: Context, workload: ScriptWorkload | CommandWorkload) 
     python = context.python_for(workload)
     check_interpreter(python)
     return (str(python), str(workload.script), *workload.args)
-
-
-def hooked(argv: tuple[str, ...]) -> bool:
-    """Whether the process loads the hook, and so asks for its GPU when it loads a package."""
-    return Path(argv[0]).name.startswith("python") and not _isolated(argv)
 
 
 def _isolated(argv: tuple[str, ...]) -> bool:

@@ -12,7 +12,6 @@ import torch
 from .encode import decode
 from .events import Compiled
 from .imports import module_of, run
-from .lease import take
 from .loading import load_exported
 from .protocol import CompileRequest, RecompileRequest
 from .report import Refused, Report
@@ -48,7 +47,6 @@ def operate_recompile_triton(request: RecompileRequest, report: Report) -> None:
     from torch._inductor import config
 
     config.use_static_cuda_launcher = False  # it keeps no binary (torch/_inductor/runtime, 2.8-2.15)
-    take()  # compiling a kernel loads it
     report.phase("compiling_kernel", kernel)
     before = _compiled(request["original"], kernel, "aoti_debug_original")
     chosen, by = _chosen(before, request)

@@ -24,7 +24,6 @@ from torch.utils import _pytree
 
 from . import events
 from .events import Closeness
-from .process import take_if_used
 from .report import Report
 from .tensors import checksum, only_tensors, unravel, widest
 
@@ -60,7 +59,6 @@ def expectations(
     report: Report,
 ) -> tuple[dict[str, list[Expected]], list[Expected]]:
     """The eager values by node and of the outputs, with float64 references unless that run failed."""
-    take_if_used()
     report.phase("running_eager")
     eager = Recorder(module, wanted, cap, report)
     result = only_tensors(run_on_copies(eager, leaves))

@@ -25,7 +25,7 @@ from .capture.events import Frame
 from .compare import compare_all, equal
 from .events import Broken, Layout
 from .loading import arguments, load, load_with_inputs
-from .process import call_padded, synchronize, take_if_used
+from .process import call_padded, synchronize
 from .protocol import ExportedRequest
 from .report import Report, facts
 from .run import call, expectation, watching
@@ -51,7 +51,6 @@ def operate(request: ExportedRequest, report: Report) -> None:
     """
     program, *inputs = load_with_inputs(request, report)
     leaves = _pytree.tree_leaves(inputs)
-    take_if_used()
     watcher = Watcher(program.module(), leaves, report)
     with torch.no_grad(), watching(request.get("operators"), report):
         result = watcher.run(*leaves, enable_io_processing=False)

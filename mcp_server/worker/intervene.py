@@ -21,7 +21,7 @@ from .eager_launches import Replacement
 from .events import FIRST_ELEMENTS, CallFacts, Comparison, InputChange, NeededElement, Smallest
 from .inputs import apply, flatten, load_file
 from .loading import load_captured, update_package
-from .process import on_stack, synchronize, take_if_used
+from .process import on_stack, synchronize
 from .protocol import InterveneRequest, PlannedCall, Step
 from .reduction.minimise import minimise_while
 from .report import Refused, Report, facts
@@ -104,7 +104,6 @@ class Caller:
 
     def run(self, loader: Any, request: InterveneRequest, step: Step, flat: list[Any]) -> list[torch.Tensor]:
         """One call on these leaves, as it was captured; copies of its outputs."""
-        take_if_used()
         stack, limit = request.get("stack_bytes") or step.get("stack"), request.get("call_limit_s")
         asked = request.get("eager")
         eager: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

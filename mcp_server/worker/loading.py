@@ -20,7 +20,6 @@ from torch.utils import _pytree
 
 from .events import NotApplied
 from .inputs import load_file, read
-from .lease import for_cuda, take
 from .protocol import ExportedRequest, LoadRequest, MadeBy, ReplayRequest, Step
 from .report import Refused, Report
 from .tensors import dtype_name
@@ -40,8 +39,6 @@ def load(request: LoadRequest, report: Report, *, weights: bool = True) -> Any:
     package = request["package"]
     if not os.path.exists(package):
         raise Refused("no such package", package)
-    if for_cuda(package):
-        take()
     model, threads = request.get("model_name", "model"), request.get("run_single_threaded", False)
     options = (threads, request.get("num_runners", 1), request.get("device_index", -1))
     report.phase("loading", package)
@@ -88,8 +85,6 @@ def load_captured(request: ReplayRequest, report: Report, *, weights: bool) -> A
     """The package, or the bare .so as `torch._export.aot_load` loads it; and its current device."""
     if request.get("library"):
         library, device = request["library"], request.get("device", "cpu")
-        if device != "cpu":
-            take()
         report.phase("loading", library)
         if device == "cpu":
             loader = torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1)

@@ -28,9 +28,9 @@ PACKAGE = "_aoti_debug_worker"
 class Operation(NamedTuple):
     """One operation of the worker: a module here with its `function`, which gets (request, report).
 
-    `loads`: it loads a package, and compiles nothing. `leases`: it asks for a GPU lease when it needs one;
-    import and compile do not. `forks`: a fork of a process that has imported torch can do it. Not `probe`,
-    which is about a fresh interpreter, nor `compile`, whose compiler processes look at how they were started.
+    `loads`: it loads a package, and compiles nothing. `leases`: it may use a GPU. `forks`: a fork of a
+    process that has imported torch can do it. Not `probe`, which is about a fresh interpreter, nor `compile`,
+    whose compiler processes look at how they were started.
     `left_at_once`: all that it finds is in its report and files, and nobody asks how the process ends. To end
     an interpreter costs as much as the operation: 0.3 s of processor time after the import of torch, 0.5 s in
     a fork, where each page that is touched is copied first.

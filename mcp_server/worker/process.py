@@ -24,7 +24,6 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from .capture.events import Overrun
-from .lease import take
 from .tensors import is_plain, only_tensors, span
 
 
@@ -209,12 +208,6 @@ def _address(leaf: Any) -> int:
     """Of a plain tensor's memory on the host, else 0."""
     plain = is_plain(leaf) and leaf.device.type == "cpu" and leaf.numel()
     return int(leaf.untyped_storage().data_ptr()) if plain else 0
-
-
-def take_if_used() -> None:
-    """Lease the GPU for launches that are about to be made, if this process has anything on it."""
-    if torch.cuda.is_initialized():
-        take()
 
 
 def synchronize() -> None:

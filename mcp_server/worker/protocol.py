@@ -241,8 +241,7 @@ class ObserveRequest(RunRequest, total=False):
     """What to look at; what is left out is not restricted.
 
     `launches` are numbers, `kernels` and `names` exact names (`names` of variables or parameters), `phases`
-    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it; `unset_too`
-    asks for those, and for what is only written, all the same: to make the launch again. `save` is a
+    of before and after. `skip_before` lists arguments by launch that hold nothing yet before it. `save` is a
     directory for the tensors, `save_bytes` the cap of all of them. `stop_at_first_bad` ends the run at the
     first bad value but minus infinity. `handoff` is a file that will name the package (`observe.received`);
     `warm` names a device to start meanwhile; without `probes` the package of the handoff is only run.

@@ -16,7 +16,7 @@ from . import events
 from .compare import Limits, compare_all, compare_calls, distance
 from .inputs import Inputs, apply, arrange, flatten, load_file, read, reporting_changes
 from .loading import load_captured, update_package
-from .process import limited, on_stack, synchronize, take_if_used
+from .process import limited, on_stack, synchronize
 from .protocol import ReplayRequest, RunRequest, Step
 from .report import Refused, Report
 from .tensors import layout, leaf_facts, only_tensors
@@ -164,7 +164,6 @@ def run_check(argv: Sequence[str], outputs: list[torch.Tensor]) -> events.CheckF
 
 def call(function: Callable[[], Any], index: int, report: Report) -> Any:
     """Events `calling` and `called` (seconds up to the device's end of work, facts of each output)."""
-    take_if_used()
     report.phase("calling", str(index))
     start = time.monotonic()
     with torch.no_grad():

@@ -23,14 +23,6 @@ SUITES = {
     "2025-11-25": ("conformance-next", ("--requirements", "2025-11-25")),
     "2026-07-28": ("conformance-next", ("--requirements", "2026-07-28")),
 }
-TASKS = (
-    "tasks-lifecycle",
-    "tasks-capability-negotiation",
-    "tasks-wire-fields",
-    "tasks-request-state-removal",
-    "tasks-request-headers",
-    "tasks-dispatch-and-envelope",
-)
 
 
 @pytest.mark.parametrize("suite", SUITES)
@@ -38,13 +30,6 @@ def test_on_http(suite: str, clients: Clients, tmp_path: Path) -> None:
     """Nothing fails but what the baseline lists."""
     with serving(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
         check(clients, suite, url, *LACKING["suites"][suite]["reasons"])
-
-
-@pytest.mark.parametrize("scenario", TASKS)
-def test_tasks(scenario: str, clients: Clients, tmp_path: Path) -> None:
-    """The tasks extension as its scenarios have it; those that ask the user something do not apply."""
-    with serving(["-m", "tests.server.suite_server", str(tmp_path / "state"), "--http"]) as (_, url):
-        run_suite(clients, "conformance-next", url, "--scenario", scenario, reasons=("tasks",))
 
 
 def check(clients: Clients, suite: str, url: str, *reasons: str) -> None:

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
 
 import anyio
-from pydantic import Field
 
 from mcp_server.errors import ProblemError
 from mcp_server.jobs.store import Store
@@ -26,37 +24,10 @@ class NoArguments(Arguments):
     """Nothing."""
 
 
-class GreetArguments(Arguments):
-    """Whom."""
-
-    name: Annotated[str, Field(description="Whom.")] = "you"
-
-
-class SlowArguments(Arguments):
-    """How long."""
-
-    seconds: Annotated[float, Field(description="Seconds.")] = 0.0
-    label: Annotated[str, Field(description="Any text.")] = ""
-
-
 class Said(Record):
     """What was said."""
 
     text: str
-
-
-async def greet(_context: Context, arguments: GreetArguments) -> Said:
-    return Said(text=f"Hello, {arguments.name}!")
-
-
-async def slow_compute(_context: Context, arguments: SlowArguments) -> Said:
-    await anyio.sleep(arguments.seconds)
-    return Said(text=f"slept {arguments.seconds} s")
-
-
-async def failing_job(_context: Context, _arguments: NoArguments) -> Said:
-    await anyio.sleep(1)
-    raise ProblemError("this job fails", next_call="nothing")
 
 
 async def say(_context: Context, _arguments: NoArguments) -> Said:
@@ -75,9 +46,6 @@ async def progress(context: Context, _arguments: NoArguments) -> Said:
 
 
 OPERATIONS = (
-    Operation("greet", "Greet", "Greets.", GreetArguments, READS, greet),
-    Operation("slow_compute", "Sleep", "Sleeps.", SlowArguments, READS, slow_compute),
-    Operation("failing_job", "Fail", "Fails after a second.", NoArguments, READS, failing_job),
     Operation("test_simple_text", "Text", "Says a text.", NoArguments, READS, say),
     Operation("test_error_handling", "Refuse", "Refuses.", NoArguments, READS, refuse),
     Operation("test_tool_with_progress", "Progress", "Reports progress.", NoArguments, READS, progress),

@@ -1,8 +1,9 @@
-"""Steps lease a GPU when their workload comes to launch something on it, and not before."""
+"""Jobs lease the GPU that their workload may use, one job at a time."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,15 +18,15 @@ import pytest
 
 from mcp_server.jobs.command import Command
 from mcp_server.jobs.gpus import Waits, leased
-from mcp_server.model import CommandWorkload, ScriptWorkload
+from mcp_server.jobs.store import try_lock
+from mcp_server.model import CommandWorkload
 from mcp_server.runtime.context import Context, gpus_of
 from mcp_server.runtime.launchers import ONLY_FIRST, launched, separate_ranks
-from mcp_server.tools.capture import capture, hooked
+from mcp_server.tools.capture import capture
 from tests.conftest import ZooPackage
 from tests.jobs.support import appears
 from tests.zoo.names import nightly, thorough
 
-LOAD = "import torch\ntorch._C._aoti.AOTIModelPackageLoader({package!r}, 'model', False, 1, -1)\n"
 HOLDER = "locate_fault job_0000000a"
 WAITING = f"waiting for GPU 0, in use by {HOLDER}"
 
@@ -71,50 +72,14 @@ async def other_job(until: Callable[[], Awaitable[None]]) -> AsyncIterator[None]
 
 
 @pytest.mark.slow
-def test_a_script_has_no_lease_before_it_loads(tmp_path: Path) -> None:
-    """Import and compile go on while another job has the GPU; the load waits, and that is no run time."""
-    told: list[str] = []
-    script = tmp_path / "serve.py"
-    package = str(cuda_package(tmp_path))
-    script.write_text("open('compiled', 'w')\n" + LOAD.format(package=package))
-    context = context_in(tmp_path, told)
-
-    async def until() -> None:
-        await anyio.to_thread.run_sync(appears, tmp_path / "compiled")
-        while WAITING not in told:
-            await anyio.sleep(0.02)
-        await anyio.sleep(1)
-
-    async def work() -> None:
-        async with other_job(until):
-            seen = await capture(context, ScriptWorkload(script=script, cwd=tmp_path), gpus=gpus_of(None))
-            assert [load.outcome for load in seen.loads] == ["failed"]
-            assert seen.finished.ending == "exit" and seen.finished.waited_s > 0.9
-
-    anyio.run(work)
-    cost = context.cost.cost()
-    assert told == ["running serve.py, its compile included", WAITING]
-    assert 0.9 < cost.waited_s <= cost.wall_s
-    assert (tmp_path / "leases" / "gpu-0.lock").read_text() == "diagnose job_b"
-
-
-@pytest.mark.slow
 def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None:
-    """On a machine with a GPU that is in use, what loads a CPU package or a CPU library just runs."""
+    """On a machine with a GPU that is in use, the call of a CPU package just runs."""
     package = zoo("ranker")
     inputs = package.with_name("ranker.inputs.pt")
-    script = tmp_path / "serve.py"
-    script.write_text(
-        f"import torch\nmodel = torch._inductor.aoti_load_package({str(package)!r})\n"
-        f"model(*torch.load({str(inputs)!r}))\n"
-        "try:\n    torch._C._aoti.AOTIModelContainerRunnerCpu('none.so', 1)\nexcept RuntimeError:\n    pass\n"
-    )
     context = context_in(tmp_path, [])
 
     async def work() -> None:
         async with other_job(anyio.sleep_forever):
-            seen = await capture(context, ScriptWorkload(script=script, cwd=tmp_path), gpus=gpus_of(None))
-            assert seen.finished.ok and [call.outcome for call in seen.calls] == ["ok"]
             assert (await context.worker("run", {"package": package, "inputs": inputs})).finished.ok
 
     anyio.run(work)
@@ -122,35 +87,34 @@ def test_a_cpu_package_waits_for_nobody(zoo: ZooPackage, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [True, *nightly(False)], ids=["shared import", "alone"])
-def test_a_worker_imports_torch_without_a_lease(tmp_path: Path, share: bool) -> None:
-    """A request that loads a CUDA package comes as far as that without the GPU, forked or not."""
+def test_children_of_one_job_share_its_lease(tmp_path: Path) -> None:
+    """Two that need the other to go on both run, and another job waits for both."""
     told: list[str] = []
     context = context_in(tmp_path, told)
-    request = {"package": cuda_package(tmp_path)}
+    meet = "touch {mine}; while [ ! -e {other} ]; do sleep 0.02; done"
 
-    async def until() -> None:
-        while WAITING not in told:
-            await anyio.sleep(0.02)
-        (report,) = (tmp_path / "job").glob("*-run/report.jsonl")
-        assert json.loads(report.read_text().splitlines()[-1])["event"] == "torch"
+    async def child(mine: str, other: str) -> None:
+        argv = ("sh", "-c", meet.format(mine=tmp_path / mine, other=tmp_path / other))
+        command = Command(argv, tmp_path, timeout_s=20, gpus=(0,))
+        assert (await context.run(command, mine)).ok
 
     async def work() -> None:
-        async with other_job(until):
-            done = await context.worker("run", request)
-            assert done.phases("loading") and done.finished.waited_s > 0
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(child, "a", "b")
+            tasks.start_soon(child, "b", "a")
+            await anyio.to_thread.run_sync(appears, tmp_path / "a")
+            assert try_lock(tmp_path / "leases" / "gpu-0.lock") is None
+        fd = try_lock(tmp_path / "leases" / "gpu-0.lock")
+        assert fd is not None
+        os.close(fd)
 
-    async def shared() -> None:
-        async with context.sharing_imports():
-            await work()
-
-    anyio.run(shared if share else work)
-    assert told == ["making the call", WAITING]
+    anyio.run(work)
+    assert context.cost.cost().waited_s == 0 and context.leases == {}
 
 
 @pytest.mark.slow
-def test_what_does_not_ask_has_it_from_the_start(tmp_path: Path) -> None:
-    """A host in C++, or Python without the hook, leases the GPU before it begins."""
+def test_a_program_waits_before_it_begins(tmp_path: Path) -> None:
+    """What may use the GPU has it from the start; the wait is told, and is no run time."""
     told: list[str] = []
     context = context_in(tmp_path, told)
 
@@ -168,8 +132,7 @@ def test_what_does_not_ask_has_it_from_the_start(tmp_path: Path) -> None:
 
     anyio.run(work)
     assert told == ["running touch", WAITING]
-    assert [hooked(("python3.12", "a.py")), hooked(("python", "-I", "a.py"))] == [True, False]
-    assert not hooked(("./host", "model.pt2")) and not hooked(("torchrun", "a.py"))
+    assert (tmp_path / "leases" / "gpu-0.lock").read_text() == "diagnose job_b"
 
 
 @pytest.mark.slow

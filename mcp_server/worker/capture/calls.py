@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Callable, Optional
 import torch
 
 from ..encode import encode_all, encode_layout, encode_output, frames
-from ..lease import for_cuda, take
 from ..process import (
     capturing,
     current_device,
@@ -22,7 +21,6 @@ from ..process import (
     process_limits,
     stack_bytes,
     synchronize,
-    take_if_used,
 )
 from ..report import Encoded, encode, facts
 from ..saved_calls import CALL_FORMAT, TooLarge, pack, pack_leaves
@@ -111,8 +109,6 @@ class Calls:
     def _load(self, loader: str, path: Any, options: Configs) -> int:
         """The number of a load that begins."""
         package = os.path.abspath(str(path))
-        if for_cuda(package) if "Package" in loader else not loader.endswith("Cpu"):
-            take()
         number = next(self.numbers)
         try:
             kept = self.store.package(package)
@@ -203,7 +199,6 @@ class Calls:
         self.thread.tree = None
 
     def calling(self, loader: Any, inputs: Any, *_args: Any, **_kwargs: Any) -> Entered:
-        take_if_used()
         number = next(self.numbers)
         load = self.loads.get(loader, -1)
         flat = [leaf for leaf in inputs if isinstance(leaf, torch.Tensor)]

@@ -17,7 +17,6 @@ from typing import Any, Optional
 import torch
 
 from ..encode import OURS, TORCH, encode, frames, raised_in
-from ..lease import leave
 from ..report import encode_frames, identity
 from ..tensors import storage_bytes
 from .calls import Calls, failure
@@ -75,7 +74,6 @@ class Compiles:
         """The compiling function `how` is called. A compile inside a compile is part of the outer one."""
         if getattr(self.thread, "inside", False):
             return None
-        leave()
         number = next(self.numbers)
         self._keep_before(path_of(kwargs.get("package_path")))
         configs, exact = encode(kwargs.get("inductor_configs") or kwargs.get("options") or {})

@@ -15,7 +15,7 @@ from torch.utils import _pytree
 
 from .. import events
 from ..interpret import bind, difference, layout
-from ..process import synchronize, take_if_used
+from ..process import synchronize
 from ..protocol import Plan
 from ..report import Refused, Report
 from ..tensors import only_tensors
@@ -112,7 +112,6 @@ class Recorder(torch.fx.Interpreter):
 
     def record(self) -> list[Any]:
         """The outputs of the graph. Events `units`, `node` before each, `value` after it, `fake_mismatch`."""
-        take_if_used()
         os.makedirs(self.directory, exist_ok=True)
         self.report.event(events.Units(readers_of(self.program), bool(self.program.ranges)))
         self.extra_traceback = False
